@@ -1,0 +1,1 @@
+"""tenantq: a durable work queue for software that serves many tenants."""

@@ -1,0 +1,91 @@
+"""What can be set per tenant and per queue, with ranges; and the settings of a shard."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tenantq import limits
+from tenantq.errors import Invalid
+from tenantq.message import check_int
+from tenantq.names import check_queue_name
+
+
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How one tenant is served."""
+
+    weight: int = 1  # its share of every round beside other tenants
+    create_queues: bool = True  # a queue comes into being on its first message
+
+
+class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How one queue behaves."""
+
+    lease_ms: int = 30_000  # where a poll names none
+    max_attempts: int = 5  # deliveries before a message is a dead letter; 0: no bound
+    ttl_ms: int | None = None  # where a message names none
+    dead_letter: str | None = None  # None: <queue>-dlq
+    backoff_base_ms: int = 1_000  # a nack without delay waits a random part of base * 2^(attempt - 1) ...
+    backoff_max_ms: int = 600_000  # ... up to this
+    dedup_ms: int = 3_600_000  # how long an idempotency key is remembered
+    result_ttl_ms: int = 3_600_000  # how long a result can be read
+    low_priority_every: int = 16  # one delivery of so many goes to a lower priority that ...
+    low_priority_after_ms: int = 1_000  # ... has waited at least this long
+
+
+_QUEUE_RANGES: dict[str, tuple[int, int]] = {
+    "lease_ms": (1, limits.LEASE_MS_MAX),
+    "max_attempts": (0, limits.ATTEMPTS_MAX),
+    "ttl_ms": (1, limits.TTL_MS_MAX),
+    "backoff_base_ms": (0, limits.DELAY_MS_MAX),
+    "backoff_max_ms": (0, limits.DELAY_MS_MAX),
+    "dedup_ms": (1, limits.TTL_MS_MAX),
+    "result_ttl_ms": (1, limits.TTL_MS_MAX),
+    "low_priority_every": (2, 1_000),
+    "low_priority_after_ms": (0, limits.TTL_MS_MAX),
+}
+
+
+def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig:
+    """Return ``config`` with ``changes``, or raise Invalid naming the field, the value and the range."""
+    _check_known(changes, TenantConfig)
+    if "weight" in changes:
+        check_int("weight", changes["weight"], 1, limits.WEIGHT_MAX)
+    if "create_queues" in changes and not isinstance(changes["create_queues"], bool):
+        raise Invalid(f"create_queues: {changes['create_queues']!r} is not true or false")
+    return msgspec.structs.replace(config, **changes)
+
+
+def change_queue(config: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
+    """Return ``config`` with ``changes``, or raise Invalid naming the field, the value and the range."""
+    _check_known(changes, QueueConfig)
+    for field, (low, high) in _QUEUE_RANGES.items():
+        if field in changes and not (field == "ttl_ms" and changes[field] is None):
+            check_int(field, changes[field], low, high)
+    if changes.get("dead_letter") is not None:
+        check_queue_name(changes["dead_letter"])
+    return msgspec.structs.replace(config, **changes)
+
+
+def _check_known(changes: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    known = kind.__struct_fields__
+    for field in changes:
+        if field not in known:
+            raise Invalid(f"{str(field)[:80]}: no such setting; there are {', '.join(known)}")
+
+
+class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one shard process."""
+
+    durability: Literal["fsync", "os"] = "fsync"  # "os": reply before the sync, which follows within sync_every_ms
+    sync_every_ms: int = 100  # with durability "os" only
+    round_cost_alone: int = 1_024  # most work in a round while one tenant has any (1 = a message of up to 4 KiB)
+    round_cost_shared: int = 32  # the same while several tenants have work
+    round_ms: int = 4  # no operation is started in a round after this
+    turn_cost: int = 8  # work a tenant may do before the next one's turn
+    sweep_rows: int = 512  # most rows one slice of sweeping touches
+    line_ops_max: int = 20_000  # operations of one tenant that may wait
+    waiting_polls_max: int = 10_000  # long polls of one queue that may wait
+    disk_reserve_bytes: int = 64 << 20  # refuse new messages below this much free space
+    memory_bytes: int = 96 << 20  # block cache and write buffers together

@@ -1,0 +1,1 @@
+"""The engine of one shard: fair rounds of operations on the store."""

@@ -1,0 +1,178 @@
+"""Tenants and queues by name and id, kept in the meta family and cached here.
+
+    tenant/<id be32>      name, configuration, next queue id
+    queue/<P>             name, configuration, status
+    next_tenant_id        be32; ids are never given out twice
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq import limits
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.engine.fair_lines import Line
+from tenantq.engine.queue_state import QueueState, Status, TenantState
+from tenantq.errors import NotFound, Unavailable
+from tenantq.names import DEFAULT_TENANT, dead_letter_name
+from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
+from tenantq.store.rows import unpack_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocksdict import WriteBatch
+
+    from tenantq.store.rocks import Store
+
+TENANT_ROW: Final = b"tenant/"
+QUEUE_ROW: Final = b"queue/"
+NEXT_TENANT_ID: Final = b"next_tenant_id"
+_PAGE = 10_000
+
+
+class TenantRow(msgspec.Struct, frozen=True):
+    """A stored tenant."""
+
+    name: str
+    config: TenantConfig
+    next_queue_id: int
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A stored queue."""
+
+    name: str
+    config: QueueConfig
+    status: Status
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
+_decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
+
+
+class Catalog:
+    """All tenants of the shard."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.tenants: dict[str, TenantState] = {}
+        self._next_tenant_id = 1
+
+    # ---- reading ----
+
+    def tenant(self, name: str) -> TenantState:
+        """Return a tenant, or raise NotFound."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            raise NotFound("no such tenant", tenant=name)
+        return tenant
+
+    def queue(self, tenant: TenantState, name: str) -> QueueState:
+        """Return a queue, or raise NotFound."""
+        queue = tenant.queues.get(name)
+        if queue is None:
+            raise NotFound("no such queue", tenant=tenant.name, queue=name)
+        return queue
+
+    def queues(self) -> Iterator[QueueState]:
+        """Iterate over every queue of every tenant."""
+        for tenant in self.tenants.values():
+            yield from tenant.queues.values()
+
+    @staticmethod
+    def dead_letter_name(queue: QueueState) -> str:
+        """Return the name of the queue that takes this queue's dead letters."""
+        return queue.config.dead_letter or dead_letter_name(queue.name)
+
+    # ---- changing, into a round's batch ----
+
+    def create_tenant(self, batch: WriteBatch, name: str, config: TenantConfig) -> TenantState:
+        """Make a tenant with an id that no tenant ever had."""
+        if self._next_tenant_id > limits.TENANT_ID_MAX:
+            raise Unavailable("all tenant ids are used up")
+        tenant = TenantState(self._next_tenant_id, name, config, Line(config.weight))
+        self._next_tenant_id += 1
+        batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
+        self.save_tenant(batch, tenant)
+        self.tenants[name] = tenant
+        return tenant
+
+    def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
+        """Write a tenant's row."""
+        row = TenantRow(tenant.name, tenant.config, tenant.next_queue_id)
+        batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
+
+    def drop_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
+        """Forget a tenant and its queues."""
+        prefix = tenant_prefix(tenant.id)
+        batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
+        batch.delete_range(QUEUE_ROW + prefix, QUEUE_ROW + after(prefix), self._store.meta.handle)
+        del self.tenants[tenant.name]
+
+    def create_queue(self, batch: WriteBatch, tenant: TenantState, name: str, config: QueueConfig) -> QueueState:
+        """Make a queue with an id that no queue of the tenant ever had."""
+        if tenant.next_queue_id > limits.QUEUE_ID_MAX:
+            raise Unavailable("all queue ids of this tenant are used up", tenant=tenant.name)
+        queue = QueueState(tenant, tenant.next_queue_id, name, config, "active")
+        tenant.next_queue_id += 1
+        tenant.queues[name] = queue
+        self.save_tenant(batch, tenant)
+        self.save_queue(batch, queue)
+        return queue
+
+    def save_queue(self, batch: WriteBatch, queue: QueueState) -> None:
+        """Write a queue's row."""
+        row = QueueRow(queue.name, queue.config, queue.status)
+        batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
+
+    def drop_queue(self, batch: WriteBatch, queue: QueueState) -> None:
+        """Forget a queue."""
+        batch.delete(QUEUE_ROW + queue.prefix, self._store.meta.handle)
+        del queue.tenant.queues[queue.name]
+
+    # ---- loading ----
+
+    def load(self) -> None:
+        """Read everything from the store: time depends on the number of queues, not of messages."""
+        store = self._store
+        raw = store.get(store.meta, NEXT_TENANT_ID)
+        self._next_tenant_id = int.from_bytes(raw) if raw else 1
+        by_id: dict[int, TenantState] = {}
+        for key, value in self._rows(TENANT_ROW):
+            row = _decode_tenant(value)
+            id = int.from_bytes(key[len(TENANT_ROW) :])
+            tenant = TenantState(id, row.name, row.config, Line(row.config.weight), row.next_queue_id)
+            by_id[id] = self.tenants[row.name] = tenant
+        by_prefix: dict[bytes, QueueState] = {}
+        for key, value in self._rows(QUEUE_ROW):
+            tenant_id, queue_id = split_prefix(key[len(QUEUE_ROW) :])
+            stored = _decode_queue(value)
+            tenant = by_id[tenant_id]
+            queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
+            by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
+        lower = b""
+        while page := store.scan_items(store.qc, lower, b"\xff" * 9, _PAGE):
+            for key, value in page:
+                if key in by_prefix:
+                    by_prefix[key].load(unpack_counters(value))
+            lower = page[-1][0] + b"\0"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no tenant was ever made."""
+        return self._next_tenant_id == 1
+
+    def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        store, lower = self._store, prefix
+        while page := store.scan_items(store.meta, lower, after(prefix), _PAGE):
+            yield from page
+            lower = page[-1][0] + b"\0"
+
+
+def is_default(name: str) -> bool:
+    """Tell whether ``name`` is the tenant that exists from the start."""
+    return name == DEFAULT_TENANT

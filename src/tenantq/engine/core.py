@@ -1,0 +1,94 @@
+"""What a round works with: the parts of an open shard, without its event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.engine.fair_lines import FairLines
+from tenantq.engine.fleet import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.clock import Clock
+    from tenantq.config import ShardSettings
+    from tenantq.engine.catalog import Catalog
+    from tenantq.engine.operation import Operation
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.timeline import Timeline
+    from tenantq.message import Caller
+    from tenantq.randomness import MessageIds, Randomness
+    from tenantq.store.rocks import Store
+
+
+class DeadLetterEvent(msgspec.Struct, frozen=True):
+    """A message became a dead letter; told to listeners once, after the sync."""
+
+    raw_id: bytes
+    tenant: str
+    queue: str
+    dead_letter_queue: str
+    reason: str
+    attempts: int
+
+
+class Core:
+    """The parts of a shard, wired by ``Shard.open``."""
+
+    def __init__(
+        self,
+        *,
+        shard: str,
+        store: Store,
+        catalog: Catalog,
+        clock: Clock,
+        timeline: Timeline,
+        randomness: Randomness,
+        ids: MessageIds,
+        settings: ShardSettings,
+        system: Caller,
+    ) -> None:
+        self.shard = shard
+        self.store = store
+        self.catalog = catalog
+        self.clock = clock
+        self.timeline = timeline
+        self.randomness = randomness
+        self.ids = ids
+        self.settings = settings
+        self.system = system  # the caller of background work
+        self.lines = FairLines(settings.turn_cost)
+        self.lanes: dict[str, Lane] = {}
+        self.hot: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
+        self.hot_lanes: dict[Lane, None] = {}
+        self.wake: Callable[[], None] = _nothing  # tells the shard's loop that there is work
+        self.finished_waiting: Callable[[Any], None] = _nothing_one  # a poll's time is up
+        self.on_dead_letter: list[Callable[[DeadLetterEvent], None]] = []
+
+    def push(self, operation: Operation) -> None:
+        """Put background work into its tenant's line."""
+        self.lines.push(operation.tenant.line, operation)
+        self.wake()
+
+    def lane(self, name: str) -> Lane:
+        """Return the lane of a queue name, making it from the queues there are on first use."""
+        lane = self.lanes.get(name)
+        if lane is None:
+            lane = self.lanes[name] = Lane(name)
+            for tenant in self.catalog.tenants.values():
+                queue = tenant.queues.get(name)
+                if queue is not None:
+                    queue.lane = lane
+                    if queue.ready:
+                        lane.enter(queue)
+        return lane
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nothing_one(_: Any) -> None:
+    pass

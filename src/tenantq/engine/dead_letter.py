@@ -1,0 +1,99 @@
+"""Dead letters: the atomic move of a message whose attempts are used up, with reason and history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.config import QueueConfig
+from tenantq.engine.core import DeadLetterEvent
+from tenantq.engine.discard import take_out
+from tenantq.engine.queue_state import DEAD
+from tenantq.message import DeadLetter, Result
+from tenantq.store.keys import EXPIRES_RESULT, expiry_key
+from tenantq.store.rows import (
+    LeaseRow,
+    MessageRow,
+    ResultRow,
+    pack_extras,
+    pack_message,
+    pack_past,
+    pack_result,
+    unpack_message,
+)
+
+if TYPE_CHECKING:
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.round import Round
+
+_QUEUE_DEFAULT = 0xFFFF
+_NO_BOUND = 1 << 30
+
+
+def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
+    """Return how many deliveries the message may have; a dead letter may have any number."""
+    if lease.past and lease.unpack_past().dead is not None:
+        return _NO_BOUND
+    allowed = queue.config.max_attempts if lease.max_attempts == _QUEUE_DEFAULT else lease.max_attempts
+    return allowed or _NO_BOUND
+
+
+def bury(
+    round: Round, queue: QueueState, id: bytes, lease: LeaseRow, reason: str, message: MessageRow | None = None
+) -> None:
+    """Move a message that is out of vi and out of flight to the dead-letter queue, in this round."""
+    if message is None:
+        value = round.store.get(round.store.m, queue.prefix + id)
+        if value is None:
+            round.heal(queue, id, "lease without a body")
+            round.drop_lease(queue, id)
+            return
+        message = unpack_message(value)
+    name = round.core.catalog.dead_letter_name(queue)
+    target = queue.tenant.queues.get(name) or round.create_queue(queue.tenant, name, QueueConfig(), round.core.system)
+    past = lease.unpack_past()
+    past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
+    take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
+    if lease.group:
+        round.leave_group(queue, lease.group, id)
+    moved = LeaseRow(
+        0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
+    )  # fmt: skip
+    move_in(round, target, id, message, moved)
+    queue.totals[DEAD] += 1
+    _fail_result(round, queue, id, reason)
+    round.log(
+        "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
+        attempt=lease.attempts, outcome="dead", details=reason,
+    )  # fmt: skip
+    round.tell_dead_letter(DeadLetterEvent(id, queue.tenant.name, queue.name, name, reason, lease.attempts))
+
+
+def move_in(round: Round, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow) -> None:
+    """Put a message that left another queue into ``target``, to be delivered now."""
+    extras = pack_extras(message.group, message.attributes) if message.group or message.attributes else b""
+    value = pack_message(
+        message.priority, message.max_attempts, message.added_at, message.visible_at, 0, extras, message.body
+    )
+    round.batch.put(target.prefix + id, value, round.store.m.handle)
+    lease.group = target.group_digest(message.group)
+    round.put_lease(target, id, lease)
+    target.bytes += lease.size
+    if not lease.group or round.join_group(
+        target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
+    ):
+        round.insert_waiting(target, id, lease.priority, lease.visible_at, delivered_before=True)
+    round.touch(target)
+
+
+def _fail_result(round: Round, queue: QueueState, id: bytes, reason: str) -> None:
+    """Let those who wait for the message's result know that there will be none."""
+    expires_at = round.now + queue.config.result_ttl_ms
+    write_result(round, queue, id, Result("failed", None, f"dead letter: {reason}"), expires_at)
+
+
+def write_result(round: Round, queue: QueueState, id: bytes, result: Result, expires_at: int) -> None:
+    """Store a result until ``expires_at`` and wake who waits for it."""
+    round.batch.put(queue.prefix + id, pack_result(ResultRow(result, expires_at)), round.store.re.handle)
+    round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_RESULT, id), b"", round.store.ex.handle)
+    queue.next_expiry = min(queue.next_expiry, expires_at)
+    round.results_ready.append((queue, id))

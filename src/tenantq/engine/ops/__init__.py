@@ -1,0 +1,1 @@
+"""The operations, a file each; every one puts its effects into a round."""

@@ -1,0 +1,116 @@
+"""Add messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.engine.operation import BYTES_PER_COST, Operation
+from tenantq.engine.queue_state import ADDED, ADDED_BYTES
+from tenantq.errors import Conflict, TenantqError
+from tenantq.message import Added
+from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
+from tenantq.store.rows import KeyRow, pack_extras, pack_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.round import Round
+    from tenantq.message import Caller, NewMessage
+
+QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
+_NO_ID = bytes(16)
+
+
+class Add(Operation):
+    """Add a batch to one queue. A message that was refused beforehand keeps its place in the reply."""
+
+    __slots__ = ("messages", "queue_name")
+
+    def __init__(
+        self, tenant: TenantState, caller: Caller, queue_name: str, messages: Sequence[NewMessage | TenantqError]
+    ) -> None:
+        size = sum(len(message.body) for message in messages if not isinstance(message, TenantqError))
+        super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
+        self.queue_name = queue_name
+        self.messages = messages
+
+    def execute(self, round: Round) -> None:
+        """Write bodies, delivery order, keys and lifetimes."""
+        queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
+        ids = round.core.ids.take(round.now, len(self.messages))
+        reply: list[Added] = []
+        added: list[bytes] = []
+        sizes: list[int] = []
+        priorities: list[int] = []
+        store, now, prefix = round.store, round.now, queue.prefix
+        put, m, vi = round.batch.put, store.m.handle, store.vi.handle
+        config = queue.config
+        for message, id in zip(self.messages, ids, strict=True):
+            if isinstance(message, TenantqError):
+                reply.append(Added(_NO_ID, error=message))
+                continue
+            if message.key is not None:
+                known = self._known(round, queue, message, id)
+                if known is not None:
+                    reply.append(known)
+                    continue
+            extras = (
+                pack_extras(message.group, message.attributes) if message.group is not None or message.attributes else b""
+            )
+            visible_at = now + message.delay_ms
+            ttl_ms = message.ttl_ms or config.ttl_ms
+            expires_at = visible_at + ttl_ms if ttl_ms else 0
+            allowed = QUEUE_DEFAULT_ATTEMPTS if message.max_attempts is None else message.max_attempts
+            priority = message.priority
+            put(prefix + id, pack_message(priority, allowed, now, visible_at, expires_at, extras, message.body), m)
+            if expires_at:
+                put(expiry_key(prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
+                queue.next_expiry = min(queue.next_expiry, expires_at)
+            group = queue.group_digest(message.group)
+            if not group or round.join_group(queue, group, id, priority, visible_at):
+                suffix = be64(visible_at) + id
+                level = queue.level(priority)
+                if level.insert(suffix, visible_at, now):
+                    queue.ready += 1
+                put(level.prefix + suffix, b"", vi)
+            added.append(id)
+            sizes.append(len(message.body) + len(extras))
+            priorities.append(priority)
+            reply.append(Added(id))
+        self.reply = reply
+        if added:
+            total = sum(sizes)
+            queue.bytes += total
+            queue.totals[ADDED] += len(added)
+            queue.totals[ADDED_BYTES] += total
+            round.dirty[queue] = None
+            round.log("add", queue, self.caller, ids=b"".join(added), size=sizes, priority=priorities)
+
+    def _known(self, round: Round, queue: QueueState, message: NewMessage, id: bytes) -> Added | None:
+        """Return the earlier message that the key stands for, or note the key for this one."""
+        assert message.key is not None
+        hashed = digest(message.key.encode())
+        body_digest = digest(message.body)
+        row = round.key(queue, hashed)
+        if row is not None and row.expires_at > round.now:
+            if row.body_digest != body_digest:
+                return Added(
+                    _NO_ID,
+                    error=Conflict(
+                        "key: this idempotency key was used with another body; use a new key for new work",
+                        tenant=self.tenant.name,
+                        queue=queue.name,
+                    ),
+                )
+            return Added(row.id, duplicate=True)
+        ex = round.store.ex.handle
+        if row is not None:
+            round.batch.delete(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), ex)
+        expires_at = round.now + queue.config.dedup_ms
+        round.put_key(queue, hashed, KeyRow(id, body_digest, expires_at))
+        round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
+        queue.next_expiry = min(queue.next_expiry, expires_at)
+        return None
+
+

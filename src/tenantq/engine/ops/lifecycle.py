@@ -1,0 +1,215 @@
+"""Tenants and queues: make, configure, pause, empty, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.config import QueueConfig, TenantConfig, change_queue, change_tenant
+from tenantq.engine.operation import RANGE, Operation
+from tenantq.engine.queue_state import NEVER, REMOVED
+from tenantq.errors import Draining
+from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
+
+if TYPE_CHECKING:
+    from tenantq.engine.core import Core
+    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.round import Round
+    from tenantq.message import Caller
+
+
+def _shown(changes: dict[str, Any]) -> str:
+    return msgspec.json.encode(changes).decode()
+
+
+class PutTenant(Operation):
+    """Make a tenant, or change one."""
+
+    __slots__ = ("changes", "name")
+
+    def __init__(self, system: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
+        super().__init__(system, caller)
+        self.name = name
+        self.changes = changes
+
+    def execute(self, round: Round) -> None:
+        """Reply whether the tenant is new."""
+        catalog = round.core.catalog
+        tenant = catalog.tenants.get(self.name)
+        self.reply = tenant is None
+        if tenant is None:
+            tenant = catalog.create_tenant(round.batch, self.name, change_tenant(TenantConfig(), self.changes))
+            round.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
+            return
+        tenant.config = change_tenant(tenant.config, self.changes)
+        tenant.line.weight = tenant.config.weight
+        catalog.save_tenant(round.batch, tenant)
+        round.log_tenant("configure_tenant", tenant, self.caller, _shown(self.changes))
+
+
+class DeleteTenant(Operation):
+    """Delete a tenant and everything it has, by range."""
+
+    __slots__ = ("name", "reason")
+    phase = RANGE
+
+    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
+        super().__init__(system, caller)
+        self.name = name
+        self.reason = reason
+
+    def execute(self, round: Round) -> None:
+        """Drop every row under the tenant's id."""
+        tenant = round.core.catalog.tenant(self.name)
+        for queue in list(tenant.queues.values()):
+            _forget(round, queue)
+        _delete_range(round, tenant_prefix(tenant.id))
+        tenant.gone = True
+        round.core.catalog.drop_tenant(round.batch, tenant)
+        round.log_tenant("delete_tenant", tenant, self.caller, self.reason)
+
+
+class PutQueue(Operation):
+    """Make a queue, or change one."""
+
+    __slots__ = ("changes", "name")
+
+    def __init__(self, tenant: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
+        super().__init__(tenant, caller)
+        self.name = name
+        self.changes = changes
+
+    def execute(self, round: Round) -> None:
+        """Reply whether the queue is new."""
+        queue = self.tenant.queues.get(self.name)
+        self.reply = queue is None
+        if queue is None:
+            round.create_queue(self.tenant, self.name, change_queue(QueueConfig(), self.changes), self.caller)
+            return
+        if queue.status == "draining":
+            raise Draining(tenant=self.tenant.name, queue=queue.name)
+        queue.config = change_queue(queue.config, self.changes)
+        round.core.catalog.save_queue(round.batch, queue)
+        round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
+
+
+class SetPaused(Operation):
+    """Stop or resume deliveries of a queue; adding goes on."""
+
+    __slots__ = ("name", "paused")
+
+    def __init__(self, tenant: TenantState, caller: Caller, name: str, *, paused: bool) -> None:
+        super().__init__(tenant, caller)
+        self.name = name
+        self.paused = paused
+
+    def execute(self, round: Round) -> None:
+        """Change the queue's status."""
+        queue = round.core.catalog.queue(self.tenant, self.name)
+        if queue.status == "draining":
+            raise Draining(tenant=self.tenant.name, queue=queue.name)
+        queue.status = "paused" if self.paused else "active"
+        round.core.catalog.save_queue(round.batch, queue)
+        round.touch(queue)
+        round.log("pause_queue" if self.paused else "resume_queue", queue, self.caller)
+
+
+class Purge(Operation):
+    """Empty a queue: messages, leases, idempotency keys and results go, in one range."""
+
+    __slots__ = ("name", "reason")
+    phase = RANGE
+
+    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str) -> None:
+        super().__init__(tenant, caller)
+        self.name = name
+        self.reason = reason
+
+    def execute(self, round: Round) -> None:
+        """Reply how many messages went."""
+        queue = round.core.catalog.queue(self.tenant, self.name)
+        count, size = queue.messages, queue.bytes
+        _delete_range(round, queue.prefix)
+        round.cleared.add(queue.prefix)
+        queue.clear()
+        queue.next_expiry = NEVER
+        queue.totals[REMOVED] += count
+        round.results_ready += [(queue, id) for id in queue.result_waiters]
+        round.touch(queue)
+        round.log("purge", queue, self.caller, size=size, details=f"{count} messages: {self.reason}")
+        self.reply = count
+
+
+class DeleteQueue(Operation):
+    """Begin to delete a queue: no adds, no polls; when no lease is left, or at once by force, its rows go."""
+
+    __slots__ = ("force", "name", "reason")
+
+    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str, *, force: bool) -> None:
+        super().__init__(tenant, caller)
+        self.name = name
+        self.reason = reason
+        self.force = force
+
+    def execute(self, round: Round) -> None:
+        """Mark the queue as draining; the round's end sees whether it can go."""
+        queue = round.core.catalog.queue(self.tenant, self.name)
+        queue.doomed = queue.doomed or self.force
+        round.touch(queue)
+        if queue.status == "draining" and not self.force:
+            return
+        queue.status = "draining"
+        round.core.catalog.save_queue(round.batch, queue)
+        round.log("delete_queue", queue, self.caller, details=self.reason)
+        _send_polls_away(round, queue)
+
+
+class DropQueue(Operation):
+    """Finish deleting a queue that has drained."""
+
+    __slots__ = ("queue",)
+    phase = RANGE
+
+    def __init__(self, core: Core, queue: QueueState) -> None:
+        super().__init__(queue.tenant, core.system)
+        self.queue = queue
+        queue.dropping = True
+
+    def execute(self, round: Round) -> None:
+        """Delete every row under the queue's prefix, counters too."""
+        queue = self.queue
+        count, size = queue.messages, queue.bytes
+        _forget(round, queue)
+        _delete_range(round, queue.prefix)
+        round.core.catalog.drop_queue(round.batch, queue)
+        round.log("drop_queue", queue, round.core.system, size=size, details=f"{count} messages")
+
+
+def _delete_range(round: Round, prefix: bytes) -> None:
+    for name in QUEUE_FAMILIES:
+        round.batch.delete_range(prefix, after(prefix), round.store.family(name).handle)
+
+
+def _forget(round: Round, queue: QueueState) -> None:
+    """Take a queue out of everything that may still turn to it."""
+    queue.status = "draining"
+    queue.dropping = True
+    round.cleared.add(queue.prefix)
+    queue.clear()
+    queue.next_expiry = NEVER
+    if queue.timer is not None:
+        queue.timer.cancel()
+    round.core.hot.pop(queue, None)
+    round.dirty.pop(queue, None)
+    round.results_ready += [(queue, id) for id in queue.result_waiters]
+    _send_polls_away(round, queue)
+
+
+def _send_polls_away(round: Round, queue: QueueState) -> None:
+    for poll in queue.demands:
+        poll.error = Draining(tenant=queue.tenant.name, queue=queue.name)
+        if poll.timer is not None:
+            poll.timer.cancel()
+        round.caller_ops.append(poll)
+    queue.demands.clear()

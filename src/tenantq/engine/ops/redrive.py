@@ -1,0 +1,165 @@
+"""Redrive: dead letters go back to the queue they came from, filtered and paced, in slices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tenantq.engine import dead_letter, discard
+from tenantq.engine.operation import SCAN, Operation
+from tenantq.engine.queue_state import REMOVED
+from tenantq.store.keys import after, split_waiting_key
+from tenantq.store.rows import LeaseRow, Past, pack_past, unpack_message
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tenantq.engine.core import Core
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.round import Round
+    from tenantq.message import Caller
+
+_PACE_MS = 100
+
+
+class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters to take; every condition given must hold."""
+
+    source: str | None = None  # the queue they came from
+    reason: str | None = None  # the reason contains this text
+    ids: frozenset[bytes] | None = None
+    limit: int | None = None  # at most so many
+
+
+class RedriveProgress(msgspec.Struct, frozen=True):
+    """How far a redrive is."""
+
+    state: Literal["running", "done", "cancelled"]
+    moved: int  # or, in a dry run, would be moved
+    skipped: int  # did not pass the filter, or their queue is gone
+    dry_run: bool
+
+
+class RedriveTask:
+    """A redrive under way. Each message moves atomically, so stopping anywhere leaves nothing half done."""
+
+    def __init__(
+        self, core: Core, letters: QueueState, caller: Caller, filter: RedriveFilter, rate: int | None, *, dry_run: bool
+    ) -> None:
+        self.core = core
+        self.letters = letters  # the dead-letter queue
+        self.caller = caller
+        self.filter = filter
+        self.rate = rate  # messages a second; None: as fast as fair rounds allow
+        self.dry_run = dry_run
+        self.state: Literal["running", "done", "cancelled"] = "running"
+        self.moved = 0
+        self.skipped = 0
+        self.cursor = letters.prefix
+        self.waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def progress(self) -> RedriveProgress:
+        """How far it is."""
+        return RedriveProgress(self.state, self.moved, self.skipped, self.dry_run)
+
+    def start(self) -> None:
+        """Put the first slice into the tenant's line."""
+        self.core.push(RedriveSlice(self))
+
+    def cancel(self) -> None:
+        """Stop before the next slice."""
+        if self.state == "running":
+            self._end("cancelled")
+
+    def slice_rows(self) -> int:
+        """Return how many rows the next slice may move."""
+        rows = self.core.settings.sweep_rows // 2
+        if self.filter.limit is not None:
+            rows = min(rows, self.filter.limit - self.moved)
+        return rows if self.rate is None else min(rows, max(1, self.rate * _PACE_MS // 1_000))
+
+    def go_on(self, *, more: bool) -> None:
+        """After a slice: end, or bring the next one in time."""
+        if self.state != "running":
+            return
+        if not more or (self.filter.limit is not None and self.moved >= self.filter.limit):
+            self._end("done")
+        elif self.rate is None:
+            self.start()
+        else:
+            self.core.clock.call_later(max(_PACE_MS, 1_000 // self.rate), self.start)
+
+    def _end(self, state: Literal["done", "cancelled"]) -> None:
+        self.state = state
+        for future in self.waiters:
+            if not future.done():
+                future.set_result(None)
+
+
+class RedriveSlice(Operation):
+    """A bounded part of a redrive."""
+
+    __slots__ = ("task",)
+    phase = SCAN
+
+    def __init__(self, task: RedriveTask) -> None:
+        super().__init__(task.letters.tenant, task.caller, max(1, task.slice_rows()))
+        self.task = task
+
+    def execute(self, round: Round) -> None:
+        """Look at the next rows of the dead-letter queue and move those that pass the filter."""
+        task = self.task
+        letters, store = task.letters, round.store
+        if task.state != "running" or letters.status == "draining" or letters.prefix in round.cleared:
+            task.go_on(more=False)
+            return
+        wanted = task.slice_rows()
+        keys = store.scan(store.vi, task.cursor, after(letters.prefix), wanted)
+        moved: list[bytes] = []
+        for key in keys:
+            _, priority, visible_at, id = split_waiting_key(key)
+            if key not in round.skip and self._move(round, priority, visible_at, id):
+                moved.append(id)
+            else:
+                task.skipped += 1
+        task.moved += len(moved)
+        if keys:
+            task.cursor = keys[-1] + b"\0"
+        if moved and not task.dry_run:
+            round.log("redrive", letters, task.caller, ids=b"".join(moved))
+        task.go_on(more=len(keys) == wanted)
+
+    def _move(self, round: Round, priority: int, visible_at: int, id: bytes) -> bool:
+        task = self.task
+        letters, wanted = task.letters, task.filter
+        lease = round.lease(letters, id)
+        past = lease.unpack_past() if lease is not None else Past([])
+        dead = past.dead
+        if lease is None or dead is None:
+            return False
+        if wanted.source is not None and dead.source != wanted.source:
+            return False
+        if wanted.reason is not None and wanted.reason not in dead.reason:
+            return False
+        if wanted.ids is not None and id not in wanted.ids:
+            return False
+        target = letters.tenant.queues.get(dead.source)
+        value = round.store.get(round.store.m, letters.prefix + id)
+        if target is None or target.status == "draining" or target is letters or value is None:
+            return False
+        if task.dry_run:
+            return True
+        round.remove_waiting(letters, id, priority, visible_at)
+        discard.take_out(round, letters, id, size=lease.size, expires_at=0, leased=True)
+        if lease.group:
+            round.leave_group(letters, lease.group, id)
+        letters.totals[REMOVED] += 1
+        past.dead = None
+        fresh = LeaseRow(
+            0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
+        )  # fmt: skip
+        round.batch.delete(target.prefix + id, round.store.re.handle)
+        dead_letter.move_in(round, target, id, unpack_message(value), fresh)
+        return True

@@ -1,0 +1,309 @@
+"""Settle leases: ack, nack, release, extend. Only the current receipt counts, and only until its deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq import limits
+from tenantq.engine import dead_letter, discard, fleet
+from tenantq.engine.operation import Operation
+from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
+from tenantq.errors import LeaseLost, NotFound, TenantqError
+from tenantq.message import HistoryEntry, Outcome
+from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
+from tenantq.store.rows import pack_past, unpack_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.round import Round
+    from tenantq.message import Caller, Result
+    from tenantq.store.rows import LeaseRow
+
+OK = Outcome(True)
+_RECEIPT_CHARS = 48
+
+
+def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
+    """Return (message id, lease token), or None for what never was a receipt."""
+    if not isinstance(receipt, str) or len(receipt) != _RECEIPT_CHARS or not receipt.isascii():
+        return None
+    try:
+        raw = bytes.fromhex(receipt)
+    except ValueError:
+        return None
+    token = int.from_bytes(raw[16:])
+    return (raw[:16], token) if len(raw) == 24 and token else None
+
+
+class _Settle(Operation):
+    """Work on the current leases of a batch of receipts."""
+
+    __slots__ = ("_attempts", "_ids", "_priorities", "_process", "_sizes", "queue_name", "receipts")
+    name = ""
+
+    def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object]) -> None:
+        super().__init__(tenant, caller, max(1, len(receipts)))
+        self.queue_name = queue_name
+        self.receipts = [parse_receipt(receipt) for receipt in receipts]
+
+    def execute(self, round: Round) -> None:
+        """Settle each receipt that is current; answer each in its place."""
+        queue = round.core.catalog.queue(self.tenant, self.queue_name)
+        self._ids: list[bytes] = []
+        self._sizes: list[int] = []
+        self._priorities: list[int] = []
+        self._attempts: list[int] = []
+        self._process: list[int] = []
+        now = round.now
+        known = [parsed[0] for parsed in self.receipts if parsed is not None]
+        leases = iter(round.leases(queue, known)) if known else iter(())
+        reply: list[Outcome] = []
+        lost: list[bytes] = []
+        seen: set[bytes] = set()
+        for index, parsed in enumerate(self.receipts):
+            lease = next(leases) if parsed is not None else None
+            if parsed is None or lease is None or lease.token != parsed[1] or lease.deadline <= now:
+                lost.append(parsed[0] if parsed is not None else bytes(16))
+                reply.append(Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name)))
+                continue
+            id = parsed[0]
+            if id in seen:
+                # the same receipt twice in one batch: the second finds what the first left
+                lease = round.lease(queue, id)
+                if lease is None or lease.token != parsed[1]:
+                    lost.append(id)
+                    reply.append(Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name)))
+                    continue
+            seen.add(id)
+            self._ids.append(id)
+            self._sizes.append(lease.size)
+            self._priorities.append(lease.priority)
+            self._attempts.append(lease.attempts)
+            self._process.append(now - lease.leased_at)
+            reply.append(self.settle(round, queue, id, lease, index))
+        self.reply = reply
+        if self._ids:
+            round.dirty[queue] = None
+            round.log(
+                self.name, queue, self.caller, ids=b"".join(self._ids), size=self._sizes, priority=self._priorities,
+                attempt=self._attempts, process_ms=self._process, details=self.details(),
+            )  # fmt: skip
+        if lost:
+            round.log(
+                self.name, queue, self.caller, ids=b"".join(lost), outcome="refused", error_code=LeaseLost.code
+            )
+
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+        """Do the work for one current lease."""
+        raise NotImplementedError
+
+    def details(self) -> str:
+        """Return what the journal notes beside the columns."""
+        return ""
+
+
+class Ack(_Settle):
+    """Finish messages, with or without results."""
+
+    __slots__ = ("results",)
+    name = "ack"
+
+    def __init__(
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue_name: str,
+        receipts: Sequence[object],
+        results: Sequence[Result | None] | None,
+    ) -> None:
+        super().__init__(tenant, caller, queue_name, receipts)
+        self.results = results
+
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+        """Delete the message; keep its result if there is one."""
+        key = queue.prefix + id
+        store, delete = round.store, round.batch.delete
+        delete(key, store.m.handle)
+        delete(key, store.le.handle)
+        delete(queue.prefix + be64(lease.deadline) + id, store.li.handle)
+        round.forget(key)
+        queue.in_flight -= 1
+        queue.bytes -= lease.size
+        queue.totals[ACKED] += 1
+        if lease.expires_at:
+            delete(expiry_key(queue.prefix, lease.expires_at, EXPIRES_TTL, id), store.ex.handle)
+        if lease.group:
+            round.leave_group(queue, lease.group, id)
+        if queue.lane is not None:
+            fleet.settle(queue, round.now - lease.leased_at)
+        result = self.results[index] if self.results is not None else None
+        if result is not None:
+            dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
+        elif queue.result_waiters:
+            round.results_ready.append((queue, id))
+        return OK
+
+
+class Nack(_Settle):
+    """Give messages back as failed: later again, or to the dead letters once their attempts are used up."""
+
+    __slots__ = ("delay_ms", "reason")
+    name = "nack"
+
+    def __init__(
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue_name: str,
+        receipts: Sequence[object],
+        delay_ms: int | None,
+        reason: str,
+    ) -> None:
+        super().__init__(tenant, caller, queue_name, receipts)
+        self.delay_ms = delay_ms
+        self.reason = reason
+
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+        """Put the message back, hidden for the delay or a random part of the backoff."""
+        delay_ms = self.delay_ms
+        if delay_ms is None:
+            config = queue.config
+            bound = min(config.backoff_base_ms * 2 ** min(lease.attempts - 1, 40), config.backoff_max_ms)
+            delay_ms = int(round.core.randomness.random() * (bound + 1))
+        queue.totals[NACKED] += 1
+        if queue.lane is not None:
+            fleet.settle(queue, round.now - lease.leased_at)
+        give_back(round, queue, id, lease, "nacked", self.reason, self.reason or "MAX_ATTEMPTS", delay_ms)
+        return OK
+
+    def details(self) -> str:
+        """Return the reason."""
+        return self.reason
+
+
+def give_back(
+    round: Round,
+    queue: QueueState,
+    id: bytes,
+    lease: LeaseRow,
+    outcome: str,
+    reason: str,
+    dead_reason: str,
+    delay_ms: int,
+) -> None:
+    """End a failed delivery: to the dead letters after the last allowed one, discarded past its TTL, else back in line."""
+    round.end_lease(queue, id, lease)
+    past = lease.unpack_past()
+    past.history.append(HistoryEntry(lease.attempts, round.now + round.wall, outcome, reason))  # type: ignore[arg-type]
+    del past.history[: -limits.HISTORY_ENTRIES_MAX]
+    lease.past = pack_past(past)
+    lease.token = lease.deadline = 0
+    if lease.attempts >= dead_letter.attempts_allowed(queue, lease):
+        dead_letter.bury(round, queue, id, lease, dead_reason)
+    elif lease.expires_at and lease.expires_at <= round.now:
+        value = round.store.get(round.store.m, queue.prefix + id)
+        if value is not None:
+            discard.discard(round, queue, id, unpack_message(value), lease)
+    else:
+        lease.visible_at = round.now + delay_ms
+        round.put_lease(queue, id, lease)
+        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+
+
+class Release(_Settle):
+    """Give messages back untouched: at once, in their old place, without using up an attempt."""
+
+    __slots__ = ()
+    name = "release"
+
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+        """Undo the delivery."""
+        round.end_lease(queue, id, lease)
+        past = lease.unpack_past()
+        past.history.append(HistoryEntry(lease.attempts, round.now + round.wall, "released"))
+        del past.history[: -limits.HISTORY_ENTRIES_MAX]
+        lease.past = pack_past(past)
+        lease.token = lease.deadline = 0
+        lease.attempts -= 1
+        round.put_lease(queue, id, lease)
+        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+        return OK
+
+
+class Extend(_Settle):
+    """Set leases to end ``lease_ms`` from now."""
+
+    __slots__ = ("lease_ms",)
+    name = "extend"
+
+    def __init__(
+        self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object], lease_ms: int
+    ) -> None:
+        super().__init__(tenant, caller, queue_name, receipts)
+        self.lease_ms = lease_ms
+
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+        """Move the deadline row, so that there is exactly one."""
+        li = round.store.li.handle
+        round.batch.delete(queue.prefix + be64(lease.deadline) + id, li)
+        lease.deadline = round.now + self.lease_ms
+        round.batch.put(queue.prefix + be64(lease.deadline) + id, b"", li)
+        round.put_lease(queue, id, lease)
+        queue.next_lease = min(queue.next_lease, lease.deadline)
+        return Outcome(True, lease_until=lease.deadline + round.wall)
+
+
+class Remove(Operation):
+    """Delete messages by id, whatever their state; a lease on one is lost."""
+
+    __slots__ = ("ids", "queue_name")
+
+    def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, ids: Sequence[bytes | TenantqError]) -> None:
+        super().__init__(tenant, caller, max(1, len(ids)))
+        self.queue_name = queue_name
+        self.ids = ids
+
+    def execute(self, round: Round) -> None:
+        """Remove each id that is there; answer each in its place."""
+        queue = round.core.catalog.queue(self.tenant, self.queue_name)
+        reply: list[Outcome] = []
+        removed: list[bytes] = []
+        sizes: list[int] = []
+        for id in self.ids:
+            if isinstance(id, TenantqError):
+                reply.append(Outcome(False, id))
+                continue
+            size = remove_message(round, queue, id)
+            if size is None:
+                reply.append(Outcome(False, NotFound("no such message", tenant=self.tenant.name, queue=queue.name)))
+                continue
+            queue.totals[REMOVED] += 1
+            removed.append(id)
+            sizes.append(size)
+            reply.append(OK)
+        self.reply = reply
+        if removed:
+            round.log("remove", queue, self.caller, ids=b"".join(removed), size=sizes)
+
+
+def remove_message(round: Round, queue: QueueState, id: bytes) -> int | None:
+    """Take a message out of the queue wherever it stands; return its size, or None if it is not there."""
+    found = round.locate(queue, id)
+    if found is None:
+        return None
+    message, lease = found.message, found.lease
+    if found.state == "waiting":
+        round.remove_waiting(queue, id, message.priority, found.visible_at)
+    elif lease is not None and found.state == "in_flight":
+        round.end_lease(queue, id, lease)
+    expires_at = lease.expires_at if lease is not None else message.expires_at
+    discard.take_out(round, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
+    if found.group:
+        round.leave_group(queue, found.group, id)
+    if queue.result_waiters:
+        round.results_ready.append((queue, id))
+    return message.size
+
+

@@ -1,0 +1,185 @@
+"""What the shard keeps in memory of tenants and queues: a cache of the store, rebuilt when it opens."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Literal
+
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
+from tenantq.store.rows import CountersRow, LevelRow, pack_counters
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tenantq.clock import Timer
+    from tenantq.engine.fair_lines import Line
+    from tenantq.engine.fleet import Lane
+    from tenantq.engine.operation import Poll
+
+NEVER: Final = (1 << 63) - 1
+_FIRST: Final = b""
+_NOTHING: Final = b"\xff" * 24
+
+TOTALS: Final = (
+    "added", "added_bytes", "delivered", "acked", "nacked", "lease_expired", "dead", "expired", "removed", "healed",
+)  # fmt: skip
+ADDED, ADDED_BYTES, DELIVERED, ACKED, NACKED, LEASE_EXPIRED, DEAD, EXPIRED, REMOVED, HEALED = range(len(TOTALS))
+
+Status = Literal["active", "paused", "draining"]
+
+
+class TenantState:
+    """A tenant and its queues."""
+
+    __slots__ = ("config", "gone", "id", "line", "name", "next_queue_id", "queues")
+
+    def __init__(self, id: int, name: str, config: TenantConfig, line: Line, next_queue_id: int = 1) -> None:
+        self.id = id
+        self.name = name
+        self.config = config
+        self.line = line
+        self.next_queue_id = next_queue_id
+        self.queues: dict[str, QueueState] = {}
+        self.gone = False  # deleted; operations that still wait are refused
+
+
+class Level:
+    """The waiting rows of one priority in one queue.
+
+    A row counts as ready if its suffix (visible_at, id) is at most ``horizon``, else as delayed. The horizon moves up
+    for free while no delayed row is due, and by a bounded scan otherwise, so both counts are exact at any depth.
+    """
+
+    __slots__ = ("cursor", "delayed", "horizon", "next_due", "prefix", "priority", "ready")
+
+    def __init__(self, queue_prefix: bytes, priority: int) -> None:
+        self.priority = priority
+        self.prefix = level_prefix(queue_prefix, priority)
+        self.ready = 0
+        self.delayed = 0
+        self.horizon = _FIRST
+        self.cursor = _NOTHING  # no row lies before it, so a scan may start there
+        self.next_due = NEVER  # no delayed row becomes visible before this
+
+    def insert(self, suffix: bytes, visible_at: int, now: int) -> bool:
+        """Count a new row; return whether it is ready."""
+        if suffix < self.cursor:
+            self.cursor = suffix
+        if suffix > self.horizon and visible_at <= now and (self.delayed == 0 or self.next_due > now):
+            self.horizon = be64(now) + ID_LAST
+        if suffix <= self.horizon:
+            self.ready += 1
+            return True
+        self.delayed += 1
+        self.next_due = min(self.next_due, visible_at)
+        return False
+
+    def remove(self, suffix: bytes) -> bool:
+        """Count a row out; return whether it was a ready one."""
+        if suffix <= self.horizon:
+            self.ready -= 1
+            return True
+        self.delayed -= 1
+        return False
+
+
+class QueueState:
+    """A queue's configuration, figures, and the polls that wait for it."""
+
+    __slots__ = (
+        "advancing", "blocked", "bytes", "config", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
+        "lane", "levels", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
+        "status", "sweeping", "tenant", "timer", "timer_at", "totals",
+    )  # fmt: skip
+
+    def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
+        self.tenant = tenant
+        self.id = id
+        self.name = name
+        self.config = config
+        self.status: Status = status
+        self.fifo = name.endswith(".fifo")
+        self.prefix = queue_prefix(tenant.id, id)
+        self.levels: list[Level] = []  # highest priority first
+        self.ready = 0  # over all levels
+        self.blocked = 0
+        self.in_flight = 0
+        self.bytes = 0
+        self.totals = [0] * len(TOTALS)
+        self.next_lease = NEVER  # no lease ends before this
+        self.next_expiry = NEVER  # nothing is to be collected before this
+        self.passed_over = 0  # deliveries in a row that left a lower priority waiting
+        self.demands: deque[Poll] = deque()
+        self.result_waiters: dict[bytes, list[asyncio.Future[None]]] = {}
+        self.timer: Timer | None = None
+        self.timer_at = NEVER
+        self.advancing = False  # an advance is in the tenant's line
+        self.sweeping = False  # a sweep is in the tenant's line
+        self.dropping = False  # the final drop is in the tenant's line
+        self.doomed = False  # leases are no longer waited for in a delete
+        self.lane: Lane | None = None
+        self.in_lane = False
+        self.fleet_time = 0.0
+        self.fleet_cost_ms = 0.0
+
+    def level(self, priority: int) -> Level:
+        """Return the level of a priority, making it on first use."""
+        for level in self.levels:
+            if level.priority == priority:
+                return level
+        level = Level(self.prefix, priority)
+        self.levels.append(level)
+        self.levels.sort(key=lambda one: -one.priority)
+        return level
+
+    def group_digest(self, group: str | None) -> bytes:
+        """Return the bytes of a message's group; a FIFO queue's messages without one share the unnamed group."""
+        if group is None:
+            return digest(b"") if self.fifo else b""
+        return digest(group.encode())
+
+    @property
+    def delayed(self) -> int:
+        """Waiting rows that are not visible yet, over all levels."""
+        return sum(level.delayed for level in self.levels)
+
+    @property
+    def messages(self) -> int:
+        """Everything in the queue."""
+        return self.ready + self.delayed + self.blocked + self.in_flight
+
+    @property
+    def next_due(self) -> int:
+        """No delayed row becomes visible before this."""
+        return min((level.next_due for level in self.levels if level.delayed), default=NEVER)
+
+    def clear(self) -> None:
+        """Forget every message, after their rows were deleted by range."""
+        self.levels.clear()
+        self.ready = self.blocked = self.in_flight = self.bytes = 0
+        self.next_lease = NEVER
+
+    def pack(self) -> bytes:
+        """Return the qc row."""
+        levels = [
+            LevelRow(level.priority, level.ready, level.delayed, level.horizon, level.cursor, level.next_due)
+            for level in self.levels
+        ]
+        return pack_counters(
+            CountersRow(
+                levels, self.blocked, self.in_flight, self.bytes, self.next_lease, self.next_expiry, self.totals
+            )
+        )
+
+    def load(self, row: CountersRow) -> None:
+        """Take over a qc row. Its times are bounds from below; a sweep that comes too early finds the true ones."""
+        for stored in row.levels:
+            level = self.level(stored.priority)
+            level.ready, level.delayed = stored.ready, stored.delayed
+            level.horizon, level.cursor = stored.horizon, stored.cursor
+            level.next_due = stored.next_due
+        self.ready = sum(level.ready for level in self.levels)
+        self.blocked, self.in_flight, self.bytes = row.blocked, row.in_flight, row.bytes
+        self.totals = [*row.totals, *[0] * (len(TOTALS) - len(row.totals))]
+        self.next_lease, self.next_expiry = row.next_lease, row.next_expiry

@@ -1,0 +1,187 @@
+"""Reads that need no round: single messages, pages, results, figures, traces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from tenantq import limits
+from tenantq.engine.queue_state import TOTALS
+from tenantq.errors import Invalid, NotFound
+from tenantq.journal.record import Row, rows, unseal
+from tenantq.message import Facts, Page, QueueStats, Result
+from tenantq.randomness import id_text
+from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64, level_prefix
+from tenantq.store.rows import unpack_lease, unpack_message, unpack_result
+
+if TYPE_CHECKING:
+    from tenantq.engine.core import Core
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.store.rows import LeaseRow, MessageRow
+
+_TRACE_SLICE = 64
+
+
+def stats(core: Core, queue: QueueState) -> QueueStats:
+    """Return a queue's figures."""
+    letters = queue.tenant.queues.get(core.catalog.dead_letter_name(queue))
+    now = core.timeline.now_ms()
+    ready, delayed = queue.ready, queue.delayed
+    for level in queue.levels:  # rows that fell due since the last advance
+        if level.delayed and level.next_due <= now:
+            due = _count_due(core, level.prefix, level.horizon, now)
+            ready += due
+            delayed -= due
+    return QueueStats(
+        ready + queue.blocked,
+        delayed,
+        queue.in_flight,
+        queue.blocked,
+        letters.messages if letters is not None and letters is not queue else 0,
+        queue.bytes,
+        _oldest_age_ms(core, queue, now),
+        queue.status,
+        *queue.totals[: len(TOTALS)],
+    )
+
+
+def _count_due(core: Core, prefix: bytes, horizon: bytes, now: int) -> int:
+    store = core.store
+    lower = prefix + horizon + b"\0" if horizon else prefix
+    return len(store.scan(store.vi, lower, prefix + be64(now + 1), limits.BATCH_MESSAGES_MAX * 10))
+
+
+def _oldest_age_ms(core: Core, queue: QueueState, now: int) -> int:
+    store, oldest = core.store, now
+    for level in queue.levels:
+        if level.ready or (level.delayed and level.next_due <= now):
+            head = store.scan(store.vi, level.prefix + level.cursor, level.prefix + be64(now + 1), 1)
+            if head:
+                oldest = min(oldest, from_be64(head[0][9:17]))
+    return now - oldest
+
+
+def get(core: Core, queue: QueueState, id: bytes) -> Facts:
+    """Return everything known of a stored message, or raise NotFound."""
+    store, key = core.store, queue.prefix + id
+    value = store.get(store.m, key)
+    if value is None:
+        raise NotFound("no such message", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
+    stored = store.get(store.le, key)
+    return _facts(core, queue, id, unpack_message(value), unpack_lease(stored) if stored is not None else None)
+
+
+def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
+    now, wall = core.timeline.now_ms(), core.timeline.wall_offset_ms()
+    visible_at = lease.visible_at if lease is not None else message.visible_at
+    in_flight = lease is not None and lease.token != 0 and lease.deadline > now
+    group = queue.group_digest(message.group)
+    state: Literal["ready", "delayed", "blocked", "in_flight"] = "ready"
+    if in_flight:
+        state = "in_flight"
+    elif group and core.store.get(core.store.gr, queue.prefix + group) != id:
+        state = "blocked"
+    elif visible_at > now:
+        state = "delayed"
+    past = lease.unpack_past() if lease is not None else None
+    allowed = message.max_attempts if message.max_attempts != 0xFFFF else queue.config.max_attempts
+    expires_at = lease.expires_at if lease is not None else message.expires_at
+    return Facts(
+        id,
+        queue.tenant.name,
+        queue.name,
+        state,
+        message.body,
+        message.priority,
+        message.attributes,
+        message.group,
+        lease.attempts if lease is not None else 0,
+        allowed,
+        message.added_at + wall,
+        visible_at + wall,
+        expires_at + wall if expires_at else None,
+        lease.deadline + wall if lease is not None and in_flight else None,
+        tuple(past.history) if past is not None else (),
+        past.dead if past is not None else None,
+    )
+
+
+def peek(core: Core, queue: QueueState, limit: int, cursor: str | None) -> Page:
+    """Return waiting messages in order of delivery, ready ones and delayed ones, without leasing them."""
+    store = core.store
+    lower = queue.prefix
+    if cursor is not None:
+        try:
+            raw = bytes.fromhex(cursor)
+        except ValueError:
+            raw = b""
+        if len(raw) != 1 + SUFFIX_BYTES:
+            raise Invalid("cursor: not one that peek returned")
+        lower = queue.prefix + raw + b"\0"
+    else:
+        first = next((level for level in queue.levels if level.ready or level.delayed), None)
+        if first is not None:
+            lower = level_prefix(queue.prefix, first.priority) + first.cursor
+    keys = store.scan(store.vi, lower, after(queue.prefix), limit)
+    message_keys = [queue.prefix + key[-16:] for key in keys]
+    bodies = store.get_many(store.m, message_keys) if keys else []
+    leases = store.get_many(store.le, message_keys) if keys else []
+    found = [
+        _facts(core, queue, key[-16:], unpack_message(body), unpack_lease(lease) if lease is not None else None)
+        for key, body, lease in zip(keys, bodies, leases, strict=True)
+        if body is not None
+    ]
+    more = len(keys) == limit
+    return Page(found, keys[-1][len(queue.prefix) :].hex() if more else None)
+
+
+def result(core: Core, queue: QueueState, id: bytes) -> Result:
+    """Return a message's result, or 'pending' while it is in the queue, or raise NotFound."""
+    store, key = core.store, queue.prefix + id
+    stored = store.get(store.re, key)
+    if stored is not None:
+        row = unpack_result(stored)
+        if row.expires_at > core.timeline.now_ms():
+            return row.result
+    if store.get(store.m, key) is not None:
+        return Result("pending")
+    raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
+
+
+async def trace(core: Core, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int) -> list[Row]:
+    """Return the journal's rows about one message of this queue or its dead letters, oldest first.
+
+    The journal is searched from the message's birth on, at most TRACE_RECORDS_MAX records of it.
+    """
+    store = core.store
+    seq = _seq_at(core, int.from_bytes(id[:6]), first_seq, last_seq)
+    end = min(last_seq, seq + limits.TRACE_RECORDS_MAX)
+    wanted = id_text(id)
+    found: list[Row] = []
+    while seq <= end:
+        page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
+        if not page:
+            break
+        for _, value in page:
+            if id in value:
+                _, record = unseal(value)
+                found += [row for row in rows(record) if row.message_id == wanted and row.tenant == tenant]
+        seq = from_be64(page[-1][0]) + 1
+        await asyncio.sleep(0)
+    if not any(row.queue == queue for row in found):
+        raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=wanted)
+    return found
+
+
+def _seq_at(core: Core, engine_ms: int, first_seq: int, last_seq: int) -> int:
+    """Return the first journal record at or after a time, by bisection."""
+    store = core.store
+    low, high = first_seq, last_seq
+    while low < high:
+        middle = (low + high) // 2
+        value = store.get(store.jn, be64(middle))
+        if value is None or unseal(value)[1].engine_ms < engine_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,429 @@
+"""A round: operations executed together, their effects in one write batch with the journal record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from rocksdict import WriteBatch
+
+from tenantq.config import QueueConfig
+from tenantq.engine import serve
+from tenantq.engine.core import DeadLetterEvent
+from tenantq.engine.operation import POINT, REGISTER
+from tenantq.engine.queue_state import HEALED
+from tenantq.errors import Draining, NotFound, StoreFailed, TenantqError, Unavailable
+from tenantq.journal.record import Entry, Record, seal
+from tenantq.store.keys import ID_BYTES, be64
+from tenantq.store.rows import (
+    KeyRow,
+    LeaseRow,
+    MessageRow,
+    pack_key,
+    pack_lease,
+    unpack_key,
+    unpack_lease,
+    unpack_message,
+)
+
+if TYPE_CHECKING:
+    from tenantq.engine.core import Core
+    from tenantq.engine.operation import FleetPoll, Operation, Poll
+    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.message import Caller
+
+
+class Located(msgspec.Struct):
+    """Where a stored message stands."""
+
+    state: Literal["waiting", "blocked", "in_flight"]
+    message: MessageRow
+    lease: LeaseRow | None
+    visible_at: int
+    group: bytes
+
+
+class Round:
+    """The effects of one round. Reads see them: point reads through the overlays, scans by running first."""
+
+    __slots__ = (
+        "_events", "_gone", "_heads", "_keys", "_new_members", "batch", "caller_ops", "cleared",
+        "core", "dirty", "entries", "now", "overlay", "results_ready", "seq", "skip", "store", "wall",
+    )  # fmt: skip
+
+    def __init__(self, core: Core, seq: int) -> None:
+        self.core = core
+        self.store = core.store
+        self.seq = seq
+        self.now = core.timeline.now_ms()
+        self.wall = core.timeline.wall_offset_ms()
+        self.batch = WriteBatch(raw_mode=True)
+        self.entries: list[Entry] = []
+        self.dirty: dict[QueueState, None] = {}
+        self.caller_ops: list[Operation] = []  # to be answered after the sync
+        self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
+        self.skip: set[bytes] = set()  # vi keys deleted in this round before the polls are served
+        self.results_ready: list[tuple[QueueState, bytes]] = []
+        self._events: list[DeadLetterEvent] = []
+        self._keys: dict[bytes, KeyRow | None] = {}
+        self.overlay: dict[bytes, LeaseRow | None] = {}  # lease rows as changed in this round
+        self._gone: set[bytes] = set()
+        self._heads: dict[bytes, bytes | None] = {}
+        self._new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}
+
+    # ---- running ----
+
+    def run(self, operations: list[Operation]) -> None:
+        """Execute ``operations`` in the order of their phases, then serve the waiting polls between scans and points."""
+        if len(operations) > 1:
+            operations = sorted(operations, key=_phase)
+        served = False
+        for operation in operations:
+            if not served and operation.phase == POINT:
+                served = True
+                serve.serve_hot(self)
+            try:
+                if operation.tenant.gone:
+                    raise NotFound("no such tenant", tenant=operation.tenant.name)
+                operation.execute(self)
+            except StoreFailed:
+                raise
+            except TenantqError as error:
+                operation.error = error
+                self.note_refusal(operation, error)
+            if operation.phase != REGISTER or operation.error is not None:
+                self.caller_ops.append(operation)
+        if not served:
+            serve.serve_hot(self)
+
+    def finish(self) -> bool:
+        """Complete the batch with counters and the journal record; return whether there is anything to write."""
+        if not self.entries:
+            assert self.batch.is_empty(), "an effect without a journal entry"
+            return False
+        qc = self.store.qc.handle
+        put = self.batch.put
+        for queue in self.dirty:
+            if queue.prefix not in self.cleared or queue.tenant.queues.get(queue.name) is queue:
+                put(queue.prefix, queue.pack(), qc)
+        return True
+
+    def seal(self, previous: bytes, last_id: bytes) -> bytes:
+        """Add the journal record to the batch and return its hash."""
+        record = Record(self.core.shard, self.seq, self.now + self.wall, self.now, last_id, self.entries)
+        link, value = seal(previous, record)
+        self.batch.put(be64(self.seq), value, self.store.jn.handle)
+        return link
+
+    def announce(self) -> None:
+        """After the sync: answer callers, wake those who wait for results, tell of dead letters."""
+        for operation in self.caller_ops:
+            operation.resolve()
+        self.caller_ops.clear()
+        for queue, id in self.results_ready:
+            for future in queue.result_waiters.pop(id, ()):
+                if not future.done():
+                    future.set_result(None)
+        for event in self._events:
+            for listener in self.core.on_dead_letter:
+                listener(event)
+        self._events.clear()
+
+    def fail(self, error: StoreFailed) -> None:
+        """Tell everyone whose work was in this round that it is not confirmed."""
+        for operation in self.caller_ops:
+            operation.error = error
+            operation.resolve()
+
+    # ---- journal ----
+
+    def log(self, op: str, queue: QueueState, caller: Caller, **columns: object) -> None:
+        """Add a journal entry about a queue."""
+        self.entries.append(
+            Entry(op, queue.tenant.name, queue.name, caller.principal, caller.remote, caller.request_id, **columns)  # type: ignore[arg-type]
+        )
+
+    def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
+        """Add a journal entry about a tenant."""
+        self.entries.append(
+            Entry(op, tenant.name, "", caller.principal, caller.remote, caller.request_id, details=details)
+        )
+
+    def note_refusal(self, operation: Operation, error: TenantqError) -> None:
+        """Journal an operation that was refused as a whole."""
+        caller = operation.caller
+        self.entries.append(
+            Entry(
+                type(operation).__name__.lower(),
+                operation.tenant.name,
+                error.queue or "",
+                caller.principal,
+                caller.remote,
+                caller.request_id,
+                outcome="refused",
+                error_code=error.code,
+            )
+        )
+
+    # ---- polls ----
+
+    def register_poll(self, poll: Poll) -> None:
+        """Add a poll to its queue's demands."""
+        queue = self.core.catalog.queue(poll.tenant, poll.queue_name)
+        if queue.status == "draining":
+            raise Draining(tenant=poll.tenant.name, queue=queue.name)
+        if len(queue.demands) >= self.core.settings.waiting_polls_max:
+            raise Unavailable("too many polls wait for this queue", tenant=poll.tenant.name, queue=queue.name)
+        if poll.future is not None and poll.future.done():
+            return  # the caller went away while the poll stood in line
+        if poll.lease_ms is None:
+            poll.lease_ms = queue.config.lease_ms
+        queue.demands.append(poll)
+        self.core.hot[queue] = None
+
+    def register_fleet_poll(self, poll: FleetPoll) -> None:
+        """Add a fleet poll to its lane's demands."""
+        if poll.future is not None and poll.future.done():
+            return
+        lane = self.core.lane(poll.queue_name)
+        if len(lane.demands) >= self.core.settings.waiting_polls_max:
+            raise Unavailable("too many fleet polls wait for this queue name", queue=lane.name)
+        lane.demands.append(poll)
+        self.core.hot_lanes[lane] = None
+
+    # ---- queues ----
+
+    def queue_for_write(self, tenant: TenantState, name: str, caller: Caller) -> QueueState:
+        """Return a queue that takes messages, making it where the tenant allows."""
+        queue = tenant.queues.get(name)
+        if queue is None:
+            if not tenant.config.create_queues:
+                self.core.catalog.queue(tenant, name)
+            return self.create_queue(tenant, name, QueueConfig(), caller)
+        if queue.status == "draining":
+            raise Draining(tenant=tenant.name, queue=name)
+        return queue
+
+    def create_queue(self, tenant: TenantState, name: str, config: QueueConfig, caller: Caller) -> QueueState:
+        """Make a queue in this round."""
+        queue = self.core.catalog.create_queue(self.batch, tenant, name, config)
+        queue.lane = self.core.lanes.get(name)
+        self.dirty[queue] = None
+        self.log("create_queue", queue, caller)
+        return queue
+
+    def touch(self, queue: QueueState) -> None:
+        """Note that a queue's counters changed."""
+        self.dirty[queue] = None
+
+    def heal(self, queue: QueueState, id: bytes, what: str) -> None:
+        """Count and journal an index row that pointed to nothing."""
+        queue.totals[HEALED] += 1
+        self.dirty[queue] = None
+        self.log("heal", queue, self.core.system, ids=id, outcome="healed", details=what)
+
+    # ---- leases ----
+
+    def lease(self, queue: QueueState, id: bytes) -> LeaseRow | None:
+        """Return the lease row of a message as this round sees it."""
+        key = queue.prefix + id
+        if key in self.overlay:
+            return self.overlay[key]
+        if queue.prefix in self.cleared:
+            return None
+        value = self.store.get(self.store.le, key)
+        return unpack_lease(value) if value is not None else None
+
+    def leases(self, queue: QueueState, ids: list[bytes]) -> list[LeaseRow | None]:
+        """Return the lease rows of many messages."""
+        prefix = queue.prefix
+        overlay = self.overlay
+        keys = [prefix + id for id in ids]
+        if prefix in self.cleared:
+            return [overlay.get(key) for key in keys]
+        values = self.store.get_many(self.store.le, keys)
+        if not overlay:
+            return [unpack_lease(value) if value is not None else None for value in values]
+        return [
+            overlay[key] if key in overlay else unpack_lease(value) if value is not None else None
+            for key, value in zip(keys, values, strict=True)
+        ]
+
+    def forget(self, key: bytes) -> None:
+        """Note that a message and its lease are gone, for later operations of this round."""
+        self.overlay[key] = None
+        self._gone.add(key)
+
+    def put_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
+        """Write a lease row."""
+        key = queue.prefix + id
+        self.overlay[key] = row
+        self.batch.put(key, pack_lease(row), self.store.le.handle)
+
+    def drop_lease(self, queue: QueueState, id: bytes) -> None:
+        """Delete a lease row."""
+        key = queue.prefix + id
+        self.overlay[key] = None
+        self.batch.delete(key, self.store.le.handle)
+
+    def end_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
+        """Take a message out of flight: its deadline row goes, its lease row is the caller's business."""
+        self.batch.delete(queue.prefix + be64(row.deadline) + id, self.store.li.handle)
+        queue.in_flight -= 1
+
+    # ---- idempotency keys ----
+
+    def key(self, queue: QueueState, hashed: bytes) -> KeyRow | None:
+        """Return the row of an idempotency key as this round sees it."""
+        key = queue.prefix + hashed
+        if key in self._keys:
+            return self._keys[key]
+        if queue.prefix in self.cleared:
+            return None
+        value = self.store.get(self.store.ik, key)
+        return unpack_key(value) if value is not None else None
+
+    def put_key(self, queue: QueueState, hashed: bytes, row: KeyRow) -> None:
+        """Remember an idempotency key."""
+        self._keys[queue.prefix + hashed] = row
+        self.batch.put(queue.prefix + hashed, pack_key(row), self.store.ik.handle)
+
+    def drop_key(self, queue: QueueState, hashed: bytes) -> None:
+        """Forget an idempotency key."""
+        self._keys[queue.prefix + hashed] = None
+        self.batch.delete(queue.prefix + hashed, self.store.ik.handle)
+
+    # ---- waiting rows ----
+
+    def insert_waiting(
+        self, queue: QueueState, id: bytes, priority: int, visible_at: int, *, delivered_before: bool
+    ) -> None:
+        """Put a message into the delivery order."""
+        suffix = be64(visible_at) + id
+        level = queue.level(priority)
+        if level.insert(suffix, visible_at, self.now):
+            queue.ready += 1
+        self.batch.put(level.prefix + suffix, b"\x01" if delivered_before else b"", self.store.vi.handle)
+        self.dirty[queue] = None
+
+    def remove_waiting(self, queue: QueueState, id: bytes, priority: int, visible_at: int) -> None:
+        """Take a message out of the delivery order."""
+        suffix = be64(visible_at) + id
+        level = queue.level(priority)
+        if level.remove(suffix):
+            queue.ready -= 1
+        key = level.prefix + suffix
+        self.batch.delete(key, self.store.vi.handle)
+        self.skip.add(key)
+        self.dirty[queue] = None
+
+    # ---- whole messages ----
+
+    def locate(self, queue: QueueState, id: bytes) -> Located | None:
+        """Return where a message stands as this round sees it, or None if it is not in the queue."""
+        key = queue.prefix + id
+        if key in self._gone or queue.prefix in self.cleared:
+            return None
+        value = self.store.get(self.store.m, key)
+        if value is None:
+            return None
+        message = unpack_message(value)
+        lease = self.lease(queue, id)
+        group = queue.group_digest(message.group)
+        if lease is not None and lease.token:
+            return Located("in_flight", message, lease, lease.visible_at, group)
+        visible_at = lease.visible_at if lease is not None else message.visible_at
+        if group and self.group_head(queue, group) != id:
+            return Located("blocked", message, lease, visible_at, group)
+        return Located("waiting", message, lease, visible_at, group)
+
+    def forget_message(self, queue: QueueState, id: bytes, size: int) -> None:
+        """Delete a message's body row and count its bytes out."""
+        key = queue.prefix + id
+        self.batch.delete(key, self.store.m.handle)
+        self._gone.add(key)
+        queue.bytes -= size
+        self.dirty[queue] = None
+
+    # ---- groups ----
+
+    def group_head(self, queue: QueueState, group: bytes) -> bytes | None:
+        """Return the message at the head of a group, or None if the group is empty."""
+        key = queue.prefix + group
+        if key in self._heads:
+            return self._heads[key]
+        if queue.prefix in self.cleared:
+            return None
+        return self.store.get(self.store.gr, key)
+
+    def join_group(
+        self, queue: QueueState, group: bytes, id: bytes, priority: int, visible_at: int, *, delivered_before: bool = False
+    ) -> bool:
+        """Put a message into its group; return whether it is the head and so may be delivered."""
+        key = queue.prefix + group
+        gr = self.store.gr.handle
+        self.batch.put(key + id, b"", gr)
+        if self.group_head(queue, group) is None:
+            self._heads[key] = id
+            self.batch.put(key, id, gr)
+            return True
+        self._new_members.setdefault(key, {})[id] = (priority, visible_at, delivered_before)
+        queue.blocked += 1
+        return False
+
+    def leave_group(self, queue: QueueState, group: bytes, id: bytes) -> None:
+        """Take a message out of its group; if it was the head, the next one may be delivered."""
+        key = queue.prefix + group
+        gr = self.store.gr.handle
+        self.batch.delete(key + id, gr)
+        fresh = self._new_members.get(key, {})
+        fresh.pop(id, None)
+        if self.group_head(queue, group) != id:
+            queue.blocked -= 1
+            self._gone.add(key + id)
+            return
+        self._gone.add(key + id)
+        following = self._next_member(queue, key, fresh)
+        self._heads[key] = following
+        if following is None:
+            self.batch.delete(key, gr)
+            return
+        self.batch.put(key, following, gr)
+        queue.blocked -= 1
+        if following in fresh:
+            priority, visible_at, delivered_before = fresh.pop(following)
+        else:
+            found = self.store.get(self.store.m, queue.prefix + following)
+            if found is None:
+                queue.blocked += 1
+                self.heal(queue, following, "group member without a body")
+                self.leave_group(queue, group, following)
+                return
+            message = unpack_message(found)
+            lease = self.lease(queue, following)
+            priority, delivered_before = message.priority, lease is not None
+            visible_at = lease.visible_at if lease is not None else message.visible_at
+        self.insert_waiting(queue, following, priority, visible_at, delivered_before=delivered_before)
+
+    def _next_member(self, queue: QueueState, key: bytes, fresh: dict[bytes, tuple[int, int, bool]]) -> bytes | None:
+        candidates = list(fresh)
+        lower = key + b"\0"
+        while queue.prefix not in self.cleared:
+            page = self.store.scan(self.store.gr, lower, key + b"\xff" * (ID_BYTES + 1), 16)
+            alive = [one for one in page if one not in self._gone]
+            if alive:
+                candidates.append(alive[0][-ID_BYTES:])
+                break
+            if len(page) < 16:
+                break
+            lower = page[-1] + b"\0"
+        return min(candidates, default=None)
+
+    def tell_dead_letter(self, event: DeadLetterEvent) -> None:
+        """Have listeners called after the sync."""
+        self._events.append(event)
+
+
+def _phase(operation: Operation) -> int:
+    return operation.phase
+

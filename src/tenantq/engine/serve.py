@@ -1,0 +1,303 @@
+"""Serving polls: several that wait for one queue are served together, dealt one message each in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+from tenantq import limits
+from tenantq.engine import dead_letter, discard
+from tenantq.engine.queue_state import DELIVERED
+from tenantq.message import Delivery
+from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
+from tenantq.store.rows import LeaseRow, pack_lease, unpack_message
+
+if TYPE_CHECKING:
+    from tenantq.engine.fleet import Lane
+    from tenantq.engine.operation import FleetPoll, Poll
+    from tenantq.engine.queue_state import Level, QueueState
+    from tenantq.engine.round import Round
+    from tenantq.store.rows import MessageRow
+
+QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
+"""In a stored message: the queue's own max_attempts counts."""
+
+_SERVED_PER_QUEUE = 1_000
+_P = TypeVar("_P", "Poll", "FleetPoll")
+
+
+def serve_hot(round: Round) -> None:
+    """Serve the queues and lanes that have both messages and waiting polls, tenants furthest behind first."""
+    core = round.core
+    budget = core.settings.round_cost_alone
+    if core.hot:
+        hot, core.hot = core.hot, {}
+        order = sorted(hot, key=_tenant_time) if len(hot) > 1 else hot
+        for queue in order:
+            if budget <= 0:
+                core.hot[queue] = None
+                continue
+            budget -= _serve_queue(round, queue)
+    if core.hot_lanes:
+        lanes, core.hot_lanes = core.hot_lanes, {}
+        for lane in lanes:
+            if budget <= 0:
+                core.hot_lanes[lane] = None
+                continue
+            budget -= _serve_lane(round, lane)
+
+
+def _tenant_time(queue: QueueState) -> float:
+    return queue.tenant.line.time
+
+
+def _serve_queue(round: Round, queue: QueueState) -> int:
+    """Deal a queue's ready messages to its waiting polls; return how many were dealt."""
+    polls = [poll for poll in queue.demands if poll.future is None or not poll.future.done()]
+    queue.demands.clear()
+    dealt = 0
+    if polls and queue.ready > 0 and queue.status == "active" and queue.prefix not in round.cleared:
+        dealt = deal(round, queue, polls, min(_SERVED_PER_QUEUE, sum(poll.max for poll in polls)))
+    for poll in polls:
+        _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.status == "active")
+    if queue.demands and queue.ready > 0 and queue.status == "active":
+        round.core.hot[queue] = None
+    return dealt
+
+
+def _serve_lane(round: Round, lane: Lane) -> int:
+    """Deal messages of many tenants' queues to the fleet polls that wait."""
+    polls = [poll for poll in lane.demands if poll.future is None or not poll.future.done()]
+    lane.demands.clear()
+    dealt = 0
+    for allowed in dict.fromkeys(poll.allowed for poll in polls):
+        takers = [poll for poll in polls if poll.allowed == allowed]
+        wanted = min(_SERVED_PER_QUEUE, sum(poll.max for poll in takers))
+        for queue, share in lane.share_out(wanted, allowed).items():
+            hungry = [poll for poll in takers if len(poll.got) < poll.max]
+            hungry.sort(key=_taken)
+            if hungry and queue.prefix not in round.cleared:
+                dealt += deal(round, queue, hungry, share)
+    for poll in polls:
+        _answer_or_wait(round, poll, lane.demands, more=False)
+    if dealt and lane.demands and lane.has_work():
+        round.core.hot_lanes[lane] = None
+    return dealt
+
+
+def _taken(poll: FleetPoll) -> int:
+    return len(poll.got)
+
+
+def _answer_or_wait(round: Round, poll: _P, demands: deque[_P], *, more: bool) -> None:
+    if poll.got or (poll.wait_ms == 0 and not more):
+        poll.reply = poll.got
+        if poll.timer is not None:
+            poll.timer.cancel()
+        round.caller_ops.append(poll)
+        return
+    demands.append(poll)
+    if poll.wait_ms and poll.timer is None:
+        poll.timer = round.core.clock.call_later(poll.wait_ms, lambda: round.core.finished_waiting(poll))
+
+
+def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
+    """Lease up to ``count`` messages to ``polls`` in turns; return how many."""
+    picks = _choose(round, queue, count)
+    if not picks:
+        return 0
+    prefix, now = queue.prefix, round.now
+    store = round.store
+    ids = [suffix[8:] for _, suffix, _ in picks]
+    bodies = store.get_many(store.m, [prefix + id for id in ids])
+    hands: deque[_Hand] = deque(_Hand(round, queue, poll) for poll in polls if len(poll.got) < poll.max)
+    all_hands = list(hands)
+    dealt = 0
+    for (level, suffix, seen), id, body in zip(picks, ids, bodies, strict=True):
+        if not hands:
+            level.cursor = min(level.cursor, suffix)
+            continue
+        if level.remove(suffix):
+            queue.ready -= 1
+        round.batch.delete(level.prefix + suffix, store.vi.handle)
+        if body is None:
+            round.heal(queue, id, "index row without a body")
+            continue
+        message = unpack_message(body)
+        before = round.lease(queue, id) if seen else None
+        if _ends_here(round, queue, id, message, before):
+            continue
+        hand = hands.popleft()
+        hand.take(id, message, before, from_be64(suffix), now)
+        dealt += 1
+        if hand.hungry():
+            hands.append(hand)
+    for hand in all_hands:
+        hand.log()
+    queue.in_flight += dealt
+    queue.totals[DELIVERED] += dealt
+    queue.tenant.line.charge(dealt)
+    round.dirty[queue] = None
+    return dealt
+
+
+class _Hand:
+    """One poll while it is dealt messages of one queue."""
+
+    __slots__ = (
+        "attempts", "deadline_prefix", "ids", "lease_ms", "poll", "priorities", "queue", "round", "sizes", "until", "waits",
+    )  # fmt: skip
+
+    def __init__(self, round: Round, queue: QueueState, poll: Poll | FleetPoll) -> None:
+        self.round = round
+        self.queue = queue
+        self.poll = poll
+        self.lease_ms = poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms
+        self.until = round.now + self.lease_ms
+        self.deadline_prefix = queue.prefix + be64(self.until)
+        self.ids: list[bytes] = []
+        self.sizes: list[int] = []
+        self.priorities: list[int] = []
+        self.attempts: list[int] = []
+        self.waits: list[int] = []
+
+    def hungry(self) -> bool:
+        return len(self.poll.got) < self.poll.max and self.poll.bytes < limits.REPLY_BYTES_MAX
+
+    def take(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int, now: int) -> None:
+        """Lease one message to this poll."""
+        round, queue = self.round, self.queue
+        token = round.core.randomness.getrandbits(64) or 1
+        until = self.until
+        if before is None:
+            attempt = 1
+            group = queue.group_digest(message.group)
+            lease = LeaseRow(
+                1, token, until, now, visible_at, message.expires_at, message.size, message.priority,
+                message.max_attempts, group,
+            )  # fmt: skip
+        else:
+            lease = before
+            attempt = lease.attempts = lease.attempts + 1
+            lease.token, lease.deadline, lease.leased_at, lease.visible_at = token, until, now, visible_at
+        batch, store = round.batch, round.store
+        key = queue.prefix + id
+        round.overlay[key] = lease
+        batch.put(key, pack_lease(lease), store.le.handle)
+        batch.put(self.deadline_prefix + id, b"", store.li.handle)
+        queue.next_lease = min(queue.next_lease, until)
+        self.ids.append(id)
+        self.sizes.append(message.size)
+        self.priorities.append(message.priority)
+        self.attempts.append(attempt)
+        self.waits.append(now - visible_at)
+        poll = self.poll
+        poll.bytes += message.size
+        poll.got.append(
+            Delivery(
+                id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
+                message.group, message.added_at + round.wall, until + round.wall, queue.tenant.name, queue.name,
+            )  # fmt: skip
+        )
+
+    def log(self) -> None:
+        """Journal what was dealt."""
+        if self.ids:
+            self.round.log(
+                "poll", self.queue, self.poll.caller, ids=b"".join(self.ids), size=self.sizes,
+                priority=self.priorities, attempt=self.attempts, wait_ms=self.waits,
+            )  # fmt: skip
+
+
+def _ends_here(round: Round, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> bool:
+    """Discard a message past its TTL, or bury one whose attempts are used up, instead of delivering it."""
+    expires_at = lease.expires_at if lease is not None else message.expires_at
+    if expires_at and expires_at <= round.now:
+        discard.discard(round, queue, id, message, lease)
+        return True
+    if lease is not None and lease.attempts and lease.attempts >= dead_letter.attempts_allowed(queue, lease):
+        dead_letter.bury(round, queue, id, lease, "MAX_ATTEMPTS", message)
+        return True
+    return False
+
+
+# ---- choosing which rows ----
+
+_Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was delivered before
+
+
+def _choose(round: Round, queue: QueueState, count: int) -> list[_Pick]:
+    """Return up to ``count`` ready rows: strict priority, with a bounded share for lower ones that wait long."""
+    levels = [level for level in queue.levels if level.ready > 0]
+    if len(levels) == 1:
+        return _scan_level(round, queue, levels[0], count)
+    picks: list[_Pick] = []
+    owed = _owed_to_lower(round, queue, levels, count)
+    for level, share in owed:
+        picks += _scan_level(round, queue, level, share)
+    for level in levels:
+        if len(picks) >= count:
+            break
+        picks += _scan_level(round, queue, level, count - len(picks))
+    picks.sort(key=lambda pick: -pick[0].priority)
+    return picks
+
+
+def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
+    """Return what lower priorities get of the next ``count`` deliveries, after enough went past them."""
+    if not levels or levels[0].ready < count:
+        every = 0  # the higher priority runs dry in this very batch: nobody is starved
+    else:
+        every = queue.config.low_priority_every
+    if not every:
+        return []
+    queue.passed_over += count
+    slots = queue.passed_over // every
+    if not slots:
+        return []
+    aged = [level for level in levels[1:] if _waits_long(round, queue, level)]
+    if not aged:
+        queue.passed_over = every - 1
+        return []
+    queue.passed_over %= every
+    slots = min(slots, count)
+    turn = round.seq % len(aged)
+    shares = [slots // len(aged)] * len(aged)
+    for i in range(slots % len(aged)):
+        shares[(turn + i) % len(aged)] += 1
+    return [(level, share) for level, share in zip(aged, shares, strict=True) if share]
+
+
+def _waits_long(round: Round, queue: QueueState, level: Level) -> bool:
+    heads = round.store.scan(
+        round.store.vi, level.prefix + level.cursor, level.prefix + be64(round.now + 1), 1
+    )
+    return bool(heads) and from_be64(heads[0][9:17]) <= round.now - queue.config.low_priority_after_ms
+
+
+def _scan_level(round: Round, queue: QueueState, level: Level, count: int) -> list[_Pick]:
+    """Take up to ``count`` rows off the front of a level and move its cursor behind them."""
+    picks: list[_Pick] = []
+    upper = level.prefix + be64(round.now + 1)
+    skip = round.skip
+    while len(picks) < count:
+        wanted = count - len(picks)
+        rows = round.store.scan_items(round.store.vi, level.prefix + level.cursor, upper, wanted)
+        for key, seen in rows:
+            if not skip or key not in skip:
+                picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
+        if rows:
+            level.cursor = rows[-1][0][-SUFFIX_BYTES:] + b"\0"
+        if len(rows) < wanted:
+            break
+    if not picks and level.ready > 0 and not _has_new_rows(round, queue):
+        # The counter promises rows that are not there: believe the rows, and tell.
+        lost = level.ready
+        level.ready = 0
+        queue.ready -= lost
+        round.heal(queue, b"", f"{lost} ready messages counted but not found at priority {level.priority}")
+    return picks
+
+
+def _has_new_rows(round: Round, queue: QueueState) -> bool:
+    return queue in round.dirty

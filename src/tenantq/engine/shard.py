@@ -1,0 +1,734 @@
+"""A shard: one event loop, one store, one writer. Everything that changes goes through its rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenantq import limits
+from tenantq.clock import Clock, SystemClock
+from tenantq.config import QueueConfig, ShardSettings, TenantConfig
+from tenantq.engine import reads
+from tenantq.engine.catalog import Catalog
+from tenantq.engine.committer import Committer
+from tenantq.engine.core import Core
+from tenantq.engine.fair_lines import Line
+from tenantq.engine.operation import FleetPoll, Operation, Poll
+from tenantq.engine.ops.add import Add
+from tenantq.engine.ops.lifecycle import (
+    DeleteQueue,
+    DeleteTenant,
+    DropQueue,
+    Purge,
+    PutQueue,
+    PutTenant,
+    SetPaused,
+)
+from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
+from tenantq.engine.ops.sweep import Advance, Sweep
+from tenantq.engine.queue_state import NEVER, TenantState
+from tenantq.engine.round import Round
+from tenantq.engine.timeline import Timeline
+from tenantq.errors import Busy, Closed, Conflict, DiskFull, Invalid, StoreFailed, TenantqError, TooLarge
+from tenantq.journal.record import GENESIS, unseal
+from tenantq.message import (
+    LOCAL,
+    Added,
+    Caller,
+    Delivery,
+    Facts,
+    NewMessage,
+    Outcome,
+    Page,
+    QueueStats,
+    Result,
+    check_int,
+    check_message,
+    check_result,
+    check_text,
+)
+from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+from tenantq.randomness import MessageIds, Randomness, id_bytes, system_randomness
+from tenantq.store.keys import be64, from_be64
+from tenantq.store.rocks import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from tenantq.clock import Timer
+    from tenantq.engine.core import DeadLetterEvent
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.journal.record import Row
+
+log = logging.getLogger("tenantq")
+
+JOURNAL_ANCHOR = b"journal_anchor"
+"""meta: seq(be64) and hash of the last record that was trimmed from the journal."""
+
+_ROUNDS_UNSYNCED_MAX = 2
+_SYSTEM = Caller("system")
+
+
+def _no_probe(_: str) -> None:
+    pass
+
+
+class Shard:
+    """The engine of one data directory, used from one event loop.
+
+    Open with ``async with Shard.open(path) as shard``. Every method that changes something returns after the sync that
+    makes it durable (with ``durability="os"``: after the write). Times are milliseconds.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        settings: ShardSettings | None = None,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+        name: str = "0",
+        probe: Callable[[str], None] = _no_probe,
+    ) -> None:
+        """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests."""
+        self._path = Path(path)
+        self._settings = settings or ShardSettings()
+        self._clock = clock or SystemClock()
+        self._randomness = randomness or system_randomness()
+        self._name = name
+        self._probe = probe
+        self._failure: StoreFailed | None = None
+        self._closing = False
+        self._step_scheduled = False
+        self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
+        self._sync_timer: Timer | None = None
+        self._synced_seq = 0
+        self._idle: asyncio.Event = asyncio.Event()
+        self._sync_waiters: list[asyncio.Future[None]] = []
+        self._redrives: dict[int, RedriveTask] = {}
+        self._redrive_count = 0
+        self.rounds = 0  # run so far
+        self.stopped = asyncio.Event()  # set when the shard stops because of a failure
+
+    # ---- opening and closing ----
+
+    async def open(self) -> Shard:
+        """Open or make the store, rebuild what is kept in memory, and start serving."""
+        self._loop = asyncio.get_running_loop()
+        store = Store(self._path, memory_bytes=self._settings.memory_bytes)
+        try:
+            self._start(store)
+        except BaseException:
+            store.close()
+            raise
+        self._committer = Committer(store, self._loop, self._synced, self._probe)
+        if self.core.catalog.is_new:
+            await self.put_tenant(DEFAULT_TENANT)
+        for queue in self.core.catalog.queues():
+            self._after_round(queue)
+        self._schedule()
+        return self
+
+    def _start(self, store: Store) -> None:
+        self._store = store
+        self._load_journal_end()
+        self._synced_seq = self._seq
+        assert store.heart is not None
+        timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
+        catalog = Catalog(store)
+        catalog.load()
+        self.core = Core(
+            shard=self._name,
+            store=store,
+            catalog=catalog,
+            clock=self._clock,
+            timeline=timeline,
+            randomness=self._randomness,
+            ids=MessageIds(self._randomness, self._last_id),
+            settings=self._settings,
+            system=_SYSTEM,
+        )
+        self.core.wake = self._schedule
+        self.core.finished_waiting = self._wait_is_over
+        self._system = TenantState(0, "", TenantConfig(), Line())
+        self._idle.set()
+
+    def _load_journal_end(self) -> None:
+        store = self._store
+        anchor = store.get(store.meta, JOURNAL_ANCHOR)
+        self._journal_first = from_be64(anchor) + 1 if anchor else 1
+        newest = store.last_item(store.jn, b"", b"\xff" * 9)
+        if newest is not None:
+            self._link, record = unseal(newest[1])
+            self._seq, self._engine_ms, self._last_id = record.seq, record.engine_ms, record.last_id
+        elif anchor:
+            self._seq, self._link = from_be64(anchor), anchor[8:40]
+            self._engine_ms, self._last_id = from_be64(anchor[40:]), anchor[48:]
+        else:
+            self._seq, self._link, self._engine_ms, self._last_id = 0, GENESIS, 0, b""
+
+    async def close(self) -> None:
+        """Finish what stands in line, sync, and let the directory go. Leases are kept."""
+        if self._closing:
+            return
+        self._closing = True
+        self._send_waiting_polls_away()
+        if self._failure is None:
+            await self._idle.wait()
+        self._committer.close()
+        await asyncio.sleep(0)  # let the last sync's report arrive
+        for queue in self.core.catalog.queues():
+            if queue.timer is not None:
+                queue.timer.cancel()
+        if self._failure is None:
+            self._beat(clean=True)
+        self._store.close()
+
+    async def __aenter__(self) -> Shard:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def durability(self) -> str:
+        """What a reply promises: "fsync", or "os" where the sync follows later."""
+        return self._settings.durability
+
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why the shard stopped, if it did."""
+        return self._failure
+
+    # ---- producing ----
+
+    async def add(
+        self, tenant: str, queue: str, messages: Sequence[NewMessage], caller: Caller = LOCAL
+    ) -> list[Added]:
+        """Add messages to a queue, making it where the tenant allows; one reply per message, in order."""
+        check_queue_name(queue)
+        if not 1 <= len(messages) <= limits.BATCH_MESSAGES_MAX:
+            raise Invalid(f"messages: {len(messages)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+        checked: list[NewMessage | TenantqError] = []
+        size = 0
+        for message in messages:
+            try:
+                check_message(message)
+            except TenantqError as error:
+                checked.append(error)
+                continue
+            size += len(message.body)
+            checked.append(message)
+        if size > limits.BATCH_BYTES_MAX:
+            raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
+        if self._store.free_bytes() < self._settings.disk_reserve_bytes:
+            raise DiskFull
+        added: list[Added] = await self._submit(Add(self.core.catalog.tenant(tenant), caller, queue, checked))
+        return added
+
+    # ---- consuming ----
+
+    async def poll(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        caller: Caller = LOCAL,
+    ) -> list[Delivery]:
+        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's."""
+        self._check_poll(queue, max, wait_ms, lease_ms)
+        poll = Poll(self.core.catalog.tenant(tenant), caller, queue, max, wait_ms, lease_ms)
+        got: list[Delivery] = await self._submit(poll)
+        return got
+
+    async def fleet_poll(
+        self,
+        queue: str,
+        *,
+        tenants: Iterable[str] | None = None,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        caller: Caller = LOCAL,
+    ) -> list[Delivery]:
+        """Lease messages of one queue name in many tenants (None: all), in weighted fair turns."""
+        self._check_poll(queue, max, wait_ms, lease_ms)
+        allowed = None
+        if tenants is not None:
+            allowed = frozenset(self.core.catalog.tenant(name).id for name in tenants)
+        poll = FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms)
+        got: list[Delivery] = await self._submit(poll)
+        return got
+
+    @staticmethod
+    def _check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
+        check_queue_name(queue)
+        check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
+        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        if lease_ms is not None:
+            check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+
+    async def ack(
+        self,
+        tenant: str,
+        queue: str,
+        receipts: Sequence[str],
+        *,
+        results: Sequence[Result | None] | None = None,
+        caller: Caller = LOCAL,
+    ) -> list[Outcome]:
+        """Finish leased messages, with a result each or none."""
+        self._check_receipts(queue, receipts)
+        if results is not None:
+            if len(results) != len(receipts):
+                raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
+            for result in results:
+                if result is not None:
+                    check_result(result)
+        return await self._settle(Ack(self.core.catalog.tenant(tenant), caller, queue, receipts, results))
+
+    async def nack(
+        self,
+        tenant: str,
+        queue: str,
+        receipts: Sequence[str],
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+        caller: Caller = LOCAL,
+    ) -> list[Outcome]:
+        """Give failed messages back, hidden for ``delay_ms`` or the queue's backoff."""
+        self._check_receipts(queue, receipts)
+        if delay_ms is not None:
+            check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
+        if reason:
+            check_text("reason", reason, limits.REASON_CHARS_MAX)
+        return await self._settle(Nack(self.core.catalog.tenant(tenant), caller, queue, receipts, delay_ms, reason))
+
+    async def release(
+        self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL
+    ) -> list[Outcome]:
+        """Give messages back at once, in their old place, without using up an attempt."""
+        self._check_receipts(queue, receipts)
+        return await self._settle(Release(self.core.catalog.tenant(tenant), caller, queue, receipts))
+
+    async def extend(
+        self, tenant: str, queue: str, receipts: Sequence[str], *, lease_ms: int, caller: Caller = LOCAL
+    ) -> list[Outcome]:
+        """Set leases to end ``lease_ms`` from now."""
+        self._check_receipts(queue, receipts)
+        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+        return await self._settle(Extend(self.core.catalog.tenant(tenant), caller, queue, receipts, lease_ms))
+
+    async def remove(
+        self, tenant: str, queue: str, ids: Sequence[str | bytes], caller: Caller = LOCAL
+    ) -> list[Outcome]:
+        """Delete messages by id, whatever their state."""
+        self._check_receipts(queue, ids, "ids")
+        parsed: list[bytes | TenantqError] = []
+        for id in ids:
+            try:
+                parsed.append(id_bytes(id))
+            except Invalid as error:
+                parsed.append(error)
+        return await self._settle(Remove(self.core.catalog.tenant(tenant), caller, queue, parsed))
+
+    @staticmethod
+    def _check_receipts(queue: str, receipts: Sequence[object], field: str = "receipts") -> None:
+        check_queue_name(queue)
+        if not 1 <= len(receipts) <= limits.BATCH_MESSAGES_MAX:
+            raise Invalid(f"{field}: {len(receipts)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+
+    async def _settle(self, operation: Operation) -> list[Outcome]:
+        outcomes: list[Outcome] = await self._submit(operation)
+        return outcomes
+
+    # ---- looking ----
+
+    def stats(self, tenant: str, queue: str) -> QueueStats:
+        """Return a queue's figures."""
+        return reads.stats(self.core, self._find(tenant, queue))
+
+    async def get(self, tenant: str, queue: str, id: str | bytes) -> Facts:
+        """Return everything known of a message that is still stored."""
+        await self._all_synced()
+        return reads.get(self.core, self._find(tenant, queue), id_bytes(id))
+
+    async def peek(self, tenant: str, queue: str, *, limit: int = 10, cursor: str | None = None) -> Page:
+        """Return waiting messages in order of delivery, without leasing them."""
+        check_int("limit", limit, 1, limits.PEEK_MAX)
+        await self._all_synced()
+        return reads.peek(self.core, self._find(tenant, queue), limit, cursor)
+
+    async def result(self, tenant: str, queue: str, id: str | bytes, *, wait_ms: int = 0) -> Result:
+        """Return a message's result; while it is pending, wait for it up to ``wait_ms``."""
+        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        found = self._find(tenant, queue)
+        raw = id_bytes(id)
+        await self._all_synced()
+        result = reads.result(self.core, found, raw)
+        if result.status != "pending" or wait_ms == 0:
+            return result
+        future: asyncio.Future[None] = self._loop.create_future()
+        found.result_waiters.setdefault(raw, []).append(future)
+        timer = self._clock.call_later(wait_ms, lambda: future.done() or future.set_result(None))
+        try:
+            await future
+        finally:
+            timer.cancel()
+            waiting = found.result_waiters.get(raw)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del found.result_waiters[raw]
+        return reads.result(self.core, found, raw)
+
+    async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[Row]:
+        """Return the journal's rows about one message, oldest first."""
+        self._find(tenant, queue)
+        await self._all_synced()
+        return await reads.trace(self.core, tenant, queue, id_bytes(id), self._journal_first, self._seq)
+
+    def _find(self, tenant: str, queue: str) -> QueueState:
+        self._check_open()
+        return self.core.catalog.queue(self.core.catalog.tenant(tenant), queue)
+
+    # ---- tenants and queues ----
+
+    async def put_tenant(self, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+        """Make a tenant or change it; return whether it is new."""
+        check_tenant_name(name)
+        created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
+        return created
+
+    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Delete a tenant and everything it has."""
+        if name == DEFAULT_TENANT:
+            raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
+        self.core.catalog.tenant(name)
+        await self._submit(DeleteTenant(self._system, caller, name, reason))
+
+    def tenants(self) -> dict[str, TenantConfig]:
+        """Return all tenants with their configuration."""
+        return {name: tenant.config for name, tenant in self.core.catalog.tenants.items()}
+
+    async def put_queue(self, tenant: str, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+        """Make a queue or change it; return whether it is new."""
+        check_queue_name(name)
+        created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
+        return created
+
+    def queues(self, tenant: str) -> dict[str, QueueConfig]:
+        """Return a tenant's queues with their configuration."""
+        return {name: queue.config for name, queue in self.core.catalog.tenant(tenant).queues.items()}
+
+    async def pause_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
+        """Stop deliveries; adding goes on and waiting polls wait."""
+        await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=True))
+
+    async def resume_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
+        """Deliver again."""
+        await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=False))
+
+    async def delete_queue(
+        self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
+    ) -> None:
+        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
+        await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
+
+    async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
+        """Empty a queue; return how many messages went."""
+        count: int = await self._submit(Purge(self.core.catalog.tenant(tenant), caller, name, reason))
+        return count
+
+    async def redrive(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: RedriveFilter | None = None,
+        rate: int | None = None,
+        dry_run: bool = False,
+        caller: Caller = LOCAL,
+    ) -> RedriveTask:
+        """Begin to send dead letters back where they came from.
+
+        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself.
+        """
+        if rate is not None:
+            check_int("rate", rate, 1, 1_000_000)
+        found = self._find(tenant, queue)
+        wanted = filter or RedriveFilter()
+        letters = found.tenant.queues.get(self.core.catalog.dead_letter_name(found))
+        if letters is None or letters is found:
+            letters = found
+        else:
+            wanted = RedriveFilter(source=queue, reason=wanted.reason, ids=wanted.ids, limit=wanted.limit)
+        task = RedriveTask(self.core, letters, caller, wanted, rate, dry_run=dry_run)
+        task.start()
+        return task
+
+    async def finished(self, task: RedriveTask) -> None:
+        """Wait until a redrive has ended and is durable."""
+        if task.state == "running":
+            future: asyncio.Future[None] = self._loop.create_future()
+            task.waiters.append(future)
+            await future
+        await self._all_synced()
+
+    def on_dead_letter(self, listener: Callable[[DeadLetterEvent], None]) -> None:
+        """Have ``listener`` called once for every message that becomes a dead letter, after it is durable."""
+        self.core.on_dead_letter.append(listener)
+
+    # ---- journal ----
+
+    @property
+    def journal_span(self) -> tuple[int, int]:
+        """The first and last sequence number that the journal holds."""
+        return self._journal_first, self._seq
+
+    async def trim_journal(self, upto_seq: int) -> None:
+        """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
+        check_int("upto_seq", upto_seq, self._journal_first, self._seq)
+        await self._all_synced()
+        store = self._store
+        value = store.get(store.jn, be64(upto_seq))
+        if value is None:
+            raise StoreFailed(f"journal: record {upto_seq} is missing")
+        link, record = unseal(value)
+        round = Round(self.core, self._seq + 1)
+        round.log_tenant("trim_journal", self._system, _SYSTEM, f"up to {upto_seq}")
+        anchor = be64(upto_seq) + link + be64(record.engine_ms) + record.last_id
+        round.batch.put(JOURNAL_ANCHOR, anchor, store.meta.handle)
+        round.batch.delete_range(be64(0), be64(upto_seq + 1), store.jn.handle)
+        self._write(round)
+        self._journal_first = upto_seq + 1
+        await self._all_synced()
+
+    # ---- rounds ----
+
+    async def _submit(self, operation: Operation) -> Any:
+        self._check_open()
+        line = operation.tenant.line
+        if len(line.operations) >= self._settings.line_ops_max:
+            raise Busy(tenant=operation.tenant.name or None)
+        operation.future = self._loop.create_future()
+        operation.entered_round = self.rounds
+        self.core.lines.push(line, operation)
+        if not self._step_scheduled:
+            self._schedule()
+        return await operation.future
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise Closed
+
+    def _schedule(self) -> None:
+        if not self._step_scheduled and self._failure is None:
+            self._step_scheduled = True
+            self._idle.clear()
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        """Run one round if the pipeline has room; the sync of earlier rounds goes on meanwhile."""
+        self._step_scheduled = False
+        core = self.core
+        if self._failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
+            return
+        if not (core.lines or core.hot or core.hot_lanes):
+            if not self._syncing:
+                self._idle.set()
+            return
+        self.rounds += 1
+        operations = self._pick()
+        round = Round(core, self._seq + 1)
+        try:
+            round.run(operations)
+            self._write(round)
+        except Exception as error:
+            if not isinstance(error, StoreFailed):
+                log.exception("a round broke; the shard stops, the store keeps what was synced")
+                error = StoreFailed(f"internal error in a round: {error!r}; nothing of this round is confirmed")
+            round.caller_ops += operations
+            round.fail(error)
+            self._fail(error)
+            return
+        if core.lines or core.hot or core.hot_lanes:
+            self._schedule()
+        elif not self._syncing:
+            self._idle.set()
+
+    def _pick(self) -> list[Operation]:
+        """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
+        lines, settings = self.core.lines, self._settings
+        operations: list[Operation] = []
+        budget = float(settings.round_cost_shared if lines.shared else settings.round_cost_alone)
+        while lines and budget > 0:
+            turn = lines.take_turn(budget)
+            budget -= sum(operation.cost for operation in turn)
+            operations += turn
+        return operations
+
+    def _write(self, round: Round) -> None:
+        """Write a round's batch and hand it over for syncing; a round without effects is answered at once."""
+        if round.finish():
+            self._link = round.seal(self._link, self.core.ids.last)
+            self._seq = round.seq
+            self._probe("before_write")
+            self._store.write(round.batch)
+            self._probe("after_write")
+            if self._settings.durability == "os":
+                round.announce()
+                if self._sync_timer is None:
+                    self._sync_timer = self._clock.call_later(self._settings.sync_every_ms, self._sync_behind)
+            else:
+                self._hand_over(round)
+        elif self._syncing:
+            self._hand_over(round)  # what it read may not be durable yet: answer it after the sync
+        else:
+            round.announce()
+        for queue in round.dirty:
+            self._after_round(queue)
+
+    def _hand_over(self, round: Round) -> None:
+        self._syncing.append(round)
+        self._committer.hand_over(round)
+
+    def _sync_behind(self) -> None:
+        """With durability "os": sync what was written and answered since the last time."""
+        self._sync_timer = None
+        if self._failure is None and not self._closing:
+            self._hand_over(Round(self.core, self._seq))
+
+    def _synced(self, rounds: list[Round], failure: StoreFailed | None) -> None:
+        """Answer everyone whose work the sync covered."""
+        if failure is not None:
+            self._fail(failure)
+            return
+        for _ in rounds:
+            self._syncing.popleft()
+        self._synced_seq = max(self._synced_seq, *(min(round.seq, self._seq) for round in rounds))
+        self._beat()
+        self._probe("before_reply")
+        for round in rounds:
+            round.announce()
+        waiters, self._sync_waiters = self._sync_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+        self._schedule()
+
+    def _beat(self, *, clean: bool = False) -> None:
+        heart = self._store.heart
+        assert heart is not None
+        timeline, clock = self.core.timeline, self._clock
+        seq = self._seq if clean else self._synced_seq
+        heart.beat(seq, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id, clean=clean)
+
+    async def _all_synced(self) -> None:
+        """Return when everything written so far is durable, so that no read tells of what a crash may undo."""
+        self._check_open()
+        if self._syncing:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._sync_waiters.append(future)
+            await future
+            self._check_open()
+
+    def _fail(self, error: StoreFailed) -> None:
+        """Stop for good: whoever waits learns that nothing more is confirmed."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        log.critical("the shard stops: %s", error)
+        for round in self._syncing:
+            round.fail(error)
+        for operation in self.core.lines.drain():
+            operation.error = error
+            operation.resolve()
+        self._send_waiting_polls_away(error)
+        for future in self._sync_waiters:
+            if not future.done():
+                future.set_exception(error)
+        self._idle.set()
+        self.stopped.set()
+
+    # ---- between rounds ----
+
+    def _after_round(self, queue: QueueState) -> None:
+        """See what a changed queue needs next: polls served, timers set, the last step of a delete."""
+        core = self.core
+        if queue.dropping:
+            return
+        if queue.status == "draining":
+            if queue.in_flight == 0 or queue.doomed:
+                core.push(DropQueue(core, queue))
+                return
+        elif queue.ready > 0:
+            if queue.demands:
+                core.hot[queue] = None
+            if queue.lane is not None and queue.status == "active":
+                queue.lane.enter(queue)
+                if queue.lane.demands:
+                    core.hot_lanes[queue.lane] = None
+        at = min(queue.next_due, queue.next_lease, queue.next_expiry)
+        if at < queue.timer_at:
+            if queue.timer is not None:
+                queue.timer.cancel()
+            queue.timer_at = at
+            delay_ms = max(0, at - core.timeline.now_ms())
+            if delay_ms == 0:
+                queue.timer = None
+                self._timer_fired(queue)
+            else:
+                queue.timer = core.clock.call_later(delay_ms, lambda: self._timer_fired(queue))
+
+    def _timer_fired(self, queue: QueueState) -> None:
+        """Bring the background work of a queue into its tenant's line."""
+        queue.timer, queue.timer_at = None, NEVER
+        if self._failure is not None or self._closing or queue.dropping:
+            return
+        core, now = self.core, self.core.timeline.now_ms()
+        if queue.next_due <= now and not queue.advancing:
+            core.push(Advance(core, queue))
+        if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping:
+            core.push(Sweep(core, queue))
+        if not queue.advancing and not queue.sweeping and min(queue.next_due, queue.next_lease, queue.next_expiry) < NEVER:
+            self._after_round(queue)
+
+    def _wait_is_over(self, poll: Poll | FleetPoll) -> None:
+        """Answer a long poll that got nothing in its time."""
+        if poll.future is not None and not poll.future.done() and not poll.got:
+            poll.future.set_result([])
+
+    def _send_waiting_polls_away(self, error: StoreFailed | None = None) -> None:
+        demands: list[Poll | FleetPoll] = []
+        for queue in self.core.catalog.queues():
+            demands += queue.demands
+            queue.demands.clear()
+            for futures in queue.result_waiters.values():
+                for future in futures:
+                    if not future.done():
+                        future.set_result(None)
+        for lane in self.core.lanes.values():
+            demands += lane.demands
+            lane.demands.clear()
+        for poll in demands:
+            if poll.timer is not None:
+                poll.timer.cancel()
+            poll.error = error
+            poll.reply = poll.got
+            poll.resolve()
+
+

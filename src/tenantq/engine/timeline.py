@@ -1,0 +1,42 @@
+"""The shard's own time: it never goes back, and no jump of the wall clock moves it.
+
+Leases, delays and lifetimes are measured on it. It is anchored to the wall clock when the store is first opened and
+from then on follows the monotonic clock, through restarts too while the machine stays up. What users see is converted
+to wall time at the moment of the reply, so timestamps are right after the clock was corrected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenantq.clock import Clock
+    from tenantq.store.heart import Beat
+
+
+class Timeline:
+    """Milliseconds on the shard's own scale."""
+
+    __slots__ = ("_clock", "_shift", "boot_id")
+
+    def __init__(self, clock: Clock, last: Beat | None, floor_ms: int) -> None:
+        """Go on from ``last``, and never before ``floor_ms``, the newest journal record's time."""
+        self._clock = clock
+        self.boot_id = clock.boot_id()
+        monotonic_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
+        if last is None:
+            now = wall_ms
+        elif last.boot_id == self.boot_id and monotonic_ms >= last.monotonic_ms and any(self.boot_id):
+            now = last.engine_ms + monotonic_ms - last.monotonic_ms
+        else:
+            # Another boot: trust the wall clock less what it had strayed from this timeline by then.
+            now = wall_ms - (last.wall_ms - last.engine_ms)
+        self._shift = max(now, floor_ms, last.engine_ms if last else 0) - monotonic_ms
+
+    def now_ms(self) -> int:
+        """Return the shard's time."""
+        return self._clock.monotonic_ms() + self._shift
+
+    def wall_offset_ms(self) -> int:
+        """Return what to add to shard time to get wall time."""
+        return self._clock.wall_ms() - self._clock.monotonic_ms() - self._shift

@@ -1,0 +1,126 @@
+"""Every error tenantq raises, in one tree.
+
+    TenantqError
+    ├── Invalid              invalid       an argument is out of range or malformed
+    ├── TooLarge             too_large     a body, batch or attribute set is over its limit
+    ├── NotFound             not_found     no such tenant, queue, message or result
+    ├── Conflict             conflict      the name or idempotency key is taken by something else
+    ├── Draining             draining      the queue is being deleted
+    ├── LeaseLost            lease_lost    the receipt is not the message's current lease
+    └── Unavailable          unavailable   the shard cannot take this work now
+        ├── Busy                           the tenant's waiting line is full
+        ├── Closed                         the shard is closing or closed
+        └── StoreFailed                    a write or sync failed: nothing of the round is confirmed
+            ├── StoreLocked                another process has the data directory
+            ├── StoreFormat                the directory is of another version, or no tenantq store
+            ├── StoreDamaged               stored bytes are missing or changed
+            └── DiskFull                   free space is below the reserve
+
+An error's default text is its docstring. ``code`` is stable and part of the public interface.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+
+class TenantqError(Exception):
+    """Something went wrong in tenantq."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tenant: str | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+        self.tenant = tenant
+        self.queue = queue
+        self.id = id
+
+    @property
+    def message(self) -> str:
+        """The text a user reads: what is wrong and what to do."""
+        return str(self.args[0])
+
+
+class Invalid(TenantqError):
+    """An argument is out of range or malformed."""
+
+    code = "invalid"
+    status = 422
+
+
+class TooLarge(TenantqError):
+    """A body, batch or attribute set is larger than its limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class NotFound(TenantqError):
+    """No such tenant, queue, message or result."""
+
+    code = "not_found"
+    status = 404
+
+
+class Conflict(TenantqError):
+    """The name or idempotency key already stands for something else."""
+
+    code = "conflict"
+    status = 409
+
+
+class Draining(TenantqError):
+    """The queue is being deleted: it takes no new messages and hands none out."""
+
+    code = "draining"
+    status = 409
+
+
+class LeaseLost(TenantqError):
+    """The receipt is not the message's current lease: it expired, was settled, or never was. Poll again."""
+
+    code = "lease_lost"
+    status = 409
+
+
+class Unavailable(TenantqError):
+    """The shard cannot take this work now. Try again later."""
+
+    code = "unavailable"
+    status = 503
+
+
+class Busy(Unavailable):
+    """The tenant's waiting line is full. Wait for replies before sending more."""
+
+
+class Closed(Unavailable):
+    """The shard is closing or closed."""
+
+
+class StoreFailed(Unavailable):
+    """A write or sync failed: nothing of this round is confirmed. The shard has stopped; restart it when the disk is well."""
+
+
+class StoreLocked(StoreFailed):
+    """Another process has this data directory open. Stop it, or choose another directory."""
+
+
+class StoreFormat(StoreFailed):
+    """The data directory is not a tenantq store of a version this program reads."""
+
+
+class StoreDamaged(StoreFailed):
+    """Stored bytes are missing or changed. Restore from a backup; nothing was altered by this refusal."""
+
+
+class DiskFull(StoreFailed):
+    """Free disk space is below the reserve: writes are refused until there is room. Nothing was changed."""

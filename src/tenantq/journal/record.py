@@ -1,0 +1,133 @@
+"""One record per round: entries of one operation each, expanded to one row per message on reading.
+
+On disk: sha256(previous hash + payload), then the payload. The chain starts from 32 zero bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import StoreDamaged
+from tenantq.randomness import id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GENESIS: Final = bytes(32)
+_HASH_BYTES: Final = 32
+_ID_BYTES: Final = 16
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """One operation in one round. A column is a list with a value per message, or one value for all."""
+
+    op: str
+    tenant: str
+    queue: str
+    principal: str
+    remote: str = ""
+    request_id: str = ""
+    ids: bytes = b""  # message ids, 16 bytes each
+    size: list[int] | int = 0
+    priority: list[int] | int = 0
+    attempt: list[int] | int = 0
+    wait_ms: list[int] | int = 0
+    process_ms: list[int] | int = 0
+    outcome: str = "ok"
+    error_code: str = ""
+    details: str = ""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """All entries of one round."""
+
+    shard: str
+    seq: int
+    ts: int  # wall clock
+    engine_ms: int  # the shard's own time, which never goes back
+    last_id: bytes  # the greatest message id given out so far
+    entries: list[Entry]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the journal, as the pipeline sees it."""
+
+    shard: str
+    seq: int
+    n: int
+    ts: int
+    tenant: str
+    queue: str
+    op: str
+    message_id: str
+    principal: str
+    bytes: int
+    priority: int
+    attempt: int
+    wait_ms: int
+    process_ms: int
+    outcome: str
+    error_code: str
+    remote: str
+    request_id: str
+    details: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+
+
+def seal(previous: bytes, record: Record) -> tuple[bytes, bytes]:
+    """Return (hash, value): the record's place in the chain, and what is stored."""
+    payload = _encode(record)
+    link = hashlib.sha256(previous + payload).digest()
+    return link, link + payload
+
+
+def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
+    """Return (hash, record) of a stored value; with ``previous`` also check the link, else raise StoreDamaged."""
+    link, payload = value[:_HASH_BYTES], value[_HASH_BYTES:]
+    if previous is not None and hashlib.sha256(previous + payload).digest() != link:
+        raise StoreDamaged("journal: a record does not match the hash chain; it was changed or its predecessor was")
+    try:
+        return link, _decode(payload)
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(f"journal: a record is unreadable: {error}") from error
+
+
+def rows(record: Record) -> Iterator[Row]:
+    """Expand a record to one row per message, or one per entry where no message is concerned."""
+    n = 0
+    for entry in record.entries:
+        count = max(1, len(entry.ids) // _ID_BYTES)
+        columns = [
+            column if isinstance(column, list) else [column] * count
+            for column in (entry.size, entry.priority, entry.attempt, entry.wait_ms, entry.process_ms)
+        ]
+        for i, (size, priority, attempt, wait_ms, process_ms) in enumerate(zip(*columns, strict=True)):
+            raw_id = entry.ids[i * _ID_BYTES : (i + 1) * _ID_BYTES]
+            yield Row(
+                record.shard,
+                record.seq,
+                n,
+                record.ts,
+                entry.tenant,
+                entry.queue,
+                entry.op,
+                id_text(raw_id) if raw_id else "",
+                entry.principal,
+                size,
+                priority,
+                attempt,
+                wait_ms,
+                process_ms,
+                entry.outcome,
+                entry.error_code,
+                entry.remote,
+                entry.request_id,
+                entry.details,
+            )
+            n += 1

@@ -1,0 +1,37 @@
+"""A limit on everything: the hard bounds of the engine, in one place.
+
+Settings and quotas may tighten them, nothing may loosen them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BODY_BYTES_MAX: Final = 1 << 20
+BATCH_MESSAGES_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 16 << 20
+REPLY_BYTES_MAX: Final = 16 << 20
+"""A poll stops adding messages to its reply beyond this; it always returns at least one."""
+
+PRIORITY_MAX: Final = 9
+ATTEMPTS_MAX: Final = 1_000
+DELAY_MS_MAX: Final = 366 * 86_400_000
+TTL_MS_MAX: Final = 366 * 86_400_000
+LEASE_MS_MAX: Final = 12 * 3_600_000
+WAIT_MS_MAX: Final = 300_000
+
+KEY_CHARS_MAX: Final = 256
+GROUP_CHARS_MAX: Final = 128
+ATTRIBUTES_MAX: Final = 32
+ATTRIBUTE_NAME_CHARS_MAX: Final = 256
+ATTRIBUTES_BYTES_MAX: Final = 64 << 10
+REASON_CHARS_MAX: Final = 1_024
+RESULT_BYTES_MAX: Final = 1 << 20
+HISTORY_ENTRIES_MAX: Final = 32
+PEEK_MAX: Final = 1_000
+FLEET_TENANTS_MAX: Final = 100_000
+TRACE_RECORDS_MAX: Final = 50_000
+
+WEIGHT_MAX: Final = 1_000
+TENANT_ID_MAX: Final = (1 << 32) - 1
+QUEUE_ID_MAX: Final = (1 << 32) - 1

@@ -1,0 +1,227 @@
+"""What goes into a queue and what comes out: frozen value objects, times in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tenantq import limits
+from tenantq.errors import Invalid, TenantqError, TooLarge
+from tenantq.randomness import id_text
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a producer wants added."""
+
+    body: bytes
+    priority: int = 0  # 0 to 9, 9 is delivered first
+    delay_ms: int = 0  # hidden that long
+    ttl_ms: int | None = None  # discarded that long after it became visible; None: the queue's
+    key: str | None = None  # idempotency key, remembered for the queue's window
+    group: str | None = None  # messages of one group are delivered one at a time, in order
+    attributes: dict[str, str] = {}
+    max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
+
+
+class Added(msgspec.Struct, frozen=True):
+    """What became of one added message: its id, or the error that refused it."""
+
+    raw_id: bytes
+    duplicate: bool = False  # the key was known: the id is the earlier message's
+    error: TenantqError | None = None
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One message under lease."""
+
+    raw_id: bytes
+    receipt: str
+    body: bytes
+    attempt: int  # 1 on the first delivery
+    priority: int
+    attributes: dict[str, str]
+    group: str | None
+    added_at: int
+    lease_until: int
+    tenant: str
+    queue: str
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Whether one receipt or id of a batch did what was asked."""
+
+    ok: bool
+    error: TenantqError | None = None
+    lease_until: int | None = None  # after an extend
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a consumer reports of finished work."""
+
+    status: Literal["completed", "failed", "pending"]
+    value: bytes | None = None
+    error: str | None = None
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
+    """How one delivery ended."""
+
+    attempt: int
+    at: int
+    outcome: Literal["nacked", "lease_expired", "released"]
+    reason: str = ""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """Why and from where a message became a dead letter."""
+
+    reason: str
+    source: str  # the queue it came from
+    attempts: int
+    at: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """Everything known of one message that is still stored."""
+
+    raw_id: bytes
+    tenant: str
+    queue: str
+    state: Literal["ready", "delayed", "blocked", "in_flight"]
+    body: bytes
+    priority: int
+    attributes: dict[str, str]
+    group: str | None
+    attempts: int
+    max_attempts: int
+    added_at: int
+    visible_at: int
+    expires_at: int | None
+    lease_until: int | None
+    history: tuple[HistoryEntry, ...]
+    dead: DeadLetter | None
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of messages and where the next one starts."""
+
+    messages: list[Facts]
+    cursor: str | None = None
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """A queue in figures. ``ready + delayed + in_flight`` is everything in it."""
+
+    ready: int  # deliverable now, or waiting for their group
+    delayed: int
+    in_flight: int
+    blocked: int  # the part of ready that waits for an earlier message of its group
+    dead: int  # in the queue's dead-letter queue
+    bytes: int
+    oldest_age_ms: int  # since the oldest ready message became visible
+    status: Literal["active", "paused", "draining"]
+    added_total: int
+    added_bytes_total: int
+    delivered_total: int
+    acked_total: int
+    nacked_total: int
+    lease_expired_total: int
+    dead_total: int
+    expired_total: int  # past their TTL
+    removed_total: int  # removed, purged or redriven elsewhere
+    healed_total: int  # index rows without a body, dropped
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, for the journal."""
+
+    principal: str = "local"
+    remote: str = ""
+    request_id: str = ""
+
+
+LOCAL = Caller()
+
+
+def check_int(field: str, value: object, low: int, high: int) -> int:
+    """Return ``value`` if it is a whole number in [low, high], else raise Invalid naming the field."""
+    if type(value) is not int or not low <= value <= high:
+        shown = repr(value)[:40]
+        raise Invalid(f"{field}: {shown} is not a whole number from {low} to {high}")
+    return value
+
+
+def check_text(field: str, value: object, chars_max: int) -> str:
+    """Return ``value`` if it is text of 1 to ``chars_max`` characters without NUL, else raise Invalid."""
+    if not isinstance(value, str) or not 1 <= len(value) <= chars_max or "\0" in value:
+        raise Invalid(f"{field}: must be text of 1 to {chars_max} characters without NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{field}: is not valid Unicode text (a lone surrogate)") from error
+    return value
+
+
+def check_message(message: NewMessage) -> None:
+    """Raise Invalid or TooLarge if ``message`` breaks a limit."""
+    if not isinstance(message.body, bytes):
+        raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
+    if len(message.body) > limits.BODY_BYTES_MAX:
+        raise TooLarge(f"body: {len(message.body)} bytes, the limit is {limits.BODY_BYTES_MAX}")
+    check_int("priority", message.priority, 0, limits.PRIORITY_MAX)
+    check_int("delay_ms", message.delay_ms, 0, limits.DELAY_MS_MAX)
+    if message.ttl_ms is not None:
+        check_int("ttl_ms", message.ttl_ms, 1, limits.TTL_MS_MAX)
+    if message.max_attempts is not None:
+        check_int("max_attempts", message.max_attempts, 0, limits.ATTEMPTS_MAX)
+    if message.key is not None:
+        check_text("key", message.key, limits.KEY_CHARS_MAX)
+    if message.group is not None:
+        check_text("group", message.group, limits.GROUP_CHARS_MAX)
+    if message.attributes:
+        _check_attributes(message.attributes)
+
+
+def _check_attributes(attributes: object) -> None:
+    if not isinstance(attributes, dict) or len(attributes) > limits.ATTRIBUTES_MAX:
+        raise Invalid(f"attributes: must be a mapping of at most {limits.ATTRIBUTES_MAX} names to texts")
+    size = 0
+    for name, value in attributes.items():
+        check_text("attributes: a name", name, limits.ATTRIBUTE_NAME_CHARS_MAX)
+        if not isinstance(value, str):
+            raise Invalid(f"attributes: the value of {name!r} must be text, not {type(value).__name__}")
+        try:
+            size += len(name) + len(value.encode())
+        except UnicodeEncodeError as error:
+            raise Invalid(f"attributes: the value of {name!r} is not valid Unicode text") from error
+    if size > limits.ATTRIBUTES_BYTES_MAX:
+        raise TooLarge(f"attributes: {size} bytes together, the limit is {limits.ATTRIBUTES_BYTES_MAX}")
+
+
+def check_result(result: Result) -> None:
+    """Raise Invalid if a completed result has no value, a failed one no error, or either is too large."""
+    if result.status == "completed":
+        if not isinstance(result.value, bytes):
+            raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
+        if len(result.value) > limits.RESULT_BYTES_MAX:
+            raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
+    elif result.status == "failed":
+        check_text("result: the error of a failed result", result.error, limits.REASON_CHARS_MAX)
+    else:
+        raise Invalid("result: status must be 'completed' or 'failed'")

@@ -1,0 +1,83 @@
+"""Randomness, handed in from outside: message ids, lease tokens, jitter."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Protocol
+
+from tenantq.errors import Invalid
+
+_RANDOM_BITS = 74
+_STEP_BITS = 24
+
+
+class Randomness(Protocol):
+    """The part of ``random.Random`` that the engine uses."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return ``k`` random bits."""
+
+    def random(self) -> float:
+        """Return a float in [0, 1)."""
+
+
+def system_randomness() -> Randomness:
+    """Return a generator seeded by the operating system."""
+    return random.Random(int.from_bytes(random.SystemRandom().randbytes(32)))  # noqa: S311  # fencing tokens, not secrets
+
+
+class MessageIds:
+    """UUIDv7 ids that only ever rise within one source, also when the clock stands still or goes back."""
+
+    __slots__ = ("_last_ms", "_randomness", "_tail", "last")
+
+    def __init__(self, randomness: Randomness, last: bytes = b"") -> None:
+        self._randomness = randomness
+        self.last = last  # the greatest id given out
+        self._last_ms = int.from_bytes(last[:6]) if last else 0
+        self._tail = (1 << _RANDOM_BITS) - 1 if last else 0
+
+    def take(self, now_ms: int, count: int) -> list[bytes]:
+        """Return ``count`` new ids, in rising order, stamped ``now_ms`` or the latest stamp used."""
+        bits = self._randomness.getrandbits
+        ids = []
+        for _ in range(count):
+            if now_ms > self._last_ms:
+                self._last_ms = now_ms
+                self._tail = bits(_RANDOM_BITS - 1)
+            else:
+                self._tail += 1 + bits(_STEP_BITS)
+                if self._tail >> _RANDOM_BITS:
+                    self._last_ms += 1
+                    self._tail = bits(_RANDOM_BITS - 1)
+            tail = self._tail
+            value = (
+                (self._last_ms << 80)
+                | 0x7000_0000_0000_0000_0000
+                | ((tail >> 62) << 64)
+                | 0x8000_0000_0000_0000
+                | (tail & 0x3FFF_FFFF_FFFF_FFFF)
+            )
+            ids.append(value.to_bytes(16))
+        if ids:
+            self.last = ids[-1]
+        return ids
+
+
+def id_text(raw: bytes) -> str:
+    """Return the usual text form of a message id."""
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_bytes(text: object) -> bytes:
+    """Return the bytes of a message id given as text, or raise Invalid."""
+    if isinstance(text, bytes) and len(text) == 16:
+        return text
+    if isinstance(text, str) and len(text) in (32, 36):
+        try:
+            return uuid.UUID(text).bytes
+        except ValueError:
+            pass
+    raise Invalid("id: a message id is a UUID, for example 0192f0c1-2f6a-7cc3-98c4-dc0c0c07398f")

@@ -1,0 +1,349 @@
+"""RocksDB through rocksdict: open, read, write, sync, with every failure given a name.
+
+Facts this file rests on (measured, see docs/decisions/0002-rocksdict.md):
+``write`` without sync and then ``flush_wal(True)`` from another thread leaves the interpreter free during the fsync;
+the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``;
+a lower bound in its read options hides every row, so scans seek to their start and bound only their end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    CompactOptions,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
+from tenantq.store.heart import Heart, read_beat
+from tenantq.store.keys import FAMILIES, after, from_be64
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT: Final = 1
+_POINT_READ = ("m", "le", "ik", "re", "qc", "meta")
+_CONSUMED = ("m", "vi", "le", "li", "gr", "ex", "ik", "re")
+
+
+class FormatFile(msgspec.Struct, frozen=True):
+    """The file ``format``: what wrote this directory."""
+
+    format: int
+    product: str = "tenantq"
+
+
+def name_failure(error: Exception, path: Path | str) -> StoreFailed:
+    """Return the named error for what the binding raised."""
+    text = str(error)
+    if isinstance(error, StoreFailed):
+        return error
+    if "No space left" in text or "File too large" in text or "Disk quota" in text:
+        return DiskFull(f"store {path}: no room to write ({text}); nothing of this round is confirmed")
+    if text.startswith(("Corruption", "Invalid argument")) or "No such file" in text or "checksum" in text:
+        return StoreDamaged(f"store {path}: {text}; restore from a backup, nothing was altered by this refusal")
+    return StoreFailed(f"store {path}: {text}; nothing of this round is confirmed")
+
+
+class DirectoryLock:
+    """Makes sure that one process at a time has a data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115  # held until close
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            holder = self._file.read(20).strip() or "unknown"
+            self._file.close()
+            raise StoreLocked(
+                f"{directory} is in use by process {holder}; stop it, or choose another directory"
+            ) from error
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._file.close()
+
+
+class Family:
+    """One column family: the handle that batches want and the view that reads want."""
+
+    __slots__ = ("handle", "name", "view")
+
+    def __init__(self, db: Rdict, name: str) -> None:
+        self.name = name
+        self.handle = db.get_column_family_handle(name)
+        self.view = db.get_column_family(name)
+
+
+class Store:
+    """The open store of one shard. All methods but ``sync`` and ``compact`` belong to the event loop's thread."""
+
+    __slots__ = ("_db", "_families", "_lock", "ex", "gr", "heart", "ik", "jn", "le", "li", "m", "meta", "path", "qc", "re", "vi")
+
+    def __init__(self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False) -> None:
+        """Open the store in directory ``path``, making it if there is none.
+
+        Raises StoreLocked, StoreFormat or StoreDamaged, and then has changed nothing.
+        """
+        self.path = path
+        if read_only and not (path / "format").exists():
+            raise StoreFormat(f"{path} holds no tenantq store")
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(path)
+        try:
+            self._check_format(read_only=read_only)
+            self.heart: Heart | None = None if read_only else Heart(path / "heart")
+            self._db = self._open(memory_bytes, read_only=read_only)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._families: dict[str, Family] = {name: Family(self._db, name) for name in FAMILIES}
+        for name, family in self._families.items():
+            setattr(self, name, family)
+
+    meta: Family
+    m: Family
+    vi: Family
+    le: Family
+    li: Family
+    gr: Family
+    ik: Family
+    re: Family
+    ex: Family
+    qc: Family
+    jn: Family
+
+    def family(self, name: str) -> Family:
+        """Return a family by name."""
+        return self._families[name]
+
+    def close(self) -> None:
+        """Close the database and let the directory go."""
+        for family in self._families.values():
+            family.view.close()
+        for name in self._families:
+            delattr(self, name)
+        self._families.clear()
+        self._db.close()
+        if self.heart is not None:
+            self.heart.close()
+        self._lock.close()
+
+    # ---- reading ----
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        try:
+            value: bytes | None = family.view.get(key)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+        return value
+
+    def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` in order, None for each that is absent."""
+        try:
+            values: list[bytes | None] = family.view.get(keys)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+        return values
+
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper), in order."""
+        keys: list[bytes] = []
+        try:
+            iterator = family.view.iter(_bounded(upper))
+            iterator.seek(lower)
+            take, step, valid = iterator.key, iterator.next, iterator.valid
+            while len(keys) < limit and valid():
+                keys.append(take())
+                step()
+            iterator.status()
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+        return keys
+
+    def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to ``limit`` keys in [lower, upper) with their values, in order."""
+        items: list[tuple[bytes, bytes]] = []
+        try:
+            iterator = family.view.iter(_bounded(upper))
+            iterator.seek(lower)
+            take, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
+            while len(items) < limit and valid():
+                items.append((take(), value()))
+                step()
+            iterator.status()
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+        return items
+
+    def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key in [lower, upper) with its value, or None."""
+        try:
+            return _last_item(family.view, lower, upper)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+
+    # ---- writing ----
+
+    def write(self, batch: WriteBatch) -> None:
+        """Apply ``batch`` atomically. It survives the process at once, the machine only after ``sync``."""
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Safe from any thread, and leaves the interpreter free."""
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Give back the space of deleted rows in [lower, upper) of every queue family."""
+        options = CompactOptions()
+        for name in _CONSUMED:
+            self._families[name].view.compact_range(lower, upper, options)
+
+    def flush(self) -> None:
+        """Write all memory tables to files."""
+        for family in self._families.values():
+            family.view.flush()
+
+    def free_bytes(self) -> int:
+        """Return the space left on the store's disk."""
+        info = os.statvfs(self.path)
+        return info.f_bavail * info.f_frsize
+
+    def property(self, family: Family, name: str) -> int:
+        """Return one of RocksDB's own figures, 0 where it has none."""
+        return family.view.property_int_value(name) or 0
+
+    # ---- opening ----
+
+    def _check_format(self, *, read_only: bool) -> None:
+        file = self.path / "format"
+        if not file.exists():
+            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in {"lock", "format.new"})
+            if strangers:
+                raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
+            if not read_only:
+                fresh = self.path / "format.new"
+                fresh.write_bytes(msgspec.json.encode(FormatFile(FORMAT)))
+                fresh.rename(file)
+            return
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
+        except msgspec.DecodeError as error:
+            raise StoreDamaged(f"{file} is unreadable: {error}") from error
+        if found.format != FORMAT or found.product != "tenantq":
+            raise StoreFormat(f"{self.path} is of format {found.format}; this program reads format {FORMAT}")
+
+    def _open(self, memory_bytes: int, *, read_only: bool) -> Rdict:
+        directory = self.path / "db"
+        last = self.heart.last if self.heart is not None else read_beat(self.path / "heart")
+        if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
+            raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
+        if last is not None and not (last.clean and not read_only):
+            # A read-only open replays the log in memory and alters nothing, so a refusal leaves the evidence as it was.
+            self._check_nothing_lost(_open_rocks(directory, memory_bytes, read_only=True), last.seq)
+        db = _open_rocks(directory, memory_bytes, read_only=read_only)
+        if last is not None and last.clean and not read_only:
+            self._check_nothing_lost(db, last.seq, close=False)
+        return db
+
+    def _check_nothing_lost(self, db: Rdict, seq: int, *, close: bool = True) -> None:
+        journal = db.get_column_family("jn")
+        try:
+            newest = _last_item(journal, b"", b"\xff" * 8)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+        finally:
+            journal.close()
+            if close:
+                db.close()
+        found = from_be64(newest[0]) if newest else 0
+        if found < seq:
+            if not close:
+                db.close()
+            raise StoreDamaged(
+                f"store {self.path}: the journal ends at record {found}, but {seq} was synced: acknowledged work is"
+                " missing from the log; restore from a backup, nothing was altered by this refusal"
+            )
+
+
+def _bounded(upper: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(upper)
+    return options
+
+
+def _last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+    iterator = view.iter(_bounded(upper))
+    iterator.seek_to_last()
+    item = (iterator.key(), iterator.value()) if iterator.valid() else None
+    iterator.status()
+    return item if item is not None and item[0] >= lower else None
+
+
+def _open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
+    cache = Cache(memory_bytes // 3)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_db_write_buffer_size(memory_bytes * 2 // 3)
+    options.set_max_total_wal_size(memory_bytes)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(3)
+    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_max_open_files(512)
+    access = AccessType.read_only(False) if read_only else AccessType.read_write()
+    families = {name: _family_options(name, cache) for name in FAMILIES}
+    try:
+        return Rdict(str(directory), options, column_families=families, access_type=access)
+    except Exception as error:
+        raise name_failure(error, directory) from error
+
+
+def _family_options(name: str, cache: Cache) -> Options:
+    options: Any = Options(raw_mode=True)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_format_version(5)
+    if name in _POINT_READ:
+        table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_write_buffer_number(4)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_level_zero_slowdown_writes_trigger(32)
+    options.set_level_zero_stop_writes_trigger(64)
+    if name in _CONSUMED:
+        options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
+    return options
+
+
+def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
+    """Return the bounds of all keys that start with ``prefix``."""
+    return prefix, after(prefix)

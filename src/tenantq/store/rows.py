@@ -1,0 +1,234 @@
+"""Values on disk, versioned by the store's format number."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from tenantq.message import DeadLetter, HistoryEntry, Result
+
+# ---- m: a message's body and fixed facts, written once ----
+
+MESSAGE_HEAD = struct.Struct(">BBHQQQ")
+HAS_EXTRAS = 1
+
+
+class Extras(msgspec.Struct, frozen=True, array_like=True):
+    """The facts that most messages do not have."""
+
+    group: str | None = None
+    attributes: dict[str, str] = {}
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """A stored message."""
+
+    priority: int
+    max_attempts: int
+    added_at: int
+    visible_at: int
+    expires_at: int  # 0: never
+    body: bytes
+    group: str | None
+    attributes: dict[str, str]
+    size: int  # body and extras, as charged
+
+
+_NO_ATTRIBUTES: dict[str, str] = {}
+_encode = msgspec.msgpack.Encoder().encode
+_decode_extras = msgspec.msgpack.Decoder(Extras).decode
+
+
+def pack_extras(group: str | None, attributes: dict[str, str]) -> bytes:
+    """Return the bytes of a message's group and attributes."""
+    return _encode(Extras(group, attributes))
+
+
+def pack_message(
+    priority: int, max_attempts: int, added_at: int, visible_at: int, expires_at: int, extras: bytes, body: bytes
+) -> bytes:
+    """Return a m value; ``extras`` is empty for most messages."""
+    if not extras:
+        return MESSAGE_HEAD.pack(0, priority, max_attempts, added_at, visible_at, expires_at) + body
+    head = MESSAGE_HEAD.pack(HAS_EXTRAS, priority, max_attempts, added_at, visible_at, expires_at)
+    return b"".join((head, len(extras).to_bytes(4), extras, body))
+
+
+def unpack_message(value: bytes) -> MessageRow:
+    """Read a m value."""
+    flags, priority, max_attempts, added_at, visible_at, expires_at = MESSAGE_HEAD.unpack_from(value)
+    start = MESSAGE_HEAD.size
+    if not flags & HAS_EXTRAS:
+        body = value[start:]
+        return MessageRow(
+            priority, max_attempts, added_at, visible_at, expires_at, body, None, _NO_ATTRIBUTES, len(body)
+        )
+    length = int.from_bytes(value[start : start + 4])
+    extras = _decode_extras(value[start + 4 : start + 4 + length])
+    body = value[start + 4 + length :]
+    return MessageRow(
+        priority,
+        max_attempts,
+        added_at,
+        visible_at,
+        expires_at,
+        body,
+        extras.group,
+        extras.attributes,
+        len(body) + length,
+    )
+
+
+# ---- le: attempts, current lease, history ----
+
+_LEASE = struct.Struct(">HQQQQQIBHB")
+_HAS_GROUP = 1
+
+
+class Past(msgspec.Struct, array_like=True):
+    """How earlier deliveries ended, and why the message is a dead letter if it is one."""
+
+    history: list[HistoryEntry]
+    dead: DeadLetter | None = None
+
+
+_decode_past = msgspec.msgpack.Decoder(Past).decode
+
+
+class LeaseRow(msgspec.Struct):
+    """What changes in a message's life. ``token`` 0: it is not leased."""
+
+    attempts: int
+    token: int
+    deadline: int
+    leased_at: int
+    visible_at: int  # its place in vi: where it was taken from, or where it waits
+    expires_at: int  # 0: never
+    size: int
+    priority: int
+    max_attempts: int
+    group: bytes = b""  # digest of the group's name
+    past: bytes = b""
+
+    def unpack_past(self) -> Past:
+        """Return the history and the dead-letter facts."""
+        return _decode_past(self.past) if self.past else Past([])
+
+
+def pack_lease(row: LeaseRow) -> bytes:
+    """Return a le value."""
+    group = row.group
+    head = _LEASE.pack(
+        row.attempts,
+        row.token,
+        row.deadline,
+        row.leased_at,
+        row.visible_at,
+        row.expires_at,
+        row.size,
+        row.priority,
+        row.max_attempts,
+        _HAS_GROUP if group else 0,
+    )
+    return head + group + row.past if group or row.past else head
+
+
+def pack_past(past: Past) -> bytes:
+    """Return the bytes of a history."""
+    return _encode(past)
+
+
+def unpack_lease(value: bytes) -> LeaseRow:
+    """Read a le value."""
+    *facts, flags = _LEASE.unpack_from(value)
+    if len(value) == _LEASE.size:
+        return LeaseRow(*facts)
+    start = _LEASE.size + (16 if flags & _HAS_GROUP else 0)
+    return LeaseRow(*facts, value[_LEASE.size : start], value[start:])
+
+
+# ---- ik: an idempotency key ----
+
+
+class KeyRow(msgspec.Struct, frozen=True, array_like=True):
+    """The message that an idempotency key stands for."""
+
+    id: bytes
+    body_digest: bytes
+    expires_at: int
+
+
+_decode_key = msgspec.msgpack.Decoder(KeyRow).decode
+
+
+def pack_key(row: KeyRow) -> bytes:
+    """Return an ik value."""
+    return _encode(row)
+
+
+def unpack_key(value: bytes) -> KeyRow:
+    """Read an ik value."""
+    return _decode_key(value)
+
+
+# ---- re: a result ----
+
+
+class ResultRow(msgspec.Struct, frozen=True, array_like=True):
+    """A result and when it goes."""
+
+    result: Result
+    expires_at: int
+
+
+_decode_result = msgspec.msgpack.Decoder(ResultRow).decode
+
+
+def pack_result(row: ResultRow) -> bytes:
+    """Return a re value."""
+    return _encode(row)
+
+
+def unpack_result(value: bytes) -> ResultRow:
+    """Read a re value."""
+    return _decode_result(value)
+
+
+# ---- qc: a queue's counters ----
+
+
+class LevelRow(msgspec.Struct, frozen=True, array_like=True):
+    """The waiting messages of one priority."""
+
+    priority: int
+    ready: int
+    delayed: int
+    horizon: bytes  # rows up to this suffix count as ready
+    cursor: bytes  # no row is before this suffix
+    next_due: int  # no delayed row becomes visible before this
+
+
+class CountersRow(msgspec.Struct, frozen=True, array_like=True):
+    """A queue's figures, rewritten in every round that touches it."""
+
+    levels: list[LevelRow]
+    blocked: int
+    in_flight: int
+    bytes: int
+    next_lease: int  # no lease ends before this
+    next_expiry: int  # nothing is to be collected before this
+    totals: list[int]
+
+
+_decode_counters = msgspec.msgpack.Decoder(CountersRow).decode
+
+
+def pack_counters(row: CountersRow) -> bytes:
+    """Return a qc value."""
+    return _encode(row)
+
+
+def unpack_counters(value: bytes) -> CountersRow:
+    """Read a qc value."""
+    return _decode_counters(value)
