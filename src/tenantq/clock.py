@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class SystemClock:
     def boot_id(self) -> bytes:
         """Read the kernel's boot id; zeros where there is none."""
         try:
-            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                return bytes.fromhex(file.read().strip().replace("-", ""))
+            text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+            return bytes.fromhex(text.strip().replace("-", ""))
         except (OSError, ValueError):
             return bytes(16)
 

@@ -16,18 +16,14 @@ FIFO_SUFFIX = ".fifo"
 def check_tenant_name(name: object) -> str:
     """Return ``name`` if it may name a tenant, else raise Invalid."""
     if not isinstance(name, str) or _TENANT.fullmatch(name) is None:
-        raise Invalid(
-            "tenant: a name is 3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
-        )
+        raise Invalid("tenant: a name is 3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends")
     return name
 
 
 def check_queue_name(name: object) -> str:
     """Return ``name`` if it may name a queue, else raise Invalid."""
     if not isinstance(name, str) or _QUEUE.fullmatch(name) is None:
-        raise Invalid(
-            "queue: a name is 1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'"
-        )
+        raise Invalid("queue: a name is 1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'")
     return name
 
 

@@ -1,8 +1,8 @@
 """Tenants and queues by name and id, kept in the meta family and cached here.
 
-    tenant/<id be32>      name, configuration, next queue id
-    queue/<P>             name, configuration, status
-    next_tenant_id        be32; ids are never given out twice
+tenant/<id be32>      name, configuration, next queue id
+queue/<P>             name, configuration, status
+next_tenant_id        be32; ids are never given out twice
 """
 
 from __future__ import annotations

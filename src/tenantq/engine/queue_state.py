@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
-from tenantq.config import QueueConfig, TenantConfig
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from tenantq.clock import Timer
+    from tenantq.config import QueueConfig, TenantConfig
     from tenantq.engine.fair_lines import Line
     from tenantq.engine.fleet import Lane
     from tenantq.engine.operation import Poll
@@ -64,8 +64,7 @@ class Level:
 
     def insert(self, suffix: bytes, visible_at: int, now: int) -> bool:
         """Count a new row; return whether it is ready."""
-        if suffix < self.cursor:
-            self.cursor = suffix
+        self.cursor = min(self.cursor, suffix)
         if suffix > self.horizon and visible_at <= now and (self.delayed == 0 or self.next_due > now):
             self.horizon = be64(now) + ID_LAST
         if suffix <= self.horizon:

@@ -9,7 +9,6 @@ from rocksdict import WriteBatch
 
 from tenantq.config import QueueConfig
 from tenantq.engine import serve
-from tenantq.engine.core import DeadLetterEvent
 from tenantq.engine.operation import POINT, REGISTER
 from tenantq.engine.queue_state import HEALED
 from tenantq.errors import Draining, NotFound, StoreFailed, TenantqError, Unavailable
@@ -27,7 +26,7 @@ from tenantq.store.rows import (
 )
 
 if TYPE_CHECKING:
-    from tenantq.engine.core import Core
+    from tenantq.engine.core import Core, DeadLetterEvent
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.queue_state import QueueState, TenantState
     from tenantq.message import Caller
@@ -357,7 +356,14 @@ class Round:
         return self.store.get(self.store.gr, key)
 
     def join_group(
-        self, queue: QueueState, group: bytes, id: bytes, priority: int, visible_at: int, *, delivered_before: bool = False
+        self,
+        queue: QueueState,
+        group: bytes,
+        id: bytes,
+        priority: int,
+        visible_at: int,
+        *,
+        delivered_before: bool = False,
     ) -> bool:
         """Put a message into its group; return whether it is the head and so may be delivered."""
         key = queue.prefix + group
@@ -426,4 +432,3 @@ class Round:
 
 def _phase(operation: Operation) -> int:
     return operation.phase
-

@@ -195,9 +195,18 @@ class _Hand:
         poll.bytes += message.size
         poll.got.append(
             Delivery(
-                id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
-                message.group, message.added_at + round.wall, until + round.wall, queue.tenant.name, queue.name,
-            )  # fmt: skip
+                id,
+                f"{id.hex()}{token:016x}",
+                message.body,
+                attempt,
+                message.priority,
+                message.attributes,
+                message.group,
+                message.added_at + round.wall,
+                until + round.wall,
+                queue.tenant.name,
+                queue.name,
+            )
         )
 
     def log(self) -> None:
@@ -269,9 +278,7 @@ def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: 
 
 
 def _waits_long(round: Round, queue: QueueState, level: Level) -> bool:
-    heads = round.store.scan(
-        round.store.vi, level.prefix + level.cursor, level.prefix + be64(round.now + 1), 1
-    )
+    heads = round.store.scan(round.store.vi, level.prefix + level.cursor, level.prefix + be64(round.now + 1), 1)
     return bool(heads) and from_be64(heads[0][9:17]) <= round.now - queue.config.low_priority_after_ms
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tenantq import limits
 from tenantq.clock import Clock, SystemClock
@@ -74,6 +74,11 @@ _ROUNDS_UNSYNCED_MAX = 2
 _SYSTEM = Caller("system")
 
 
+def _let_go(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 def _no_probe(_: str) -> None:
     pass
 
@@ -117,7 +122,7 @@ class Shard:
 
     # ---- opening and closing ----
 
-    async def open(self) -> Shard:
+    async def open(self) -> None:
         """Open or make the store, rebuild what is kept in memory, and start serving."""
         self._loop = asyncio.get_running_loop()
         store = Store(self._path, memory_bytes=self._settings.memory_bytes)
@@ -132,7 +137,6 @@ class Shard:
         for queue in self.core.catalog.queues():
             self._after_round(queue)
         self._schedule()
-        return self
 
     def _start(self, store: Store) -> None:
         self._store = store
@@ -189,8 +193,9 @@ class Shard:
             self._beat(clean=True)
         self._store.close()
 
-    async def __aenter__(self) -> Shard:
-        return await self.open()
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -209,9 +214,7 @@ class Shard:
 
     # ---- producing ----
 
-    async def add(
-        self, tenant: str, queue: str, messages: Sequence[NewMessage], caller: Caller = LOCAL
-    ) -> list[Added]:
+    async def add(self, tenant: str, queue: str, messages: Sequence[NewMessage], caller: Caller = LOCAL) -> list[Added]:
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order."""
         check_queue_name(queue)
         if not 1 <= len(messages) <= limits.BATCH_MESSAGES_MAX:
@@ -315,9 +318,7 @@ class Shard:
             check_text("reason", reason, limits.REASON_CHARS_MAX)
         return await self._settle(Nack(self.core.catalog.tenant(tenant), caller, queue, receipts, delay_ms, reason))
 
-    async def release(
-        self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL
-    ) -> list[Outcome]:
+    async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
         """Give messages back at once, in their old place, without using up an attempt."""
         self._check_receipts(queue, receipts)
         return await self._settle(Release(self.core.catalog.tenant(tenant), caller, queue, receipts))
@@ -381,7 +382,7 @@ class Shard:
             return result
         future: asyncio.Future[None] = self._loop.create_future()
         found.result_waiters.setdefault(raw, []).append(future)
-        timer = self._clock.call_later(wait_ms, lambda: future.done() or future.set_result(None))
+        timer = self._clock.call_later(wait_ms, lambda: _let_go(future))
         try:
             await future
         finally:
@@ -626,8 +627,7 @@ class Shard:
             round.announce()
         waiters, self._sync_waiters = self._sync_waiters, []
         for future in waiters:
-            if not future.done():
-                future.set_result(None)
+            _let_go(future)
         self._schedule()
 
     def _beat(self, *, clean: bool = False) -> None:
@@ -704,7 +704,11 @@ class Shard:
             core.push(Advance(core, queue))
         if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping:
             core.push(Sweep(core, queue))
-        if not queue.advancing and not queue.sweeping and min(queue.next_due, queue.next_lease, queue.next_expiry) < NEVER:
+        if (
+            not queue.advancing
+            and not queue.sweeping
+            and min(queue.next_due, queue.next_lease, queue.next_expiry) < NEVER
+        ):
             self._after_round(queue)
 
     def _wait_is_over(self, poll: Poll | FleetPoll) -> None:
@@ -719,8 +723,7 @@ class Shard:
             queue.demands.clear()
             for futures in queue.result_waiters.values():
                 for future in futures:
-                    if not future.done():
-                        future.set_result(None)
+                    _let_go(future)
         for lane in self.core.lanes.values():
             demands += lane.demands
             lane.demands.clear()
@@ -730,5 +733,3 @@ class Shard:
             poll.error = error
             poll.reply = poll.got
             poll.resolve()
-
-

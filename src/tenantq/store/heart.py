@@ -81,10 +81,12 @@ def read_beat(path: Path) -> Beat | None:
         slot = raw[start : start + _SLOT.size]
         crc = raw[start + _SLOT.size : start + _SLOT.size + 4]
         if len(crc) == 4 and any(slot) and _CRC.pack(zlib.crc32(slot)) == crc:
-            *facts, clean = _SLOT.unpack(slot)
-            beats.append(Beat(*facts, clean=bool(clean)))
+            count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean = _SLOT.unpack(slot)
+            beats.append(Beat(count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, bool(clean)))
     if not beats:
         if any(raw):
-            raise StoreDamaged(f"heart: {path} is unreadable, so it cannot be told whether acknowledged work is missing")
+            raise StoreDamaged(
+                f"heart: {path} is unreadable, so it cannot be told whether acknowledged work is missing"
+            )
         return None
     return max(beats, key=lambda beat: beat.count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from rocksdict import (
@@ -61,7 +61,7 @@ class DirectoryLock:
     """Makes sure that one process at a time has a data directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115  # held until close
+        self._file = (directory / "lock").open("a+", encoding="ascii")  # held until close
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -95,7 +95,24 @@ class Family:
 class Store:
     """The open store of one shard. All methods but ``sync`` and ``compact`` belong to the event loop's thread."""
 
-    __slots__ = ("_db", "_families", "_lock", "ex", "gr", "heart", "ik", "jn", "le", "li", "m", "meta", "path", "qc", "re", "vi")
+    __slots__ = (
+        "_db",
+        "_families",
+        "_lock",
+        "ex",
+        "gr",
+        "heart",
+        "ik",
+        "jn",
+        "le",
+        "li",
+        "m",
+        "meta",
+        "path",
+        "qc",
+        "re",
+        "vi",
+    )
 
     def __init__(self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False) -> None:
         """Open the store in directory ``path``, making it if there is none.
@@ -159,7 +176,7 @@ class Store:
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
         try:
-            values: list[bytes | None] = family.view.get(keys)
+            values: list[bytes | None] = family.view.get(keys)  # type: ignore[arg-type,assignment]  # invariant lists in its stub
         except Exception as error:
             raise name_failure(error, self.path) from error
         return values
@@ -327,7 +344,7 @@ def _open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict
 
 
 def _family_options(name: str, cache: Cache) -> Options:
-    options: Any = Options(raw_mode=True)
+    options = Options(raw_mode=True)
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_format_version(5)

@@ -141,11 +141,14 @@ def pack_past(past: Past) -> bytes:
 
 def unpack_lease(value: bytes) -> LeaseRow:
     """Read a le value."""
-    *facts, flags = _LEASE.unpack_from(value)
-    if len(value) == _LEASE.size:
-        return LeaseRow(*facts)
-    start = _LEASE.size + (16 if flags & _HAS_GROUP else 0)
-    return LeaseRow(*facts, value[_LEASE.size : start], value[start:])
+    attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed, flags = _LEASE.unpack_from(
+        value
+    )
+    row = LeaseRow(attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed)
+    if len(value) > _LEASE.size:
+        start = _LEASE.size + (16 if flags & _HAS_GROUP else 0)
+        row.group, row.past = value[_LEASE.size : start], value[start:]
+    return row
 
 
 # ---- ik: an idempotency key ----

@@ -56,7 +56,9 @@ class Add(Operation):
                     reply.append(known)
                     continue
             extras = (
-                pack_extras(message.group, message.attributes) if message.group is not None or message.attributes else b""
+                pack_extras(message.group, message.attributes)
+                if message.group is not None or message.attributes
+                else b""
             )
             visible_at = now + message.delay_ms
             ttl_ms = message.ttl_ms or config.ttl_ms
@@ -112,5 +114,3 @@ class Add(Operation):
         round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
         queue.next_expiry = min(queue.next_expiry, expires_at)
         return None
-
-

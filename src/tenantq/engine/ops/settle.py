@@ -62,7 +62,7 @@ class _Settle(Operation):
         reply: list[Outcome] = []
         lost: list[bytes] = []
         seen: set[bytes] = set()
-        for index, parsed in enumerate(self.receipts):
+        for parsed in self.receipts:
             lease = next(leases) if parsed is not None else None
             if parsed is None or lease is None or lease.token != parsed[1] or lease.deadline <= now:
                 lost.append(parsed[0] if parsed is not None else bytes(16))
@@ -82,7 +82,7 @@ class _Settle(Operation):
             self._priorities.append(lease.priority)
             self._attempts.append(lease.attempts)
             self._process.append(now - lease.leased_at)
-            reply.append(self.settle(round, queue, id, lease, index))
+            reply.append(self.settle(round, queue, id, lease))
         self.reply = reply
         if self._ids:
             round.dirty[queue] = None
@@ -91,11 +91,9 @@ class _Settle(Operation):
                 attempt=self._attempts, process_ms=self._process, details=self.details(),
             )  # fmt: skip
         if lost:
-            round.log(
-                self.name, queue, self.caller, ids=b"".join(lost), outcome="refused", error_code=LeaseLost.code
-            )
+            round.log(self.name, queue, self.caller, ids=b"".join(lost), outcome="refused", error_code=LeaseLost.code)
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Do the work for one current lease."""
         raise NotImplementedError
 
@@ -119,9 +117,13 @@ class Ack(_Settle):
         results: Sequence[Result | None] | None,
     ) -> None:
         super().__init__(tenant, caller, queue_name, receipts)
-        self.results = results
+        self.results = {
+            parsed[0]: result
+            for parsed, result in zip(self.receipts, results or (), strict=False)
+            if parsed is not None and result is not None
+        }
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Delete the message; keep its result if there is one."""
         key = queue.prefix + id
         store, delete = round.store, round.batch.delete
@@ -138,7 +140,7 @@ class Ack(_Settle):
             round.leave_group(queue, lease.group, id)
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)
-        result = self.results[index] if self.results is not None else None
+        result = self.results.get(id)
         if result is not None:
             dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
         elif queue.result_waiters:
@@ -165,7 +167,7 @@ class Nack(_Settle):
         self.delay_ms = delay_ms
         self.reason = reason
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Put the message back, hidden for the delay or a random part of the backoff."""
         delay_ms = self.delay_ms
         if delay_ms is None:
@@ -218,7 +220,7 @@ class Release(_Settle):
     __slots__ = ()
     name = "release"
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Undo the delivery."""
         round.end_lease(queue, id, lease)
         past = lease.unpack_past()
@@ -244,7 +246,7 @@ class Extend(_Settle):
         super().__init__(tenant, caller, queue_name, receipts)
         self.lease_ms = lease_ms
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow, index: int) -> Outcome:
+    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Move the deadline row, so that there is exactly one."""
         li = round.store.li.handle
         round.batch.delete(queue.prefix + be64(lease.deadline) + id, li)
@@ -260,7 +262,9 @@ class Remove(Operation):
 
     __slots__ = ("ids", "queue_name")
 
-    def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, ids: Sequence[bytes | TenantqError]) -> None:
+    def __init__(
+        self, tenant: TenantState, caller: Caller, queue_name: str, ids: Sequence[bytes | TenantqError]
+    ) -> None:
         super().__init__(tenant, caller, max(1, len(ids)))
         self.queue_name = queue_name
         self.ids = ids
@@ -305,5 +309,3 @@ def remove_message(round: Round, queue: QueueState, id: bytes) -> int | None:
     if queue.result_waiters:
         round.results_ready.append((queue, id))
     return message.size
-
-

@@ -1,0 +1,37 @@
+# Everything that is installed goes into .venv; nothing outside the project is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+KILLS ?= 500
+SECONDS_LONG ?= 600
+
+.PHONY: run test lint bench soak chaos clean
+
+run: .venv/installed
+	$(BIN)/tenantq demo
+
+test: .venv/installed lint
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed
+	$(BIN)/python -m bench
+
+soak: .venv/installed
+	$(BIN)/python -m tests.crash.chaos --seconds $(SECONDS_LONG)
+
+chaos: .venv/installed
+	$(BIN)/python -m tests.crash.chaos --kills $(KILLS)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	touch .venv/installed
