@@ -1,0 +1,1 @@
+"""Benchmarks: what tenantq costs, beside the bare cost of the same work, in one run."""

@@ -180,6 +180,8 @@ def check_text(field: str, value: object, chars_max: int) -> str:
 
 def check_message(message: NewMessage) -> None:
     """Raise Invalid or TooLarge if ``message`` breaks a limit."""
+    if _is_plain(message):
+        return
     if not isinstance(message.body, bytes):
         raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
     if len(message.body) > limits.BODY_BYTES_MAX:
@@ -196,6 +198,23 @@ def check_message(message: NewMessage) -> None:
         check_text("group", message.group, limits.GROUP_CHARS_MAX)
     if message.attributes:
         _check_attributes(message.attributes)
+
+
+def _is_plain(message: NewMessage) -> bool:
+    """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
+    return (
+        type(message.body) is bytes
+        and len(message.body) <= limits.BODY_BYTES_MAX
+        and type(message.priority) is int
+        and 0 <= message.priority <= limits.PRIORITY_MAX
+        and message.delay_ms == 0
+        and type(message.delay_ms) is int
+        and message.ttl_ms is None
+        and message.key is None
+        and message.group is None
+        and message.max_attempts is None
+        and message.attributes == {}
+    )
 
 
 def _check_attributes(attributes: object) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tenantq.errors import Invalid
 
-_RANDOM_BITS = 74
+_TAIL_BITS = 62
 _STEP_BITS = 24
 
 
@@ -28,41 +28,43 @@ def system_randomness() -> Randomness:
 
 
 class MessageIds:
-    """UUIDv7 ids that only ever rise within one source, also when the clock stands still or goes back."""
+    """UUIDv7 ids that only ever rise within one source, also when the clock stands still or goes back.
 
-    __slots__ = ("_last_ms", "_randomness", "_tail", "last")
+    Inside one millisecond the last 62 bits count up in random steps.
+    """
+
+    __slots__ = ("_head", "_last_ms", "_randomness", "_tail", "last")
 
     def __init__(self, randomness: Randomness, last: bytes = b"") -> None:
         self._randomness = randomness
         self.last = last  # the greatest id given out
-        self._last_ms = int.from_bytes(last[:6]) if last else 0
-        self._tail = (1 << _RANDOM_BITS) - 1 if last else 0
+        self._last_ms = int.from_bytes(last[:6])
+        self._head = 0
+        self._tail = 1 << _TAIL_BITS  # no room: the first id begins a millisecond
 
     def take(self, now_ms: int, count: int) -> list[bytes]:
         """Return ``count`` new ids, in rising order, stamped ``now_ms`` or the latest stamp used."""
         bits = self._randomness.getrandbits
+        if now_ms > self._last_ms:
+            self._begin(now_ms)
         ids = []
+        tail, head = self._tail, self._head
         for _ in range(count):
-            if now_ms > self._last_ms:
-                self._last_ms = now_ms
-                self._tail = bits(_RANDOM_BITS - 1)
-            else:
-                self._tail += 1 + bits(_STEP_BITS)
-                if self._tail >> _RANDOM_BITS:
-                    self._last_ms += 1
-                    self._tail = bits(_RANDOM_BITS - 1)
-            tail = self._tail
-            value = (
-                (self._last_ms << 80)
-                | 0x7000_0000_0000_0000_0000
-                | ((tail >> 62) << 64)
-                | 0x8000_0000_0000_0000
-                | (tail & 0x3FFF_FFFF_FFFF_FFFF)
-            )
-            ids.append(value.to_bytes(16))
+            tail += 1 + bits(_STEP_BITS)
+            if tail >> _TAIL_BITS:
+                self._begin(self._last_ms + 1)
+                tail, head = self._tail, self._head
+            ids.append((head | tail).to_bytes(16))
+        self._tail = tail
         if ids:
             self.last = ids[-1]
         return ids
+
+    def _begin(self, ms: int) -> None:
+        self._last_ms = ms
+        bits = self._randomness.getrandbits
+        self._head = ms << 80 | 7 << 76 | bits(12) << 64 | 2 << 62
+        self._tail = bits(_TAIL_BITS - 1)
 
 
 def id_text(raw: bytes) -> str:

@@ -64,10 +64,13 @@ class Level:
 
     def insert(self, suffix: bytes, visible_at: int, now: int) -> bool:
         """Count a new row; return whether it is ready."""
-        self.cursor = min(self.cursor, suffix)
-        if suffix > self.horizon and visible_at <= now and (self.delayed == 0 or self.next_due > now):
-            self.horizon = be64(now) + ID_LAST
+        if suffix < self.cursor:  # noqa: PLR1730  # a call of min() for every message is not free
+            self.cursor = suffix
         if suffix <= self.horizon:
+            self.ready += 1
+            return True
+        if visible_at <= now and (self.delayed == 0 or self.next_due > now):
+            self.horizon = be64(now) + ID_LAST
             self.ready += 1
             return True
         self.delayed += 1

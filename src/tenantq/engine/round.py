@@ -28,7 +28,7 @@ from tenantq.store.rows import (
 if TYPE_CHECKING:
     from tenantq.engine.core import Core, DeadLetterEvent
     from tenantq.engine.operation import FleetPoll, Operation, Poll
-    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.queue_state import Level, QueueState, TenantState
     from tenantq.message import Caller
 
 
@@ -47,7 +47,7 @@ class Round:
 
     __slots__ = (
         "_events", "_gone", "_heads", "_keys", "_new_members", "batch", "caller_ops", "cleared",
-        "core", "dirty", "entries", "now", "overlay", "results_ready", "seq", "skip", "store", "wall",
+        "core", "dirty", "entries", "fresh", "now", "overlay", "results_ready", "seq", "skip", "store", "wall",
     )  # fmt: skip
 
     def __init__(self, core: Core, seq: int) -> None:
@@ -61,11 +61,12 @@ class Round:
         self.dirty: dict[QueueState, None] = {}
         self.caller_ops: list[Operation] = []  # to be answered after the sync
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
-        self.skip: set[bytes] = set()  # vi keys deleted in this round before the polls are served
+        self.skip: set[bytes] = set()  # vi keys deleted in this round, which scans of the store still see
+        self.fresh: dict[Level, bytes] = {}  # the first row put into a level in this round, which they do not see yet
         self.results_ready: list[tuple[QueueState, bytes]] = []
         self._events: list[DeadLetterEvent] = []
         self._keys: dict[bytes, KeyRow | None] = {}
-        self.overlay: dict[bytes, LeaseRow | None] = {}  # lease rows as changed in this round
+        self.overlay: dict[bytes, bytes | None] = {}  # lease rows as changed in this round
         self._gone: set[bytes] = set()
         self._heads: dict[bytes, bytes | None] = {}
         self._new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}
@@ -227,10 +228,11 @@ class Round:
         """Return the lease row of a message as this round sees it."""
         key = queue.prefix + id
         if key in self.overlay:
-            return self.overlay[key]
-        if queue.prefix in self.cleared:
+            value = self.overlay[key]
+        elif queue.prefix in self.cleared:
             return None
-        value = self.store.get(self.store.le, key)
+        else:
+            value = self.store.get(self.store.le, key)
         return unpack_lease(value) if value is not None else None
 
     def leases(self, queue: QueueState, ids: list[bytes]) -> list[LeaseRow | None]:
@@ -239,14 +241,12 @@ class Round:
         overlay = self.overlay
         keys = [prefix + id for id in ids]
         if prefix in self.cleared:
-            return [overlay.get(key) for key in keys]
-        values = self.store.get_many(self.store.le, keys)
-        if not overlay:
-            return [unpack_lease(value) if value is not None else None for value in values]
-        return [
-            overlay[key] if key in overlay else unpack_lease(value) if value is not None else None
-            for key, value in zip(keys, values, strict=True)
-        ]
+            values = [overlay.get(key) for key in keys]
+        else:
+            values = self.store.get_many(self.store.le, keys)
+            if overlay:
+                values = [overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
+        return [unpack_lease(value) if value is not None else None for value in values]
 
     def forget(self, key: bytes) -> None:
         """Note that a message and its lease are gone, for later operations of this round."""
@@ -256,8 +256,9 @@ class Round:
     def put_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
         """Write a lease row."""
         key = queue.prefix + id
-        self.overlay[key] = row
-        self.batch.put(key, pack_lease(row), self.store.le.handle)
+        value = pack_lease(row)
+        self.overlay[key] = value
+        self.batch.put(key, value, self.store.le.handle)
 
     def drop_lease(self, queue: QueueState, id: bytes) -> None:
         """Delete a lease row."""
@@ -302,6 +303,7 @@ class Round:
         level = queue.level(priority)
         if level.insert(suffix, visible_at, self.now):
             queue.ready += 1
+        self.fresh[level] = min(suffix, self.fresh.get(level, suffix))
         self.batch.put(level.prefix + suffix, b"\x01" if delivered_before else b"", self.store.vi.handle)
         self.dirty[queue] = None
 

@@ -10,7 +10,7 @@ from tenantq.engine import dead_letter, discard
 from tenantq.engine.queue_state import DELIVERED
 from tenantq.message import Delivery
 from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import LeaseRow, pack_lease, unpack_message
+from tenantq.store.rows import LeaseRow, pack_first_lease, pack_lease, unpack_message
 
 if TYPE_CHECKING:
     from tenantq.engine.fleet import Lane
@@ -119,7 +119,9 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
             continue
         if level.remove(suffix):
             queue.ready -= 1
-        round.batch.delete(level.prefix + suffix, store.vi.handle)
+        key = level.prefix + suffix
+        round.batch.delete(key, store.vi.handle)
+        round.skip.add(key)
         if body is None:
             round.heal(queue, id, "index row without a body")
             continue
@@ -133,7 +135,7 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
         if hand.hungry():
             hands.append(hand)
     for hand in all_hands:
-        hand.log()
+        hand.finish()
     queue.in_flight += dealt
     queue.totals[DELIVERED] += dealt
     queue.tenant.line.charge(dealt)
@@ -144,77 +146,66 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
 class _Hand:
     """One poll while it is dealt messages of one queue."""
 
-    __slots__ = (
-        "attempts", "deadline_prefix", "ids", "lease_ms", "poll", "priorities", "queue", "round", "sizes", "until", "waits",
-    )  # fmt: skip
+    __slots__ = ("deadline_prefix", "poll", "queue", "round", "taken", "until")
 
     def __init__(self, round: Round, queue: QueueState, poll: Poll | FleetPoll) -> None:
         self.round = round
         self.queue = queue
         self.poll = poll
-        self.lease_ms = poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms
-        self.until = round.now + self.lease_ms
+        self.until = round.now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
         self.deadline_prefix = queue.prefix + be64(self.until)
-        self.ids: list[bytes] = []
-        self.sizes: list[int] = []
-        self.priorities: list[int] = []
-        self.attempts: list[int] = []
-        self.waits: list[int] = []
+        self.taken: list[tuple[bytes, int, int, int, int]] = []  # id, size, priority, attempt, wait
 
     def hungry(self) -> bool:
         return len(self.poll.got) < self.poll.max and self.poll.bytes < limits.REPLY_BYTES_MAX
 
     def take(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int, now: int) -> None:
         """Lease one message to this poll."""
-        round, queue = self.round, self.queue
+        round, queue, poll, until = self.round, self.queue, self.poll, self.until
         token = round.core.randomness.getrandbits(64) or 1
-        until = self.until
+        size, priority = message.size, message.priority
         if before is None:
             attempt = 1
-            group = queue.group_digest(message.group)
-            lease = LeaseRow(
-                1, token, until, now, visible_at, message.expires_at, message.size, message.priority,
-                message.max_attempts, group,
+            lease = pack_first_lease(
+                token, until, now, visible_at, message.expires_at, size, priority, message.max_attempts,
+                queue.group_digest(message.group),
             )  # fmt: skip
         else:
-            lease = before
-            attempt = lease.attempts = lease.attempts + 1
-            lease.token, lease.deadline, lease.leased_at, lease.visible_at = token, until, now, visible_at
+            attempt = before.attempts = before.attempts + 1
+            before.token, before.deadline, before.leased_at, before.visible_at = token, until, now, visible_at
+            lease = pack_lease(before)
         batch, store = round.batch, round.store
         key = queue.prefix + id
         round.overlay[key] = lease
-        batch.put(key, pack_lease(lease), store.le.handle)
+        batch.put(key, lease, store.le.handle)
         batch.put(self.deadline_prefix + id, b"", store.li.handle)
-        queue.next_lease = min(queue.next_lease, until)
-        self.ids.append(id)
-        self.sizes.append(message.size)
-        self.priorities.append(message.priority)
-        self.attempts.append(attempt)
-        self.waits.append(now - visible_at)
-        poll = self.poll
-        poll.bytes += message.size
+        self.taken.append((id, size, priority, attempt, now - visible_at))
+        poll.bytes += size
+        wall = round.wall
         poll.got.append(
             Delivery(
                 id,
                 f"{id.hex()}{token:016x}",
                 message.body,
                 attempt,
-                message.priority,
+                priority,
                 message.attributes,
                 message.group,
-                message.added_at + round.wall,
-                until + round.wall,
+                message.added_at + wall,
+                until + wall,
                 queue.tenant.name,
                 queue.name,
             )
         )
 
-    def log(self) -> None:
-        """Journal what was dealt."""
-        if self.ids:
+    def finish(self) -> None:
+        """Note the deadline and journal what was dealt."""
+        if self.taken:
+            self.queue.next_lease = min(self.queue.next_lease, self.until)
+            ids, sizes, priorities, attempts, waits = zip(*self.taken, strict=True)
             self.round.log(
-                "poll", self.queue, self.poll.caller, ids=b"".join(self.ids), size=self.sizes,
-                priority=self.priorities, attempt=self.attempts, wait_ms=self.waits,
+                "poll", self.queue, self.poll.caller, ids=b"".join(ids), size=list(sizes), priority=list(priorities),
+                attempt=list(attempts), wait_ms=list(waits),
             )  # fmt: skip
 
 
@@ -255,11 +246,8 @@ def _choose(round: Round, queue: QueueState, count: int) -> list[_Pick]:
 def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
     """Return what lower priorities get of the next ``count`` deliveries, after enough went past them."""
     if not levels or levels[0].ready < count:
-        every = 0  # the higher priority runs dry in this very batch: nobody is starved
-    else:
-        every = queue.config.low_priority_every
-    if not every:
-        return []
+        return []  # the higher priority runs dry in this very batch: nobody is starved
+    every = queue.config.low_priority_every
     queue.passed_over += count
     slots = queue.passed_over // every
     if not slots:
@@ -287,14 +275,17 @@ def _scan_level(round: Round, queue: QueueState, level: Level, count: int) -> li
     picks: list[_Pick] = []
     upper = level.prefix + be64(round.now + 1)
     skip = round.skip
+    start = level.prefix + level.cursor
     while len(picks) < count:
         wanted = count - len(picks)
-        rows = round.store.scan_items(round.store.vi, level.prefix + level.cursor, upper, wanted)
+        rows = round.store.scan_items(round.store.vi, start, upper, wanted)
         for key, seen in rows:
             if not skip or key not in skip:
                 picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
         if rows:
-            level.cursor = rows[-1][0][-SUFFIX_BYTES:] + b"\0"
+            start = rows[-1][0] + b"\0"
+            behind = rows[-1][0][-SUFFIX_BYTES:] + b"\0"
+            level.cursor = min(behind, round.fresh.get(level, behind))
         if len(rows) < wanted:
             break
     if not picks and level.ready > 0 and not _has_new_rows(round, queue):

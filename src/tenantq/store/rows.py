@@ -134,6 +134,24 @@ def pack_lease(row: LeaseRow) -> bytes:
     return head + group + row.past if group or row.past else head
 
 
+def pack_first_lease(
+    token: int,
+    deadline: int,
+    leased_at: int,
+    visible_at: int,
+    expires_at: int,
+    size: int,
+    priority: int,
+    max_attempts: int,
+    group: bytes,
+) -> bytes:
+    """Return the le value of a first delivery, without the detour of a LeaseRow."""
+    head = _LEASE.pack(
+        1, token, deadline, leased_at, visible_at, expires_at, size, priority, max_attempts, _HAS_GROUP if group else 0
+    )
+    return head + group if group else head
+
+
 def pack_past(past: Past) -> bytes:
     """Return the bytes of a history."""
     return _encode(past)

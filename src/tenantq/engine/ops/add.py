@@ -14,7 +14,7 @@ from tenantq.store.rows import KeyRow, pack_extras, pack_message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.queue_state import Level, QueueState, TenantState
     from tenantq.engine.round import Round
     from tenantq.message import Caller, NewMessage
 
@@ -45,6 +45,8 @@ class Add(Operation):
         priorities: list[int] = []
         store, now, prefix = round.store, round.now, queue.prefix
         put, m, vi = round.batch.put, store.m.handle, store.vi.handle
+        level: Level | None = None
+        fifo = queue.fifo
         config = queue.config
         for message, id in zip(self.messages, ids, strict=True):
             if isinstance(message, TenantqError):
@@ -55,29 +57,26 @@ class Add(Operation):
                 if known is not None:
                     reply.append(known)
                     continue
-            extras = (
-                pack_extras(message.group, message.attributes)
-                if message.group is not None or message.attributes
-                else b""
-            )
+            name, body, priority = message.group, message.body, message.priority
+            extras = pack_extras(name, message.attributes) if name is not None or message.attributes else b""
             visible_at = now + message.delay_ms
             ttl_ms = message.ttl_ms or config.ttl_ms
             expires_at = visible_at + ttl_ms if ttl_ms else 0
             allowed = QUEUE_DEFAULT_ATTEMPTS if message.max_attempts is None else message.max_attempts
-            priority = message.priority
-            put(prefix + id, pack_message(priority, allowed, now, visible_at, expires_at, extras, message.body), m)
+            put(prefix + id, pack_message(priority, allowed, now, visible_at, expires_at, extras, body), m)
             if expires_at:
                 put(expiry_key(prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
                 queue.next_expiry = min(queue.next_expiry, expires_at)
-            group = queue.group_digest(message.group)
+            group = queue.group_digest(name) if fifo or name is not None else b""
             if not group or round.join_group(queue, group, id, priority, visible_at):
+                if level is None or level.priority != priority:
+                    level = queue.level(priority)
                 suffix = be64(visible_at) + id
-                level = queue.level(priority)
                 if level.insert(suffix, visible_at, now):
                     queue.ready += 1
                 put(level.prefix + suffix, b"", vi)
             added.append(id)
-            sizes.append(len(message.body) + len(extras))
+            sizes.append(len(body) + len(extras))
             priorities.append(priority)
             reply.append(Added(id))
         self.reply = reply

@@ -40,7 +40,7 @@ def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
 class _Settle(Operation):
     """Work on the current leases of a batch of receipts."""
 
-    __slots__ = ("_attempts", "_ids", "_priorities", "_process", "_sizes", "queue_name", "receipts")
+    __slots__ = ("queue_name", "receipts")
     name = ""
 
     def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object]) -> None:
@@ -51,47 +51,57 @@ class _Settle(Operation):
     def execute(self, round: Round) -> None:
         """Settle each receipt that is current; answer each in its place."""
         queue = round.core.catalog.queue(self.tenant, self.queue_name)
-        self._ids: list[bytes] = []
-        self._sizes: list[int] = []
-        self._priorities: list[int] = []
-        self._attempts: list[int] = []
-        self._process: list[int] = []
-        now = round.now
-        known = [parsed[0] for parsed in self.receipts if parsed is not None]
-        leases = iter(round.leases(queue, known)) if known else iter(())
+        current, lost = self._current(round, queue)
         reply: list[Outcome] = []
-        lost: list[bytes] = []
-        seen: set[bytes] = set()
-        for parsed in self.receipts:
-            lease = next(leases) if parsed is not None else None
-            if parsed is None or lease is None or lease.token != parsed[1] or lease.deadline <= now:
-                lost.append(parsed[0] if parsed is not None else bytes(16))
-                reply.append(Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name)))
-                continue
-            id = parsed[0]
-            if id in seen:
-                # the same receipt twice in one batch: the second finds what the first left
-                lease = round.lease(queue, id)
-                if lease is None or lease.token != parsed[1]:
-                    lost.append(id)
-                    reply.append(Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name)))
-                    continue
-            seen.add(id)
-            self._ids.append(id)
-            self._sizes.append(lease.size)
-            self._priorities.append(lease.priority)
-            self._attempts.append(lease.attempts)
-            self._process.append(now - lease.leased_at)
-            reply.append(self.settle(round, queue, id, lease))
-        self.reply = reply
-        if self._ids:
+        if current:
+            leases = current.values()
+            ids = b"".join(current)
+            sizes, priorities = [one.size for one in leases], [one.priority for one in leases]
+            attempts, held = [one.attempts for one in leases], [round.now - one.leased_at for one in leases]
+            outcomes = {id: self.settle(round, queue, id, lease) for id, lease in current.items()}
             round.dirty[queue] = None
             round.log(
-                self.name, queue, self.caller, ids=b"".join(self._ids), size=self._sizes, priority=self._priorities,
-                attempt=self._attempts, process_ms=self._process, details=self.details(),
+                self.name, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
+                process_ms=held, details=self.details(),
             )  # fmt: skip
-        if lost:
-            round.log(self.name, queue, self.caller, ids=b"".join(lost), outcome="refused", error_code=LeaseLost.code)
+            if not lost:
+                self.reply = list(outcomes.values())
+                return
+            reply = [
+                self._lost() if index in lost or parsed is None else outcomes[parsed[0]]
+                for index, parsed in enumerate(self.receipts)
+            ]
+        else:
+            reply = [self._lost() for _ in self.receipts]
+        self.reply = reply
+        round.log(
+            self.name, queue, self.caller, ids=b"".join(lost.values()), outcome="refused", error_code=LeaseLost.code
+        )
+
+    def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
+        """Return the leases that the receipts hold, by id, and the ids of receipts that hold none, by position.
+
+        A receipt that comes twice in one batch holds its lease only the first time.
+        """
+        known = [parsed[0] for parsed in self.receipts if parsed is not None]
+        leases = iter(round.leases(queue, known)) if known else iter(())
+        now = round.now
+        current: dict[bytes, LeaseRow] = {}
+        lost: dict[int, bytes] = {}
+        for index, parsed in enumerate(self.receipts):
+            if parsed is None:
+                lost[index] = bytes(16)
+                continue
+            id, token = parsed
+            lease = next(leases)
+            if lease is None or lease.token != token or lease.deadline <= now or id in current:
+                lost[index] = id
+            else:
+                current[id] = lease
+        return current, lost
+
+    def _lost(self) -> Outcome:
+        return Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name))
 
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Do the work for one current lease."""
@@ -125,11 +135,11 @@ class Ack(_Settle):
 
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Delete the message; keep its result if there is one."""
-        key = queue.prefix + id
-        store, delete = round.store, round.batch.delete
+        store, delete, prefix = round.store, round.batch.delete, queue.prefix
+        key = prefix + id
         delete(key, store.m.handle)
         delete(key, store.le.handle)
-        delete(queue.prefix + be64(lease.deadline) + id, store.li.handle)
+        delete(prefix + be64(lease.deadline) + id, store.li.handle)
         round.forget(key)
         queue.in_flight -= 1
         queue.bytes -= lease.size
@@ -140,7 +150,7 @@ class Ack(_Settle):
             round.leave_group(queue, lease.group, id)
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)
-        result = self.results.get(id)
+        result = self.results.get(id) if self.results else None
         if result is not None:
             dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
         elif queue.result_waiters:
@@ -204,14 +214,20 @@ def give_back(
     lease.token = lease.deadline = 0
     if lease.attempts >= dead_letter.attempts_allowed(queue, lease):
         dead_letter.bury(round, queue, id, lease, dead_reason)
-    elif lease.expires_at and lease.expires_at <= round.now:
+    else:
+        lease.visible_at = round.now + delay_ms
+        put_back(round, queue, id, lease)
+
+
+def put_back(round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
+    """Put a message out of flight back in line, unless its TTL has passed meanwhile."""
+    if lease.expires_at and lease.expires_at <= round.now:
         value = round.store.get(round.store.m, queue.prefix + id)
         if value is not None:
             discard.discard(round, queue, id, unpack_message(value), lease)
-    else:
-        lease.visible_at = round.now + delay_ms
-        round.put_lease(queue, id, lease)
-        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+            return
+    round.put_lease(queue, id, lease)
+    round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
 
 
 class Release(_Settle):
@@ -229,8 +245,7 @@ class Release(_Settle):
         lease.past = pack_past(past)
         lease.token = lease.deadline = 0
         lease.attempts -= 1
-        round.put_lease(queue, id, lease)
-        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+        put_back(round, queue, id, lease)
         return OK
 
 

@@ -90,10 +90,11 @@ class Sweep(Operation):
         queue.sweeping = False
         if queue.prefix in round.cleared:
             return
-        if queue.next_lease <= round.now:
-            self._expire_leases(round)
+        # Collect first: what expiring leases writes then only lowers the times that collecting read from the store.
         if queue.next_expiry <= round.now:
             self._collect(round)
+        if queue.next_lease <= round.now:
+            self._expire_leases(round)
         round.touch(queue)
 
     def _expire_leases(self, round: Round) -> None:

@@ -1,0 +1,30 @@
+"""Run the benchmarks: ``python -m bench [--only NAME] [--quick]``. Nothing else should run on the machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+
+from bench import cycles, fairness, scale
+
+SECTIONS = {"cycles": cycles.run, "fairness": fairness.run, "scale": scale.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="bench", description="What tenantq costs. Read the ratios, not the absolutes."
+    )
+    parser.add_argument("--only", choices=sorted(SECTIONS), help="run one section")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, to see that it runs")
+    options = parser.parse_args()
+    for name, section in SECTIONS.items():
+        if options.only in (None, name):
+            print(f"\n== {name} ==")
+            with tempfile.TemporaryDirectory(prefix="tenantq-bench-") as directory:
+                asyncio.run(section(Path(directory), quick=options.quick))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Adds and full cycles in process, fsync on, 100-byte bodies, beside the bare cost of the same rows and syncs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from bench.bare import bare_us
+from bench.table import Table, percentile
+from tenantq.engine.shard import Shard
+from tenantq.message import NewMessage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_T, _Q = "default", "bench"
+_BODY = NewMessage(body=b"x" * 100)
+
+
+async def _add(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+    messages = [_BODY] * batch
+    for _ in range(times):
+        started = time.perf_counter()
+        await shard.add(_T, _Q, messages)
+        waits.append(time.perf_counter() - started)
+
+
+async def _cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+    messages = [_BODY] * batch
+    for _ in range(times):
+        started = time.perf_counter()
+        await shard.add(_T, _Q, messages)
+        left = batch
+        while left:
+            got = await shard.poll(_T, _Q, max=left, wait_ms=1_000)
+            await shard.ack(_T, _Q, [one.receipt for one in got])
+            left -= len(got)
+        waits.append(time.perf_counter() - started)
+
+
+async def run(directory: Path, *, quick: bool) -> None:
+    table = Table("operation", "callers", "batch", "messages/s", "us/message", "bare us", "ratio", "p50 ms", "p99 ms")
+    scale = 10 if quick else 1
+    for name, work in (("add", _add), ("full cycle", _cycle)):
+        for callers in (1, 64):
+            for batch in (1, 10, 100):
+                messages = (
+                    {1: 8_000, 10: 40_000, 100: 100_000}[batch] // scale // (4 if callers == 1 and batch == 1 else 1)
+                )
+                times = max(1, messages // callers // batch)
+                path = directory / f"{name}-{callers}-{batch}"
+                waits: list[float] = []
+                async with Shard(path / "engine") as shard:
+                    await work(shard, batch, max(1, times // 10), [])
+                    started = time.perf_counter()
+                    await asyncio.gather(*(work(shard, batch, times, waits) for _ in range(callers)))
+                    spent = time.perf_counter() - started
+                done = times * callers * batch
+                per_round = min(callers * batch, 1_000)
+                bare = bare_us(
+                    path / "bare", per_round=per_round, rounds=max(20, done // per_round), cycle=work is _cycle
+                )
+                cost = spent / done * 1e6
+                table.row(
+                    name, callers, batch, f"{done / spent:,.0f}", f"{cost:.1f}", f"{bare:.1f}", f"{cost / bare:.2f}",
+                    f"{percentile(waits, 50) * 1e3:.2f}", f"{percentile(waits, 99) * 1e3:.2f}",
+                )  # fmt: skip
+    table.show()

@@ -1,0 +1,116 @@
+"""``tenantq doctor``: what the doctor found, for people and for scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from tenantq.cli.options import data_dir as data_dir_option
+from tenantq.doctor import examine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.doctor import Finding, Report
+
+
+@click.command()
+@data_dir_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.pass_context
+def doctor(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
+    """Recount a store while no server runs, and name everything that does not add up.
+
+    Nothing is changed. Every message must be in exactly one state, every index row must belong to a message, every
+    counter must equal a recount, and the journal's hash chain must be whole.
+
+    \b
+    Exit codes:
+      0  everything adds up
+      1  there are findings
+      2  the store cannot be examined (in use, no store there), or wrong usage
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    report = examine(data_dir) if as_json else _examine_visibly(data_dir)
+    if as_json:
+        _print_json(report, data_dir)
+    else:
+        _print(report, data_dir)
+    context.exit(0 if report.clean else 1)
+
+
+def _examine_visibly(data_dir: Path) -> Report:
+    """Examine with a progress bar on stderr where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return examine(data_dir)
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("opening", total=None, rows=0)
+        return examine(data_dir, lambda where, rows: progress.update(task, description=where, rows=rows))
+
+
+def _print_json(report: Report, data_dir: Path) -> None:
+    shown = {
+        "data_dir": str(data_dir),
+        "clean": report.clean,
+        "findings_total": report.findings_total,
+        "findings": report.findings,
+        "figures": report.figures,
+    }
+    click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+
+
+def _print(report: Report, data_dir: Path) -> None:
+    console = Console()
+    figures = msgspec.structs.asdict(report.figures)
+    if console.is_terminal:
+        _print_tables(console, report, figures)
+    else:
+        for name, figure in figures.items():
+            click.echo(f"{name} {figure}")
+        for finding in report.findings:
+            click.echo(f"finding {finding.kind} {_place(finding)}: {finding.text}")
+    hidden = report.findings_total - len(report.findings)
+    if hidden:
+        click.echo(f"{hidden} more findings are not listed")
+    verdict = "clean" if report.clean else f"{report.findings_total} findings"
+    console.print(
+        Text(f"{data_dir}: {verdict}", style="bold green" if report.clean else "bold red"),
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _print_tables(console: Console, report: Report, figures: dict[str, int]) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    for name, figure in figures.items():
+        table.add_row(name.replace("_", " "), f"{figure:,}")
+    console.print(table)
+    if not report.findings:
+        return
+    table = Table(pad_edge=False)
+    table.add_column("kind", style="red", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    table.add_column("finding", overflow="fold")
+    for finding in report.findings:
+        table.add_row(finding.kind, Text(_place(finding)), Text(finding.text))
+    console.print(table)
+
+
+def _place(finding: Finding) -> str:
+    queue = f"{finding.tenant}/{finding.queue}" if finding.queue else finding.tenant
+    return " ".join(part for part in (queue, finding.id) if part) or "store"

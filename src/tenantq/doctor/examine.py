@@ -1,0 +1,77 @@
+"""One examination of a data directory, from the catalog over every queue to the journal."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.doctor.journal_exam import examine_journal, last_time_ms
+from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
+from tenantq.doctor.queue_exam import QueueExam
+from tenantq.doctor.report import Notes, Report
+from tenantq.errors import StoreDamaged, StoreFailed
+from tenantq.store.rocks import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def examine(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> Report:
+    """Recount the store in ``data_dir`` and return what does not add up. Nothing is changed.
+
+    ``progress`` is told where the examination is and how many rows it has looked at so far.
+    Raises StoreLocked while another process has the directory, StoreFormat where there is no tenantq store.
+    """
+    notes = Notes(progress)
+    try:
+        store = Store(data_dir, read_only=True)
+    except StoreDamaged as error:
+        notes.found("damaged", error.message)
+        return notes.report()
+    try:
+        _examine(store, notes)
+    finally:
+        store.close()
+    return notes.report()
+
+
+def _examine(store: Store, notes: Notes) -> None:
+    queues: dict[bytes, KnownQueue] = {}
+    with _Damage(notes, "the catalog cannot be read"):
+        queues = load_queues(store, notes)
+        find_orphans(store, queues, notes)
+    now = 0
+    with _Damage(notes, "the newest journal record cannot be read"):
+        now = last_time_ms(store)
+    for queue in queues.values():
+        with _Damage(notes, "the queue's rows cannot be read to their end", queue):
+            QueueExam(store, queue, notes, now).run()
+    with _Damage(notes, "the journal cannot be read to its end"):
+        examine_journal(store, notes)
+
+
+class _Damage:
+    """Turns what damaged bytes raise into a finding, so that the examination goes on elsewhere."""
+
+    def __init__(self, notes: Notes, what: str, queue: KnownQueue | None = None) -> None:
+        self._notes = notes
+        self._what = what
+        self._queue = queue
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, StoreFailed | msgspec.MsgspecError | struct.error | UnicodeDecodeError):
+            return False
+        queue = self._queue
+        self._notes.found(
+            "damaged",
+            f"{self._what}: {error}",
+            tenant=queue.tenant if queue is not None else "",
+            queue=queue.name if queue is not None else "",
+        )
+        return True

@@ -1,0 +1,64 @@
+"""The journal: no gap from the anchor to the end, every record linked to the one before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.doctor.pages import pages_of_items
+from tenantq.engine.shard import JOURNAL_ANCHOR
+from tenantq.errors import StoreDamaged
+from tenantq.journal.record import GENESIS, unseal
+from tenantq.store.heart import read_beat
+from tenantq.store.keys import be64, from_be64
+
+if TYPE_CHECKING:
+    from tenantq.doctor.report import Notes
+    from tenantq.store.rocks import Store
+
+_END = b"\xff" * 9
+_HASH_BYTES = 32
+
+
+def last_time_ms(store: Store) -> int:
+    """Return the latest shard time that the store knows of, from the heart or the newest journal record."""
+    beat = read_beat(store.path / "heart")
+    newest = store.last_item(store.jn, b"", _END)
+    journaled = unseal(newest[1])[1].engine_ms if newest is not None else 0
+    return max(journaled, beat.engine_ms if beat is not None else 0)
+
+
+def examine_journal(store: Store, notes: Notes) -> None:
+    """Walk the chain from the anchor, or from the beginning where nothing was trimmed yet."""
+    anchor = store.get(store.meta, JOURNAL_ANCHOR)
+    seq, link = (from_be64(anchor), anchor[8 : 8 + _HASH_BYTES]) if anchor else (0, GENESIS)
+    early = store.scan(store.jn, b"", be64(seq + 1), 1)
+    if early:
+        notes.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} is still there.")
+    for page in pages_of_items(store, store.jn, be64(seq + 1), _END):
+        for key, value in page:
+            notes.figures.journal_records += 1
+            notes.figures.journal_bytes += len(value)
+            at = from_be64(key)
+            whole = at == seq + 1
+            if not whole:
+                notes.found("journal", f"Records {seq + 1} to {at - 1} are missing.")
+            link, seq = _check(notes, at, value, link if whole else None), at
+        notes.passed("journal", len(page))
+    beat = read_beat(store.path / "heart")
+    if beat is not None and seq < beat.seq:
+        notes.found("journal", f"The journal ends at record {seq}, but record {beat.seq} was synced.")
+
+
+def _check(notes: Notes, seq: int, value: bytes, previous: bytes | None) -> bytes:
+    """Check one record and return its hash, with which the walk goes on whatever was wrong."""
+    try:
+        _, record = unseal(value, previous)
+        if record.seq != seq:
+            notes.found("journal", f"Record {seq} says of itself that it is record {record.seq}.")
+    except StoreDamaged as error:
+        notes.found("journal", f"Record {seq}: {error.message}.")
+    return value[:_HASH_BYTES]
+
+
+def _shown(key: bytes) -> str:
+    return str(from_be64(key)) if len(key) == 8 else key.hex()

@@ -1,0 +1,101 @@
+"""The tenants and queues that the catalog knows, and the rows that belong to none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
+from tenantq.names import FIFO_SUFFIX
+from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
+
+if TYPE_CHECKING:
+    from tenantq.doctor.report import Notes
+    from tenantq.store.rocks import Store
+
+_END = b"\xff" * 65
+_decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
+_decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
+
+
+class KnownQueue(msgspec.Struct, frozen=True):
+    """A queue of the catalog."""
+
+    prefix: bytes
+    tenant: str
+    name: str
+
+    def group_digest(self, group: str | None) -> bytes:
+        """Return the bytes of a message's group, as the engine does."""
+        if group is None:
+            return digest(b"") if self.name.endswith(FIFO_SUFFIX) else b""
+        return digest(group.encode())
+
+
+def load_queues(store: Store, notes: Notes) -> dict[bytes, KnownQueue]:
+    """Return every queue by its prefix, and write down what is wrong with the catalog itself."""
+    tenants = _load_tenants(store, notes)
+    queues: dict[bytes, KnownQueue] = {}
+    names: set[tuple[int, str]] = set()
+    for page in pages_of_items(store, store.meta, QUEUE_ROW, after(QUEUE_ROW)):
+        for key, value in page:
+            prefix, row = key[len(QUEUE_ROW) :], _decode_queue(value)
+            tenant_id, queue_id = split_prefix(prefix)
+            tenant = tenants.get(tenant_id)
+            if tenant is None:
+                notes.found("catalog", "The queue belongs to no tenant.", tenant=f"#{tenant_id}", queue=row.name)
+            elif queue_id >= tenant.next_queue_id:
+                notes.found("catalog", "The queue's id may be given out again.", tenant=tenant.name, queue=row.name)
+            if (tenant_id, row.name) in names:
+                notes.found(
+                    "catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name
+                )
+            names.add((tenant_id, row.name))
+            queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name)
+    notes.figures.tenants, notes.figures.queues = len(tenants), len(queues)
+    return queues
+
+
+def _load_tenants(store: Store, notes: Notes) -> dict[int, TenantRow]:
+    tenants: dict[int, TenantRow] = {}
+    names: set[str] = set()
+    raw = store.get(store.meta, NEXT_TENANT_ID)
+    next_id = int.from_bytes(raw) if raw else 1
+    for page in pages_of_items(store, store.meta, TENANT_ROW, after(TENANT_ROW)):
+        for key, value in page:
+            id, row = int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value)
+            if row.name in names:
+                notes.found("catalog", "Two tenants have the same name.", tenant=row.name)
+            if id >= next_id:
+                notes.found("catalog", "The tenant's id may be given out again.", tenant=row.name)
+            names.add(row.name)
+            tenants[id] = row
+    return tenants
+
+
+def _name(tenants: dict[int, TenantRow], id: int) -> str:
+    tenant = tenants.get(id)
+    return tenant.name if tenant is not None else f"#{id}"
+
+
+def find_orphans(store: Store, queues: dict[bytes, KnownQueue], notes: Notes) -> None:
+    """Write down every prefix that holds rows and is no queue's. Known prefixes are jumped over, not read."""
+    for name in QUEUE_FAMILIES:
+        family, lower = store.family(name), b""
+        while first := store.scan(family, lower, _END, 1):
+            prefix = first[0][:PREFIX_BYTES]
+            lower = after(prefix)
+            if prefix in queues:
+                continue
+            count = 1
+            if len(prefix) == PREFIX_BYTES:
+                count = sum(len(page) for page in pages_of_keys(store, family, prefix, lower))
+            tenant_id, queue_id = split_prefix(prefix.ljust(PREFIX_BYTES, b"\0"))
+            notes.found(
+                "orphan",
+                f"{count} rows in family {name} belong to no queue of the catalog.",
+                tenant=f"#{tenant_id}",
+                queue=f"#{queue_id}",
+            )

@@ -1,0 +1,32 @@
+"""Scans in pages, so that neither a long range nor large values are ever in memory at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.store.rocks import Family, Store
+
+KEYS_PER_PAGE: Final = 1_000
+VALUES_PER_PAGE: Final = 64
+"""A value can be a body or result of a mebibyte."""
+
+
+def pages_of_keys(
+    store: Store, family: Family, lower: bytes, upper: bytes, size: int = KEYS_PER_PAGE
+) -> Iterator[list[bytes]]:
+    """Iterate over the keys in [lower, upper)."""
+    while page := store.scan(family, lower, upper, size):
+        yield page
+        lower = page[-1] + b"\0"
+
+
+def pages_of_items(
+    store: Store, family: Family, lower: bytes, upper: bytes, size: int = VALUES_PER_PAGE
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Iterate over the keys in [lower, upper) with their values."""
+    while page := store.scan_items(family, lower, upper, size):
+        yield page
+        lower = page[-1][0] + b"\0"

@@ -1,0 +1,285 @@
+"""One queue, recounted: every message in exactly one state, every index row accounted for, the counters equal.
+
+The walk over the messages asks for the rows that each one's state calls for and counts those it finds. Where an index
+then holds more rows than were accounted for, a second walk over that index names the strays. So memory stays small at
+any depth, and a queue in order is read once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tenantq.doctor import strays
+from tenantq.doctor.counters_exam import Recount, compare
+from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.store.keys import (
+    EXPIRES_KEY,
+    EXPIRES_RESULT,
+    EXPIRES_TTL,
+    ID_BYTES,
+    PREFIX_BYTES,
+    SUFFIX_BYTES,
+    after,
+    deadline_key,
+    expiry_key,
+    from_be64,
+    split_expiry_key,
+    split_waiting_key,
+    waiting_key,
+)
+from tenantq.store.rows import (
+    LeaseRow,
+    MessageRow,
+    unpack_counters,
+    unpack_key,
+    unpack_lease,
+    unpack_message,
+    unpack_result,
+)
+
+if TYPE_CHECKING:
+    from tenantq.doctor.known_queues import KnownQueue
+    from tenantq.doctor.report import Kind, Notes
+    from tenantq.store.rocks import Family, Store
+
+_DELIVERED_BEFORE = b"\x01"
+
+
+class Seen(msgspec.Struct):
+    """A stored message and what follows from its rows."""
+
+    id: bytes
+    message: MessageRow
+    lease: LeaseRow | None
+    group: bytes
+    state: Literal["waiting", "blocked", "in_flight"] = "waiting"
+
+    @property
+    def visible_at(self) -> int:
+        """Its place in the delivery order."""
+        return self.lease.visible_at if self.lease is not None else self.message.visible_at
+
+
+class QueueExam:
+    """The examination of one queue."""
+
+    def __init__(self, store: Store, queue: KnownQueue, notes: Notes, now: int) -> None:
+        self.store = store
+        self.queue = queue
+        self.notes = notes
+        self.now = now
+        value = store.get(store.qc, queue.prefix)
+        self.counters = unpack_counters(value) if value is not None else None
+        self.recount = Recount(self.counters)
+        self.accounted = {"vi": 0, "le": 0, "li": 0, "gr": 0, "m": 0, "k": 0}  # the last two: expiry rows by kind
+
+    def run(self) -> None:
+        """Examine everything under the queue's prefix."""
+        store, prefix = self.store, self.queue.prefix
+        for page in pages_of_items(store, store.m, prefix, after(prefix)):
+            self._messages([(key[PREFIX_BYTES:], value) for key, value in page])
+            self.notes.passed(self._where, len(page))
+        self._keys()
+        self._results()
+        self._waiting_rows()
+        self._other_rows()
+        compare(self.recount, self.counters, self)
+
+    def found(self, kind: Kind, text: str, id: bytes = b"") -> None:
+        """Write down a finding about this queue."""
+        self.notes.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.queue.tenant}/{self.queue.name}"
+
+    def read_lease(self, id: bytes, value: bytes | None) -> LeaseRow | None:
+        """Return a lease row, or None where there is none that can be read."""
+        if value is None:
+            return None
+        try:
+            lease = unpack_lease(value)
+            lease.unpack_past()
+        except Exception as error:  # noqa: BLE001  # whatever damaged bytes raise
+            self.found("damaged", f"The lease row cannot be read: {error}.", id)
+            return None
+        return lease
+
+    # ---- messages ----
+
+    def _messages(self, page: list[tuple[bytes, bytes]]) -> None:
+        seen: list[Seen] = []
+        leases = self._look_up(self.store.le, [id for id, _ in page])
+        for (id, value), raw in zip(page, leases, strict=True):
+            self.accounted["le"] += raw is not None
+            lease = self.read_lease(id, raw)
+            try:
+                message = unpack_message(value)
+            except Exception as error:  # noqa: BLE001  # whatever damaged bytes raise
+                self.found("damaged", f"The message cannot be read: {error}.", id)
+                continue
+            seen.append(Seen(id, message, lease, self.queue.group_digest(message.group)))
+        self._groups([one for one in seen if one.group])
+        for one in seen:
+            if one.lease is not None:
+                if one.lease.token:
+                    self._now_in_flight(one)
+                self._compare_lease(one, one.lease)
+        self._places(seen)
+        self._deadlines([one for one in seen if one.state == "in_flight"])
+        self._lifetimes([one for one in seen if one.message.expires_at])
+        recount, figures = self.recount, self.notes.figures
+        size = sum(one.message.size for one in seen)
+        recount.bytes += size
+        figures.bytes += size
+        figures.messages += len(seen)
+        for one in seen:
+            recount.blocked += one.state == "blocked"
+            recount.in_flight += one.state == "in_flight"
+
+    def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:
+        prefix = self.queue.prefix
+        return self.store.get_many(family, [prefix + suffix for suffix in suffixes]) if suffixes else []
+
+    def _groups(self, grouped: list[Seen]) -> None:
+        heads = self._look_up(self.store.gr, [one.group for one in grouped])
+        members = self._look_up(self.store.gr, [one.group + one.id for one in grouped])
+        for one, head, member in zip(grouped, heads, members, strict=True):
+            if head != one.id:
+                one.state = "blocked"
+            if member is None:
+                self.found("group", "The message has a group and is no member of it.", one.id)
+            else:
+                self.accounted["gr"] += 1
+
+    def _now_in_flight(self, one: Seen) -> None:
+        if one.state == "blocked":
+            self.found("group", "The message is leased, and is not the head of its group.", one.id)
+        one.state = "in_flight"
+
+    def _compare_lease(self, one: Seen, lease: LeaseRow) -> None:
+        message = one.message
+        stored = (lease.size, lease.priority, lease.expires_at, lease.group)
+        if stored != (message.size, message.priority, message.expires_at, one.group):
+            self.found("lease", "The lease row has another size, priority, lifetime or group than the message.", one.id)
+
+    def _places(self, seen: list[Seen]) -> None:
+        prefix = self.queue.prefix
+        keys = [waiting_key(prefix, one.message.priority, one.visible_at, one.id)[PREFIX_BYTES:] for one in seen]
+        for one, value in zip(seen, self._look_up(self.store.vi, keys), strict=True):
+            self.accounted["vi"] += value is not None
+            if one.state != "waiting":
+                if value is not None:
+                    self.found("index", f"The message is {one.state}, and stands in the delivery order.", one.id)
+            elif value is None:
+                self.found("index", "The message waits, and does not stand in the delivery order.", one.id)
+            elif (value == _DELIVERED_BEFORE) != (one.lease is not None):
+                self.found("index", "The row in the delivery order is wrong about earlier deliveries.", one.id)
+
+    def _deadlines(self, leased: list[Seen]) -> None:
+        prefix = self.queue.prefix
+        keys = [deadline_key(prefix, one.lease.deadline, one.id)[PREFIX_BYTES:] for one in leased if one.lease]
+        for one, value in zip(leased, self._look_up(self.store.li, keys), strict=True):
+            if value is None:
+                self.found("lease", "The message is leased, and its lease never ends: no deadline row.", one.id)
+            else:
+                self.accounted["li"] += 1
+
+    def _lifetimes(self, mortal: list[Seen]) -> None:
+        prefix = self.queue.prefix
+        keys = [expiry_key(prefix, one.message.expires_at, EXPIRES_TTL, one.id)[PREFIX_BYTES:] for one in mortal]
+        for one, value in zip(mortal, self._look_up(self.store.ex, keys), strict=True):
+            if value is not None:
+                self.accounted["m"] += 1
+            elif one.lease is None or one.message.expires_at > self.now:
+                # The sweeper takes the row of a message in flight away: its lease's end looks at the TTL, and so does
+                # the next poll after a release.
+                self.found("expiry", "The message has a TTL, and no row that ends it.", one.id)
+
+    # ---- keys and results ----
+
+    def _keys(self) -> None:
+        store, prefix = self.store, self.queue.prefix
+        for page in pages_of_items(store, store.ik, prefix, after(prefix), 1_000):
+            wanted = [
+                expiry_key(prefix, unpack_key(value).expires_at, EXPIRES_KEY, key[PREFIX_BYTES:])[PREFIX_BYTES:]
+                for key, value in page
+            ]
+            for (_, value), row in zip(page, self._look_up(store.ex, wanted), strict=True):
+                if row is None:
+                    self.found("expiry", "An idempotency key of the message is never forgotten.", unpack_key(value).id)
+                else:
+                    self.accounted["k"] += 1
+            self.notes.figures.keys += len(page)
+            self.notes.passed(self._where, len(page))
+
+    def _results(self) -> None:
+        store, prefix = self.store, self.queue.prefix
+        for page in pages_of_items(store, store.re, prefix, after(prefix)):
+            wanted = [
+                expiry_key(prefix, unpack_result(value).expires_at, EXPIRES_RESULT, key[PREFIX_BYTES:])[PREFIX_BYTES:]
+                for key, value in page
+            ]
+            for (key, _), row in zip(page, self._look_up(store.ex, wanted), strict=True):
+                if row is None:
+                    self.found("expiry", "The result is never collected: no expiry row.", key[PREFIX_BYTES:])
+            self.notes.figures.results += len(page)
+            self.notes.passed(self._where, len(page))
+
+    # ---- indexes ----
+
+    def _waiting_rows(self) -> None:
+        store, prefix, figures = self.store, self.queue.prefix, self.notes.figures
+        rows = 0
+        for page in pages_of_keys(store, store.vi, prefix, after(prefix)):
+            for key in page:
+                if len(key) != PREFIX_BYTES + 1 + SUFFIX_BYTES or key[PREFIX_BYTES] > 9:
+                    self.found("orphan", f"A row of the delivery order has a malformed key {key.hex()}.")
+                    continue
+                _, priority, visible_at, _ = split_waiting_key(key)
+                self.recount.waiting(priority, key[-SUFFIX_BYTES:])
+                figures.ready += visible_at <= self.now
+                figures.delayed += visible_at > self.now
+            rows += len(page)
+            self.notes.passed(self._where, len(page))
+        if rows != self.accounted["vi"]:
+            strays.in_delivery_order(self)
+        figures.blocked += self.recount.blocked
+        figures.in_flight += self.recount.in_flight
+
+    def _other_rows(self) -> None:
+        store, prefix = self.store, self.queue.prefix
+        recount = self.recount
+        for family, look in ((store.le, strays.in_leases), (store.li, strays.in_deadlines)):
+            rows = 0
+            for page in pages_of_keys(store, family, prefix, after(prefix)):
+                if family is store.li and not rows:
+                    recount.first_deadline = from_be64(page[0][PREFIX_BYTES:].ljust(8, b"\0"))
+                rows += len(page)
+            recount.rows += rows
+            if rows != self.accounted[family.name]:
+                look(self)
+        if strays.examine_groups(self) != self.accounted["gr"]:
+            strays.in_groups(self)
+        self._expiry_rows()
+
+    def _expiry_rows(self) -> None:
+        store, prefix = self.store, self.queue.prefix
+        counts = {EXPIRES_TTL: 0, EXPIRES_KEY: 0, EXPIRES_RESULT: 0}
+        for page in pages_of_keys(store, store.ex, prefix, after(prefix)):
+            for key in page:
+                _, expires_at, kind, ref = split_expiry_key(key.ljust(PREFIX_BYTES + 9, b"\0"))
+                if kind not in counts or len(ref) != ID_BYTES:
+                    self.found("orphan", f"An expiry row has a malformed key {key.hex()}.")
+                    continue
+                counts[kind] += 1
+                self.recount.first_expiry = min(self.recount.first_expiry, expires_at)
+            self.recount.rows += len(page)
+            self.notes.passed(self._where, len(page))
+        # Rows of results are not counted: a redrive deletes the result and leaves its row to the sweeper.
+        if counts[EXPIRES_TTL] != self.accounted["m"]:
+            strays.in_lifetimes(self)
+        if counts[EXPIRES_KEY] != self.accounted["k"]:
+            strays.in_keys(self)

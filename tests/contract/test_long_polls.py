@@ -1,0 +1,240 @@
+"""Long polls: woken by work, never cut short, and dealt fairly."""
+
+import asyncio
+import time
+
+import pytest
+
+from tenantq.clock import ManualClock, SystemClock
+from tenantq.config import ShardSettings
+from tenantq.engine.shard import Shard
+from tenantq.errors import Draining, Invalid, NotFound, Unavailable
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time, settled
+
+
+async def test_12_a_delayed_message_is_never_early_and_reaches_a_waiting_poller_without_other_traffic(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """The queue's own timer brings it, on the millisecond."""
+    await shard.add(T, Q, [message(delay_ms=5_000)])
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
+    await pass_time(shard, clock, 4_999)
+    assert not waiting.done()
+    assert await shard.poll(T, Q) == []
+    await pass_time(shard, clock, 1)
+    assert len(await waiting) == 1
+
+
+async def test_12_delays_are_kept_across_a_restart(open_shard: OpenShard, clock: ManualClock) -> None:
+    """The timer is set again when the store opens."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message(delay_ms=5_000)])
+    await shard.close()
+    clock.advance(4_000)
+    shard = await open_shard()
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
+    await pass_time(shard, clock, 999)
+    assert not waiting.done()
+    await pass_time(shard, clock, 1)
+    assert len(await waiting) == 1
+
+
+async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """Over all priorities."""
+    await shard.add(T, Q, [message("late", delay_ms=9_000, priority=9), message("mid", delay_ms=5_000)])
+    await shard.add(T, Q, [message("soon", delay_ms=1_000, priority=3)])
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
+    await pass_time(shard, clock, 1_000)
+    assert [one.body for one in await waiting] == [b"soon"]
+    await pass_time(shard, clock, 4_000)
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"mid"]
+    await pass_time(shard, clock, 4_000)
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"late"]
+
+
+async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """It waits its full time."""
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    await shard.add(T, Q, [message(delay_ms=60_000)])
+    await pass_time(shard, clock, 9_999)
+    assert not waiting.done()
+    await pass_time(shard, clock, 1)
+    assert await waiting == []
+
+
+async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """Not before, and exactly then."""
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await pass_time(shard, clock, 9_999)
+    assert not waiting.done()
+    await pass_time(shard, clock, 1)
+    assert await waiting == []
+
+
+async def test_14_on_the_real_clock_too(open_shard: OpenShard) -> None:
+    """Between t and t plus a generous tolerance."""
+    shard = await open_shard(clock=SystemClock())
+    await shard.put_queue(T, Q)
+    start = time.monotonic()
+    assert await shard.poll(T, Q, wait_ms=200) == []
+    assert 0.19 <= time.monotonic() - start < 2
+
+
+async def test_15_a_waiting_poller_wakes_on_add_long_before_its_time(open_shard: OpenShard) -> None:
+    """Real clock; the bound is loose, the wait is ten seconds."""
+    shard = await open_shard(clock=SystemClock())
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    start = time.monotonic()
+    await shard.add(T, Q, [message()])
+    assert len(await waiting) == 1
+    assert time.monotonic() - start < 1
+
+
+async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_together(open_shard: OpenShard) -> None:
+    """No one-at-a-time drip: all of them are served in the round after the add."""
+    shard = await open_shard(clock=SystemClock())
+    await shard.put_queue(T, Q)
+    pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(20)]
+    await settled(shard)
+    rounds, start = shard.rounds, time.monotonic()
+    await shard.add(T, Q, [message() for _ in range(20)])
+    got = await asyncio.gather(*pollers)
+    assert [len(one) for one in got] == [1] * 20
+    assert time.monotonic() - start < 1
+    assert shard.rounds - rounds <= 3
+
+
+async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> None:
+    """The clock stands still here, so it cannot have waited."""
+    await shard.put_queue(T, Q)
+    assert await shard.poll(T, Q) == []
+    await shard.add(T, Q, [message(delay_ms=1)])
+    assert await shard.poll(T, Q, wait_ms=0) == []
+
+
+async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(shard: Shard) -> None:
+    """Dealt in turns; nobody exceeds its request."""
+    await shard.put_queue(T, Q)
+    polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (5, 3, 1)]
+    await settled(shard)
+    await shard.add(T, Q, [message() for _ in range(6)])
+    assert [len(await poll) for poll in polls] == [3, 2, 1]
+
+
+async def test_18_what_one_poll_cannot_take_goes_to_the_others(shard: Shard) -> None:
+    """Turns are dealt only among those who still want one."""
+    await shard.put_queue(T, Q)
+    polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (1, 9)]
+    await settled(shard)
+    await shard.add(T, Q, [message() for _ in range(8)])
+    assert [len(await poll) for poll in polls] == [1, 7]
+
+
+@pytest.mark.parametrize("yields", range(6))
+async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_beyond_one_lease(
+    shard: Shard, clock: ManualClock, yields: int
+) -> None:
+    """At whatever point of the round it went away."""
+    await shard.put_queue(T, Q)
+    gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=1_000))
+    stays = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=60_000))
+    await settled(shard)
+    adding = asyncio.create_task(shard.add(T, Q, [message("a"), message("b")]))
+    for _ in range(yields):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await adding
+    (kept,) = await stays
+    await pass_time(shard, clock, 1_000)
+    (other,) = await shard.poll(T, Q, max=5)
+    assert {kept.body, other.body} == {b"a", b"b"}
+
+
+async def test_20_a_message_added_after_the_disconnect_goes_straight_to_the_next_poller(shard: Shard) -> None:
+    """Nothing is leased to somebody who is known to be gone."""
+    await shard.put_queue(T, Q)
+    gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    gone.cancel()
+    await shard.add(T, Q, [message()])
+    assert [one.attempt for one in await shard.poll(T, Q)] == [1]
+
+
+@pytest.mark.parametrize("fleet", [False, True])
+async def test_polls_whose_time_is_over_do_not_count_as_waiting(
+    open_shard: OpenShard, clock: ManualClock, *, fleet: bool
+) -> None:
+    """The bound on waiting polls is on those that wait, not on those that waited once."""
+    shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
+    await shard.put_queue(T, Q)
+
+    def poll() -> asyncio.Task[object]:
+        call = shard.fleet_poll(Q, wait_ms=1_000) if fleet else shard.poll(T, Q, wait_ms=1_000)
+        return asyncio.create_task(call)  # type: ignore[arg-type]
+
+    first = [poll(), poll()]
+    await settled(shard)
+    with pytest.raises(Unavailable):
+        await poll()
+    await pass_time(shard, clock, 1_000)
+    assert [await one for one in first] == [[], []]
+    again = poll()
+    await pass_time(shard, clock, 1_000)
+    assert await again == []
+
+
+async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: OpenShard) -> None:
+    """A client that reconnects often cannot lock itself out."""
+    shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
+    await shard.put_queue(T, Q)
+    for _ in range(5):
+        task = asyncio.create_task(shard.poll(T, Q, wait_ms=1_000))
+        await settled(shard)
+        task.cancel()
+    assert await shard.poll(T, Q) == []
+
+
+async def test_a_poll_of_an_unknown_queue_or_tenant_is_not_found_at_once(shard: Shard) -> None:
+    """However long it was willing to wait."""
+    with pytest.raises(NotFound, match="queue"):
+        await shard.poll(T, "nowhere", wait_ms=10_000)
+    with pytest.raises(NotFound, match="tenant"):
+        await shard.poll("nobody", Q, wait_ms=10_000)
+
+
+async def test_waiting_longer_than_the_limit_is_an_argument_error(shard: Shard) -> None:
+    """A limit on everything."""
+    for wrong in (-1, 300_001, True, 1.5):
+        with pytest.raises(Invalid, match="wait_ms"):
+            await shard.poll(T, Q, wait_ms=wrong)  # type: ignore[arg-type]
+
+
+async def test_waiting_polls_of_a_deleted_queue_are_sent_away(shard: Shard) -> None:
+    """With the reason, not with an empty reply."""
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    await shard.delete_queue(T, Q)
+    with pytest.raises(Draining):
+        await waiting
+
+
+async def test_waiting_polls_return_empty_when_the_shard_closes(shard: Shard) -> None:
+    """A close does not wait for their time, and leases nothing to them."""
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=300_000))
+    await settled(shard)
+    await shard.close()
+    assert await waiting == []

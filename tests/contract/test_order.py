@@ -1,0 +1,111 @@
+"""Order: priority first, then first in first out by (visible_at, id)."""
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time
+
+
+async def bodies(shard: Shard, max: int = 1_000) -> list[str]:
+    """Poll and return the bodies in order of delivery."""
+    return [one.body.decode() for one in await shard.poll(T, Q, max=max)]
+
+
+async def test_21_fifo_within_one_queue_and_priority_for_a_single_consumer(shard: Shard) -> None:
+    """Within a batch and across batches, polled one by one or many at once."""
+    for start in range(0, 60, 20):
+        await shard.add(T, Q, [message(f"{n:02}") for n in range(start, start + 20)])
+    order = [body for size in (1, 1, 5, 13, 40) for body in await bodies(shard, size)]
+    assert order == [f"{n:02}" for n in range(60)]
+
+
+async def test_21_fifo_also_across_restart(open_shard: OpenShard, clock: ManualClock) -> None:
+    """What is added after the restart, in the very same millisecond, comes after what was there."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message(f"{n:02}") for n in range(10)])
+    first = await bodies(shard, 3)
+    await shard.close()
+    shard = await open_shard()
+    await shard.add(T, Q, [message(f"{n:02}") for n in range(10, 20)])
+    await shard.close()
+    clock.advance(5)
+    shard = await open_shard()
+    await shard.add(T, Q, [message(f"{n:02}") for n in range(20, 25)])
+    assert first + await bodies(shard) == [f"{n:02}" for n in range(25)]
+
+
+async def test_21_order_is_by_the_time_a_message_becomes_visible(shard: Shard, clock: ManualClock) -> None:
+    """A delayed message stands behind what was visible before it."""
+    await shard.add(T, Q, [message("delayed", delay_ms=50)])
+    await pass_time(shard, clock, 20)
+    await shard.add(T, Q, [message("between")])
+    await pass_time(shard, clock, 60)
+    await shard.add(T, Q, [message("last")])
+    assert await bodies(shard) == ["between", "delayed", "last"]
+
+
+async def test_21_a_message_that_falls_due_before_a_new_one_is_added_goes_first(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """Also when no timer has run between the two."""
+    await shard.add(T, Q, [message("delayed", delay_ms=50)])
+    clock._pass(60)
+    await shard.add(T, Q, [message("new")])
+    await pass_time(shard, clock, 0)
+    assert await bodies(shard) == ["delayed", "new"]
+
+
+async def test_22_higher_priority_first(shard: Shard) -> None:
+    """All ten levels, in whatever order they were added."""
+    for priority in (3, 9, 0, 7, 1, 8, 2, 6, 5, 4):
+        await shard.add(T, Q, [message(str(priority), priority=priority)])
+    assert await bodies(shard) == [str(n) for n in range(9, -1, -1)]
+
+
+async def test_22_a_higher_priority_added_later_overtakes(shard: Shard) -> None:
+    """The next poll sees it."""
+    await shard.add(T, Q, [message("low1"), message("low2")])
+    assert await bodies(shard, 1) == ["low1"]
+    await shard.add(T, Q, [message("high", priority=5)])
+    assert await bodies(shard, 1) == ["high"]
+    assert await bodies(shard, 1) == ["low2"]
+
+
+async def test_a_delayed_high_priority_does_not_hide_ready_lower_ones(shard: Shard, clock: ManualClock) -> None:
+    """Only visible messages compete."""
+    await shard.add(T, Q, [message("high", priority=9, delay_ms=1_000), message("low")])
+    assert await bodies(shard) == ["low"]
+    await pass_time(shard, clock, 1_000)
+    assert await bodies(shard) == ["high"]
+
+
+async def test_the_cursor_goes_back_for_a_message_that_returns_to_an_earlier_place(shard: Shard) -> None:
+    """After everything was consumed past it."""
+    await shard.add(T, Q, [message(str(n)) for n in range(5)])
+    first, *_ = await shard.poll(T, Q, max=4)
+    await shard.release(T, Q, [first.receipt])
+    assert await bodies(shard) == ["0", "4"]
+
+
+async def test_28_run_at_48_h_ahead_survives_and_is_delivered(open_shard: OpenShard, clock: ManualClock) -> None:
+    """Neither the queue's lifetime setting, nor a restart, nor retention of keys eats delayed work."""
+    two_days = 48 * 3_600_000
+    shard = await open_shard()
+    await shard.put_queue(T, Q, ttl_ms=60_000, dedup_ms=1_000, result_ttl_ms=1_000)
+    (added,) = await shard.add(T, Q, [message("later", delay_ms=two_days, key="k")])
+    await pass_time(shard, clock, two_days // 2)
+    await shard.close()
+    clock.advance(two_days // 4)
+    shard = await open_shard()
+    await pass_time(shard, clock, two_days // 4 - 1)
+    assert await bodies(shard) == []
+    assert (await shard.get(T, Q, added.id)).state == "delayed"
+    await pass_time(shard, clock, 1)
+    assert await bodies(shard) == ["later"]
+
+
+async def test_28_pending_work_without_a_lifetime_is_never_eaten(shard: Shard, clock: ManualClock) -> None:
+    """A year later it is still there."""
+    await shard.add(T, Q, [message("old")])
+    await pass_time(shard, clock, 366 * 86_400_000)
+    assert await bodies(shard) == ["old"]

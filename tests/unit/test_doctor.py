@@ -1,0 +1,456 @@
+"""The doctor finds a store in order where it is, and names every drift where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.doctor import Report, examine
+from tenantq.engine.catalog import QUEUE_ROW
+from tenantq.errors import StoreFormat, StoreLocked
+from tenantq.message import NewMessage, Result
+from tenantq.store.keys import (
+    EXPIRES_KEY,
+    EXPIRES_RESULT,
+    EXPIRES_TTL,
+    be64,
+    deadline_key,
+    expiry_key,
+    queue_prefix,
+    waiting_key,
+)
+from tenantq.store.rocks import Store
+from tenantq.store.rows import pack_counters, pack_lease, unpack_counters, unpack_lease, unpack_message
+from tests.shards import Q, T, message, pass_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tests.conftest import OpenShard
+
+FIFO = "orders.fifo"
+
+
+async def _fill(shard: Shard, clock: ManualClock) -> None:
+    """Bring a shard into every state a message can be in."""
+    await shard.put_tenant("acme", weight=3)
+    await shard.put_queue(T, Q, max_attempts=2, lease_ms=5_000)
+    await shard.add(T, Q, [message(f"m{i}", priority=i % 3, key=f"k{i}", ttl_ms=60_000 + i) for i in range(20)])
+    await shard.add(T, Q, [message("later", delay_ms=90_000), message("soon", delay_ms=50)])
+    await shard.add(T, FIFO, [message(f"f{i}", group=f"g{i % 2}") for i in range(6)])
+    await shard.add("acme", Q, [message("other tenant", attributes={"a": "b"})])
+    first = await shard.poll(T, Q, max=6)
+    await shard.ack(T, Q, [first[0].receipt], results=[Result("completed", b"42")])
+    await shard.nack(T, Q, [first[1].receipt], delay_ms=10)
+    await shard.release(T, Q, [first[2].receipt])
+    await shard.extend(T, Q, [first[3].receipt], lease_ms=70_000)
+    await shard.poll(T, FIFO, max=5)
+    await pass_time(shard, clock, 5_000)  # the other leases expire
+    await pass_time(shard, clock, 10)
+    for _ in range(3):
+        got = await shard.poll(T, Q, max=4, lease_ms=1_000)
+        await shard.nack(T, Q, [one.receipt for one in got], delay_ms=0, reason="no good")
+        await pass_time(shard, clock, 1_000)
+    await shard.add(T, Q, [message(f"n{i}", ttl_ms=100_000, key=f"n{i}") for i in range(5)])
+    await shard.poll(T, Q, max=2, lease_ms=500_000)
+
+
+@pytest.fixture
+async def stopped(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> Path:
+    """Return the directory of a filled shard that was closed."""
+    shard = await open_shard()
+    await _fill(shard, clock)
+    await shard.close()
+    return tmp_path / "data"
+
+
+Q_PREFIX = queue_prefix(1, 1)
+FIFO_PREFIX = queue_prefix(1, 2)
+
+
+def _drift(path: Path, change: Callable[[Store, WriteBatch], None]) -> Report:
+    """Change rows behind the engine's back, then examine."""
+    store = Store(path)
+    batch = WriteBatch(raw_mode=True)
+    change(store, batch)
+    store.write(batch)
+    store.sync()
+    store.close()
+    return examine(path)
+
+
+def _kinds(report: Report) -> set[str]:
+    return {finding.kind for finding in report.findings}
+
+
+def _first_leased(store: Store, prefix: bytes = Q_PREFIX) -> tuple[bytes, bytes]:
+    """Return (id, le value) of a message in flight."""
+    for key, value in store.scan_items(store.le, prefix, prefix + b"\xff" * 17, 1_000):
+        if unpack_lease(value).token:
+            return key[8:], value
+    raise AssertionError
+
+
+async def test_a_store_with_messages_in_every_state_is_clean(stopped: Path) -> None:
+    """Whatever the engine wrote is in order."""
+    steps: list[tuple[str, int]] = []
+    report = examine(stopped, lambda where, rows: steps.append((where, rows)))
+    assert report.findings == []
+    assert report.clean
+    figures = report.figures
+    assert figures.messages == figures.ready + figures.delayed + figures.blocked + figures.in_flight
+    assert min(figures.ready, figures.delayed, figures.blocked, figures.in_flight, figures.keys, figures.results) > 0
+    assert (figures.tenants, figures.queues) == (2, 4)
+    assert steps[-1][0] == "journal"
+    assert [rows for _, rows in steps] == sorted(rows for _, rows in steps)
+
+
+async def test_it_agrees_with_the_shard_after_everything_was_collected(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Sweeps, redrives and a trimmed journal leave nothing behind."""
+    shard = await open_shard()
+    await _fill(shard, clock)
+    for _ in range(5):
+        await pass_time(shard, clock, 1_000_000)
+    task = await shard.redrive(T, Q)
+    await shard.finished(task)
+    await shard.trim_journal(shard.journal_span[1] - 2)
+    await shard.add(T, Q, [message("after the trim")])
+    count = sum(shard.stats(t, q).ready + shard.stats(t, q).delayed for t in shard.tenants() for q in shard.queues(t))
+    in_flight = sum(shard.stats(t, q).in_flight for t in shard.tenants() for q in shard.queues(t))
+    await shard.close()
+    report = examine(tmp_path / "data")
+    assert report.findings == []
+    assert report.figures.messages == count + in_flight
+
+
+async def test_a_message_past_its_ttl_in_flight_and_then_released_is_no_finding(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Its TTL row is gone by right: the sweeper leaves messages in flight alone."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message(ttl_ms=100)])
+    (got,) = await shard.poll(T, Q, lease_ms=10_000)
+    await pass_time(shard, clock, 1_000)
+    await shard.release(T, Q, [got.receipt])
+    await shard.close()
+    assert examine(tmp_path / "data").findings == []
+
+
+async def test_nothing_is_changed_by_an_examination(stopped: Path) -> None:
+    """Every file of the database has the bytes it had before."""
+
+    def content() -> dict[str, bytes]:
+        files = sorted(p for p in stopped.rglob("*") if p.is_file() and p.name not in {"lock", "LOG"})
+        return {str(p): p.read_bytes() for p in files if not p.name.startswith("LOG")}
+
+    before = content()
+    examine(stopped)
+    assert content() == before
+
+
+async def test_a_directory_in_use_is_refused_by_name_of_the_process(shard: Shard, tmp_path: Path) -> None:
+    """A running shard keeps its directory to itself."""
+    with pytest.raises(StoreLocked, match=r"in use by process \d+"):
+        examine(tmp_path / "data")
+
+
+def test_a_directory_without_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A mistyped path is not turned into a store."""
+    with pytest.raises(StoreFormat, match="holds no tenantq store"):
+        examine(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+# ---- _drift, one kind after the other ----
+
+
+def _lose_place(store: Store, batch: WriteBatch) -> None:
+    batch.delete(store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0], store.vi.handle)
+
+
+def _lose_body(store: Store, batch: WriteBatch) -> None:
+    key = store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
+    batch.delete(Q_PREFIX + key[-16:], store.m.handle)
+
+
+def _wrong_marker(store: Store, batch: WriteBatch) -> None:
+    key, value = store.scan_items(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
+    batch.put(key, b"" if value else b"\x01", store.vi.handle)
+
+
+def _second_place(store: Store, batch: WriteBatch) -> None:
+    key = store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
+    batch.put(waiting_key(Q_PREFIX, 7, 12, key[-16:]), b"", store.vi.handle)
+
+
+def _leased_and_waiting(store: Store, batch: WriteBatch) -> None:
+    id, value = _first_leased(store)
+    lease = unpack_lease(value)
+    batch.put(waiting_key(Q_PREFIX, lease.priority, lease.visible_at, id), b"\x01", store.vi.handle)
+
+
+def _lose_deadline(store: Store, batch: WriteBatch) -> None:
+    id, value = _first_leased(store)
+    batch.delete(deadline_key(Q_PREFIX, unpack_lease(value).deadline, id), store.li.handle)
+
+
+def _stray_deadline(store: Store, batch: WriteBatch) -> None:
+    batch.put(deadline_key(Q_PREFIX, 1 << 50, bytes(16)), b"", store.li.handle)
+
+
+def _other_deadline(store: Store, batch: WriteBatch) -> None:
+    id, _ = _first_leased(store)
+    batch.put(deadline_key(Q_PREFIX, 1 << 50, id), b"", store.li.handle)
+
+
+def _stray_lease(store: Store, batch: WriteBatch) -> None:
+    _, value = _first_leased(store)
+    batch.put(Q_PREFIX + bytes(16), value, store.le.handle)
+
+
+def _other_size(store: Store, batch: WriteBatch) -> None:
+    id, value = _first_leased(store)
+    lease = unpack_lease(value)
+    lease.size += 1
+    batch.put(Q_PREFIX + id, pack_lease(lease), store.le.handle)
+
+
+def _group_rows(store: Store) -> tuple[tuple[bytes, bytes], list[bytes]]:
+    """Return (head key, head id) and the member keys of the first group."""
+    head = store.scan_items(store.gr, FIFO_PREFIX, FIFO_PREFIX + b"\xff" * 33, 1)[0]
+    members = store.scan(store.gr, head[0] + b"\0", head[0] + b"\xff" * 17, 100)
+    return head, members
+
+
+def _lose_head(store: Store, batch: WriteBatch) -> None:
+    batch.delete(_group_rows(store)[0][0], store.gr.handle)
+
+
+def _lose_head_member(store: Store, batch: WriteBatch) -> None:
+    (key, id), _ = _group_rows(store)
+    batch.delete(key + id, store.gr.handle)
+
+
+def _lose_member(store: Store, batch: WriteBatch) -> None:
+    batch.delete(_group_rows(store)[1][-1], store.gr.handle)
+
+
+def _stray_member(store: Store, batch: WriteBatch) -> None:
+    batch.put(_group_rows(store)[0][0] + bytes(16), b"", store.gr.handle)
+
+
+def _blocked_and_waiting(store: Store, batch: WriteBatch) -> None:
+    id = _group_rows(store)[1][-1][-16:]
+    value = store.get(store.m, FIFO_PREFIX + id)
+    assert value is not None
+    row = unpack_message(value)
+    batch.put(waiting_key(FIFO_PREFIX, row.priority, row.visible_at, id), b"", store.vi.handle)
+
+
+def _expiry(store: Store, kind: bytes) -> bytes:
+    keys = store.scan(store.ex, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1_000)
+    return next(key for key in reversed(keys) if key[16:17] == kind)
+
+
+def _lose_ttl(store: Store, batch: WriteBatch) -> None:
+    batch.delete(_expiry(store, EXPIRES_TTL), store.ex.handle)
+
+
+def _lose_key_expiry(store: Store, batch: WriteBatch) -> None:
+    batch.delete(_expiry(store, EXPIRES_KEY), store.ex.handle)
+
+
+def _lose_result_expiry(store: Store, batch: WriteBatch) -> None:
+    batch.delete(_expiry(store, EXPIRES_RESULT), store.ex.handle)
+
+
+def _stray_ttl(store: Store, batch: WriteBatch) -> None:
+    batch.put(expiry_key(Q_PREFIX, 1 << 50, EXPIRES_TTL, bytes(16)), b"", store.ex.handle)
+
+
+def _stray_key_expiry(store: Store, batch: WriteBatch) -> None:
+    batch.put(expiry_key(Q_PREFIX, 1 << 50, EXPIRES_KEY, bytes(16)), b"", store.ex.handle)
+
+
+def _unknown_queue(store: Store, batch: WriteBatch) -> None:
+    batch.put(queue_prefix(9, 9) + bytes(16), b"who", store.m.handle)
+
+
+def _lose_counters(store: Store, batch: WriteBatch) -> None:
+    batch.delete(Q_PREFIX, store.qc.handle)
+
+
+def _queue_without_tenant(store: Store, batch: WriteBatch) -> None:
+    value = store.get(store.meta, QUEUE_ROW + Q_PREFIX)
+    assert value is not None
+    batch.put(QUEUE_ROW + queue_prefix(77, 1), value, store.meta.handle)
+
+
+def _torn_message(store: Store, batch: WriteBatch) -> None:
+    key = store.scan(store.m, Q_PREFIX, Q_PREFIX + b"\xff" * 17, 1)[0]
+    batch.put(key, b"torn", store.m.handle)
+
+
+def _torn_counters(store: Store, batch: WriteBatch) -> None:
+    batch.put(Q_PREFIX, b"torn", store.qc.handle)
+
+
+def _journal_gap(store: Store, batch: WriteBatch) -> None:
+    batch.delete(be64(4), store.jn.handle)
+
+
+def _journal_edit(store: Store, batch: WriteBatch) -> None:
+    value = store.get(store.jn, be64(4))
+    assert value is not None
+    batch.put(be64(4), value.replace(b"local", b"loCal"), store.jn.handle)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (_lose_place, "index", "does not stand in the delivery order"),
+        (_lose_body, "orphan", "A row of the delivery order has no message"),
+        (_wrong_marker, "index", "wrong about earlier deliveries"),
+        (_second_place, "index", "a place that is not its own"),
+        (_leased_and_waiting, "index", "is in_flight, and stands in the delivery order"),
+        (_lose_deadline, "lease", "no deadline row"),
+        (_stray_deadline, "orphan", "A deadline row has no lease"),
+        (_other_deadline, "lease", "not the deadline of the message's lease"),
+        (_stray_lease, "orphan", "A lease row has no message"),
+        (_other_size, "lease", "another size"),
+        (_lose_head, "group", "members and no head"),
+        (_lose_head_member, "group", "the group stands still"),
+        (_lose_member, "group", "is no member of it"),
+        (_stray_member, "orphan", "A member of a group has no message"),
+        (_blocked_and_waiting, "index", "is blocked, and stands in the delivery order"),
+        (_lose_ttl, "expiry", "no row that ends it"),
+        (_lose_key_expiry, "expiry", "never forgotten"),
+        (_lose_result_expiry, "expiry", "never collected"),
+        (_stray_ttl, "orphan", "A TTL row has no message"),
+        (_stray_key_expiry, "orphan", "no idempotency key"),
+        (_unknown_queue, "orphan", "belong to no queue"),
+        (_lose_counters, "counters", "has rows, and no counters"),
+        (_queue_without_tenant, "catalog", "belongs to no tenant"),
+        (_torn_message, "damaged", "cannot be read"),
+        (_torn_counters, "damaged", "cannot be read"),
+        (_journal_gap, "journal", "Records 4 to 4 are missing"),
+        (_journal_edit, "journal", "hash chain"),
+    ],
+)
+async def test_drift_is_named(stopped: Path, change: Callable[[Store, WriteBatch], None], kind: str, text: str) -> None:
+    """Each broken rule is reported under its kind."""
+    report = _drift(stopped, change)
+    assert not report.clean
+    assert any(finding.kind == kind and text in finding.text for finding in report.findings), report.findings
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("blocked", 3, "blocked is 3"),
+        ("in_flight", 99, "in_flight is 99"),
+        ("bytes", 1, "bytes is 1"),
+        ("next_lease", 1 << 60, "before next_lease"),
+        ("next_expiry", 1 << 60, "before next_expiry"),
+    ],
+)
+async def test_a_counter_that_differs_from_the_recount_is_named(
+    stopped: Path, field: str, value: int, text: str
+) -> None:
+    """The queue's counters are compared one by one."""
+    report = _change_counters(stopped, lambda row: row | {field: value})
+    assert _kinds(report) == {"counters"}
+    assert text in report.findings[0].text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("ready", 77, "ready of priority"),
+        ("delayed", 77, "delayed of priority"),
+        ("cursor", b"\xff" * 24, "past a waiting message"),
+        ("next_due", 1 << 60, "before next_due"),
+        ("horizon", b"", "ready of priority"),
+    ],
+)
+async def test_a_level_that_differs_from_the_recount_is_named(
+    stopped: Path, field: str, value: object, text: str
+) -> None:
+    """So are those of each priority."""
+
+    def change(row: dict[str, object]) -> dict[str, object]:
+        levels = row["levels"]
+        assert isinstance(levels, list)
+        for level in levels:
+            if level["priority"] == 0:
+                level[field] = value
+        return row
+
+    report = _change_counters(stopped, change)
+    assert _kinds(report) == {"counters"}
+    assert any(text in finding.text for finding in report.findings), report.findings
+    assert {(finding.tenant, finding.queue) for finding in report.findings} == {(T, Q)}
+
+
+def _change_counters(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> Report:
+    def write(store: Store, batch: WriteBatch) -> None:
+        value = store.get(store.qc, Q_PREFIX)
+        assert value is not None
+        row = unpack_counters(value)
+        fields = msgspec.structs.asdict(row) | {"levels": [msgspec.structs.asdict(level) for level in row.levels]}
+        changed = change(fields)
+        levels = [type(row.levels[0])(**level) for level in changed.pop("levels")]  # type: ignore[attr-defined]
+        batch.put(Q_PREFIX, pack_counters(type(row)(levels=levels, **changed)), store.qc.handle)  # type: ignore[arg-type]
+
+    return _drift(path, write)
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "flipped"])
+async def test_a_damaged_table_is_a_finding_and_no_traceback(stopped: Path, how: str) -> None:
+    """A store that cannot be opened, or not read to its end, is a diagnosis too."""
+    for table in (stopped / "db").glob("*.sst"):
+        content = table.read_bytes()
+        if how == "gone":
+            table.unlink()
+        else:
+            table.write_bytes(content[:100] if how == "cut" else bytes(b ^ 0x55 for b in content[:60]) + content[60:])
+    report = examine(stopped)
+    assert _kinds(report) == {"damaged"}
+    assert report.findings_total >= 1
+
+
+async def test_a_database_that_lost_synced_records_is_a_finding(open_shard: OpenShard, tmp_path: Path) -> None:
+    """The heart knows how far the journal was synced."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message("kept?")])
+    await shard.close()
+    for file in (tmp_path / "data" / "db").iterdir():
+        file.unlink()
+    report = examine(tmp_path / "data")
+    assert [finding.kind for finding in report.findings] == ["damaged"]
+    assert "journal records were in it" in report.findings[0].text
+
+
+async def test_long_lists_of_findings_are_cut_and_counted(tmp_path: Path, open_shard: OpenShard) -> None:
+    """The list stays short, the count stays true."""
+    shard = await open_shard()
+    for _ in range(2):
+        await shard.add(T, Q, [NewMessage(body=b"x") for _ in range(600)])
+    await shard.close()
+    await asyncio.sleep(0)
+
+    def lose_all(store: Store, batch: WriteBatch) -> None:
+        batch.delete_range(Q_PREFIX, Q_PREFIX + b"\xff" * 40, store.vi.handle)
+
+    report = _drift(tmp_path / "data", lose_all)
+    assert len(report.findings) == 1_000
+    assert report.findings_total > 1_200
