@@ -89,3 +89,26 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     waiting_polls_max: int = 10_000  # long polls of one queue that may wait
     disk_reserve_bytes: int = 64 << 20  # refuse new messages below this much free space
     memory_bytes: int = 96 << 20  # block cache and write buffers together
+
+
+_SHARD_RANGES: dict[str, tuple[int, int]] = {
+    "sync_every_ms": (1, 60_000),
+    "round_cost_alone": (1, 100_000),
+    "round_cost_shared": (1, 100_000),
+    "round_ms": (1, 10_000),
+    "turn_cost": (1, 100_000),
+    "sweep_rows": (2, 100_000),
+    "line_ops_max": (1, 10_000_000),
+    "waiting_polls_max": (1, 10_000_000),
+    "disk_reserve_bytes": (0, 1 << 60),
+    "memory_bytes": (8 << 20, 1 << 40),
+}
+
+
+def check_shard(settings: ShardSettings) -> ShardSettings:
+    """Return ``settings`` if each is in its range, else raise Invalid."""
+    if settings.durability not in ("fsync", "os"):
+        raise Invalid(f"durability: {settings.durability!r} is not 'fsync' or 'os'")
+    for field, (low, high) in _SHARD_RANGES.items():
+        check_int(field, getattr(settings, field), low, high)
+    return settings

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from tenantq.message import Delivery
 
 QUEUE: Final = "mail"
+DEAD_LETTERS: Final = "mail-dlq"
 _WORKERS = 8
 _POLL_MAX = 4
 _POLL_WAIT_MS = 400
 _HANDLE_S = 0.008
 _POISON_EVERY = 40  # one job of so many fails however often it is tried
-_WAITS_KEPT = 500
+WAITS_KEPT: Final = 500
 _DEAD_MAX = 500  # dead letters that one tenant may collect
 _JOURNAL_KEPT = 20_000  # records; nothing exports the journal yet, so the demo trims it
 _STOP_S = 5
@@ -58,7 +59,7 @@ class Line(msgspec.Struct, frozen=True):
     ready: int
     in_flight: int
     dead: int
-    wait_p50_ms: int  # from added to delivered, of the last _WAITS_KEPT first deliveries
+    wait_p50_ms: int  # from added to delivered, of the last WAITS_KEPT first deliveries
     wait_p99_ms: int
 
 
@@ -69,7 +70,7 @@ class Traffic:
         self._shard = shard
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._waits: dict[str, deque[int]] = {tenant.name: deque(maxlen=_WAITS_KEPT) for tenant in TENANTS}
+        self._waits: dict[str, deque[int]] = {tenant.name: deque(maxlen=WAITS_KEPT) for tenant in TENANTS}
         self._before: dict[str, tuple[float, int, int]] = {}
         self._random = random.Random()  # noqa: S311  # jitter of a demo
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -79,6 +80,8 @@ class Traffic:
         for tenant in TENANTS:
             await self._shard.put_tenant(tenant.name, weight=tenant.weight)
             await self._shard.put_queue(tenant.name, QUEUE, max_attempts=3, backoff_base_ms=200, backoff_max_ms=1_000)
+            await self._shard.put_queue(tenant.name, DEAD_LETTERS)
+        self.lines()  # rates count from here
         for tenant in TENANTS:
             self._go(self._produce(tenant))
         for _ in range(_WORKERS):
@@ -157,7 +160,7 @@ class Traffic:
             await self._pause(5)
             for tenant in TENANTS:
                 if shard.stats(tenant.name, QUEUE).dead > _DEAD_MAX:
-                    await shard.purge(tenant.name, f"{QUEUE}-dlq", reason="demo: keep the disk small")
+                    await shard.purge(tenant.name, DEAD_LETTERS, reason="demo: keep the disk small")
             first, last = shard.journal_span
             if last - first > 2 * _JOURNAL_KEPT:
                 await shard.trim_journal(last - _JOURNAL_KEPT)
@@ -167,7 +170,7 @@ class Traffic:
     def _line(self, tenant: DemoTenant) -> Line:
         stats = self._shard.stats(tenant.name, QUEUE)
         now = time.monotonic()
-        then, added, done = self._before.get(tenant.name, (now - 1, stats.added_total, stats.acked_total))
+        then, added, done = self._before.get(tenant.name, (now, stats.added_total, stats.acked_total))
         self._before[tenant.name] = (now, stats.added_total, stats.acked_total)
         seconds = max(now - then, 0.001)
         waits = sorted(self._waits[tenant.name]) or [0]

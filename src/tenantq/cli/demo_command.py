@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.table import Table
 
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.demo import QUEUE, TENANTS, Line, Traffic
+from tenantq.demo import DEAD_LETTERS, QUEUE, TENANTS, WAITS_KEPT, Line, Traffic
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEADINGS = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "wait p50", "p99")
+_HEADINGS = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "p50 ms", "p99 ms")
 
 
 @click.command()
@@ -95,14 +95,14 @@ def _failed(error: BaseException) -> int:
 def _cheat_sheet(data_dir: Path) -> str:
     shown = shlex.quote(str(data_dir))
     return f"""\
-tenantq demo: queue {QUEUE!r} of {", ".join(tenant.name for tenant in TENANTS)}; process {os.getpid()}, data in {shown}
-Stop with Ctrl-C, the data stays. While it runs, the directory is locked:
-  tenantq doctor --data-dir {shown}      says which process has it
-When it has stopped, the same command recounts everything. And in `python -m asyncio`:
+tenantq demo: the queue {QUEUE!r} of {", ".join(tenant.name for tenant in TENANTS)}, data in {shown}
+Stop with Ctrl-C; the data stays. Until then process {os.getpid()} has the directory:
+  $ tenantq doctor --data-dir {shown}
+says so now, and recounts everything later. Then, in `python -m asyncio`:
   >>> from tenantq import Shard
   >>> shard = Shard({str(data_dir)!r}); await shard.open()
   >>> shard.stats("acme", "{QUEUE}")
-  >>> await shard.peek("acme", "{QUEUE}-dlq")
+  >>> await shard.peek("acme", "{DEAD_LETTERS}")
   >>> await shard.redrive("acme", "{QUEUE}")
   >>> await shard.close()
 """
@@ -127,7 +127,8 @@ async def _show(traffic: Traffic, asked: asyncio.Event, seconds: int | None) -> 
 
 
 def _table(lines: list[Line], second: int) -> Table:
-    table = Table(title=f"second {second}; waits of the last 500 messages, in milliseconds", title_justify="left")
+    title = f"second {second}; p50 and p99 are the waits of the last {WAITS_KEPT} messages"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "tenant" else "right", no_wrap=True)
     for line in lines:

@@ -193,9 +193,8 @@ class QueueExam:
         for one, value in zip(mortal, self._look_up(self.store.ex, keys), strict=True):
             if value is not None:
                 self.accounted["m"] += 1
-            elif one.lease is None or one.message.expires_at > self.now:
-                # The sweeper takes the row of a message in flight away: its lease's end looks at the TTL, and so does
-                # the next poll after a release.
+            elif one.state != "in_flight" or one.message.expires_at > self.now:
+                # Of a message in flight the sweeper takes the row away: the end of its lease looks at the TTL.
                 self.found("expiry", "The message has a TTL, and no row that ends it.", one.id)
 
     # ---- keys and results ----

@@ -82,6 +82,15 @@ class FairLines:
             heapq.heappop(heap)
         return turn
 
+    def put_back(self, operations: list[Operation]) -> None:
+        """Return operations that were taken and not started to the front of their lines, uncharged."""
+        for operation in reversed(operations):
+            line = operation.tenant.line
+            if not line.operations:
+                heapq.heappush(self._heap, (line.time, next(self._tie), line))
+            line.operations.appendleft(operation)
+            line.charge(-operation.cost)
+
     def drain(self) -> list[Operation]:
         """Take everything out, for a shard that stops."""
         left = [operation for _, _, line in self._heap for operation in line.operations]

@@ -39,6 +39,11 @@ class Operation:
         self.error: TenantqError | None = None
         self.entered_round = 0
 
+    @property
+    def done(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.future is not None and self.future.done()
+
     def execute(self, round: Round) -> None:
         """Put the operation's effects into the round. Raise TenantqError only before the first effect."""
         raise NotImplementedError

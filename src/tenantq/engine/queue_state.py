@@ -91,7 +91,7 @@ class QueueState:
 
     __slots__ = (
         "advancing", "blocked", "bytes", "config", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
-        "lane", "levels", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
+        "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
         "status", "sweeping", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
@@ -112,6 +112,7 @@ class QueueState:
         self.next_lease = NEVER  # no lease ends before this
         self.next_expiry = NEVER  # nothing is to be collected before this
         self.passed_over = 0  # deliveries in a row that left a lower priority waiting
+        self.low_turn = 0  # which lower priority is next to get such a delivery
         self.demands: deque[Poll] = deque()
         self.result_waiters: dict[bytes, list[asyncio.Future[None]]] = {}
         self.timer: Timer | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -26,10 +27,15 @@ from tenantq.store.rows import (
 )
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from tenantq.engine.core import Core, DeadLetterEvent
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.queue_state import Level, QueueState, TenantState
     from tenantq.message import Caller
+
+
+log = logging.getLogger("tenantq")
 
 
 class Located(msgspec.Struct):
@@ -46,7 +52,7 @@ class Round:
     """The effects of one round. Reads see them: point reads through the overlays, scans by running first."""
 
     __slots__ = (
-        "_events", "_gone", "_heads", "_keys", "_new_members", "batch", "caller_ops", "cleared",
+        "_events", "_gone", "_heads", "_keys", "_new_members", "_started_ms", "batch", "caller_ops", "cleared",
         "core", "dirty", "entries", "fresh", "now", "overlay", "results_ready", "seq", "skip", "store", "wall",
     )  # fmt: skip
 
@@ -55,6 +61,7 @@ class Round:
         self.store = core.store
         self.seq = seq
         self.now = core.timeline.now_ms()
+        self._started_ms = core.clock.monotonic_ms()
         self.wall = core.timeline.wall_offset_ms()
         self.batch = WriteBatch(raw_mode=True)
         self.entries: list[Entry] = []
@@ -73,15 +80,22 @@ class Round:
 
     # ---- running ----
 
-    def run(self, operations: list[Operation]) -> None:
-        """Execute ``operations`` in the order of their phases, then serve the waiting polls between scans and points."""
+    def run(self, operations: list[Operation]) -> list[Operation]:
+        """Execute ``operations`` in the order of their phases, with the polls served between scans and points.
+
+        Return those that were not started because the round's time was up.
+        """
         if len(operations) > 1:
             operations = sorted(operations, key=_phase)
         served = False
-        for operation in operations:
-            if not served and operation.phase == POINT:
-                served = True
-                serve.serve_hot(self)
+        clock, end_ms = self.core.clock, self._started_ms + self.core.settings.round_ms
+        for position, operation in enumerate(operations):
+            if operation.phase == POINT:
+                if not served:
+                    served = True
+                    serve.serve_hot(self)
+                elif clock.monotonic_ms() > end_ms:
+                    return operations[position:]
             try:
                 if operation.tenant.gone:
                     raise NotFound("no such tenant", tenant=operation.tenant.name)
@@ -95,6 +109,7 @@ class Round:
                 self.caller_ops.append(operation)
         if not served:
             serve.serve_hot(self)
+        return []
 
     def finish(self) -> bool:
         """Complete the batch with counters and the journal record; return whether there is anything to write."""
@@ -124,10 +139,13 @@ class Round:
             for future in queue.result_waiters.pop(id, ()):
                 if not future.done():
                     future.set_result(None)
-        for event in self._events:
+        events, self._events = self._events, []
+        for event in events:
             for listener in self.core.on_dead_letter:
-                listener(event)
-        self._events.clear()
+                try:
+                    listener(event)
+                except Exception:
+                    log.exception("a dead-letter listener failed; the others and the queue go on")
 
     def fail(self, error: StoreFailed) -> None:
         """Tell everyone whose work was in this round that it is not confirmed."""
@@ -172,10 +190,10 @@ class Round:
         queue = self.core.catalog.queue(poll.tenant, poll.queue_name)
         if queue.status == "draining":
             raise Draining(tenant=poll.tenant.name, queue=queue.name)
-        if len(queue.demands) >= self.core.settings.waiting_polls_max:
-            raise Unavailable("too many polls wait for this queue", tenant=poll.tenant.name, queue=queue.name)
-        if poll.future is not None and poll.future.done():
+        if poll.done:
             return  # the caller went away while the poll stood in line
+        if self._crowded(queue.demands):
+            raise Unavailable("too many polls wait for this queue", tenant=poll.tenant.name, queue=queue.name)
         if poll.lease_ms is None:
             poll.lease_ms = queue.config.lease_ms
         queue.demands.append(poll)
@@ -183,13 +201,23 @@ class Round:
 
     def register_fleet_poll(self, poll: FleetPoll) -> None:
         """Add a fleet poll to its lane's demands."""
-        if poll.future is not None and poll.future.done():
+        if poll.done:
             return
         lane = self.core.lane(poll.queue_name)
-        if len(lane.demands) >= self.core.settings.waiting_polls_max:
+        if self._crowded(lane.demands):
             raise Unavailable("too many fleet polls wait for this queue name", queue=lane.name)
         lane.demands.append(poll)
         self.core.hot_lanes[lane] = None
+
+    def _crowded(self, demands: deque[Poll] | deque[FleetPoll]) -> bool:
+        """Tell whether no further poll may wait, after letting go those that were answered or given up."""
+        bound = self.core.settings.waiting_polls_max
+        if len(demands) >= bound:
+            for _ in range(len(demands)):
+                poll = demands.popleft()
+                if not poll.done:
+                    demands.append(poll)  # type: ignore[arg-type]  # it came from there
+        return len(demands) >= bound
 
     # ---- queues ----
 

@@ -53,7 +53,7 @@ def _tenant_time(queue: QueueState) -> float:
 
 def _serve_queue(round: Round, queue: QueueState) -> int:
     """Deal a queue's ready messages to its waiting polls; return how many were dealt."""
-    polls = [poll for poll in queue.demands if poll.future is None or not poll.future.done()]
+    polls = [poll for poll in queue.demands if not poll.done]
     queue.demands.clear()
     dealt = 0
     if polls and queue.ready > 0 and queue.status == "active" and queue.prefix not in round.cleared:
@@ -67,7 +67,7 @@ def _serve_queue(round: Round, queue: QueueState) -> int:
 
 def _serve_lane(round: Round, lane: Lane) -> int:
     """Deal messages of many tenants' queues to the fleet polls that wait."""
-    polls = [poll for poll in lane.demands if poll.future is None or not poll.future.done()]
+    polls = [poll for poll in lane.demands if not poll.done]
     lane.demands.clear()
     dealt = 0
     for allowed in dict.fromkeys(poll.allowed for poll in polls):
@@ -258,10 +258,10 @@ def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: 
         return []
     queue.passed_over %= every
     slots = min(slots, count)
-    turn = round.seq % len(aged)
     shares = [slots // len(aged)] * len(aged)
-    for i in range(slots % len(aged)):
-        shares[(turn + i) % len(aged)] += 1
+    for _ in range(slots % len(aged)):
+        shares[queue.low_turn % len(aged)] += 1
+        queue.low_turn += 1
     return [(level, share) for level, share in zip(aged, shares, strict=True) if share]
 
 

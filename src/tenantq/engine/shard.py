@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenantq import limits
 from tenantq.clock import Clock, SystemClock
-from tenantq.config import QueueConfig, ShardSettings, TenantConfig
+from tenantq.config import QueueConfig, ShardSettings, TenantConfig, check_shard
 from tenantq.engine import reads
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.committer import Committer
@@ -102,7 +102,7 @@ class Shard:
     ) -> None:
         """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests."""
         self._path = Path(path)
-        self._settings = settings or ShardSettings()
+        self._settings = check_shard(settings or ShardSettings())
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._name = name
@@ -502,6 +502,8 @@ class Shard:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
         check_int("upto_seq", upto_seq, self._journal_first, self._seq)
         await self._all_synced()
+        if upto_seq < self._journal_first:
+            return  # somebody else trimmed as far meanwhile
         store = self._store
         value = store.get(store.jn, be64(upto_seq))
         if value is None:
@@ -556,7 +558,7 @@ class Shard:
         operations = self._pick()
         round = Round(core, self._seq + 1)
         try:
-            round.run(operations)
+            core.lines.put_back(round.run(operations))
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):

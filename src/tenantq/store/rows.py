@@ -82,7 +82,7 @@ def unpack_message(value: bytes) -> MessageRow:
 
 # ---- le: attempts, current lease, history ----
 
-_LEASE = struct.Struct(">HQQQQQIBHB")
+_LEASE = struct.Struct(">IQQQQQIBHB")
 _HAS_GROUP = 1
 
 

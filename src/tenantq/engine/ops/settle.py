@@ -42,6 +42,7 @@ class _Settle(Operation):
 
     __slots__ = ("queue_name", "receipts")
     name = ""
+    ends_lease = True
 
     def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object]) -> None:
         super().__init__(tenant, caller, max(1, len(receipts)))
@@ -64,7 +65,7 @@ class _Settle(Operation):
                 self.name, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
                 process_ms=held, details=self.details(),
             )  # fmt: skip
-            if not lost:
+            if len(outcomes) == len(self.receipts):
                 self.reply = list(outcomes.values())
                 return
             reply = [
@@ -74,14 +75,15 @@ class _Settle(Operation):
         else:
             reply = [self._lost() for _ in self.receipts]
         self.reply = reply
-        round.log(
-            self.name, queue, self.caller, ids=b"".join(lost.values()), outcome="refused", error_code=LeaseLost.code
-        )
+        if lost:
+            round.log(
+                self.name, queue, self.caller, ids=b"".join(lost.values()), outcome="refused", error_code=LeaseLost.code
+            )
 
     def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
         """Return the leases that the receipts hold, by id, and the ids of receipts that hold none, by position.
 
-        A receipt that comes twice in one batch holds its lease only the first time.
+        A receipt that comes twice in one batch holds its lease only the first time, unless the lease outlives it.
         """
         known = [parsed[0] for parsed in self.receipts if parsed is not None]
         leases = iter(round.leases(queue, known)) if known else iter(())
@@ -94,7 +96,7 @@ class _Settle(Operation):
                 continue
             id, token = parsed
             lease = next(leases)
-            if lease is None or lease.token != token or lease.deadline <= now or id in current:
+            if lease is None or lease.token != token or lease.deadline <= now or (self.ends_lease and id in current):
                 lost[index] = id
             else:
                 current[id] = lease
@@ -128,7 +130,7 @@ class Ack(_Settle):
     ) -> None:
         super().__init__(tenant, caller, queue_name, receipts)
         self.results = {
-            parsed[0]: result
+            parsed: result
             for parsed, result in zip(self.receipts, results or (), strict=False)
             if parsed is not None and result is not None
         }
@@ -150,7 +152,7 @@ class Ack(_Settle):
             round.leave_group(queue, lease.group, id)
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)
-        result = self.results.get(id) if self.results else None
+        result = self.results.get((id, lease.token)) if self.results else None
         if result is not None:
             dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
         elif queue.result_waiters:
@@ -254,6 +256,7 @@ class Extend(_Settle):
 
     __slots__ = ("lease_ms",)
     name = "extend"
+    ends_lease = False
 
     def __init__(
         self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object], lease_ms: int

@@ -1,0 +1,137 @@
+"""The doctor as a user runs it: exit codes, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.store.rocks import Store
+from tests.acceptance.command import COMMAND, SECONDS_MAX, run, running_demo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that a demo has filled."""
+    path = tmp_path_factory.mktemp("demo") / "data"
+    assert run("demo", "--data-dir", path, "--seconds", 1).returncode == 0
+    return path
+
+
+@pytest.fixture
+def data(template: Path, tmp_path: Path) -> Path:
+    """Return a copy of it that the test may spoil."""
+    subprocess.run(["cp", "-r", str(template), str(tmp_path / "data")], check=True)
+    return tmp_path / "data"
+
+
+def _lose_a_row(path: Path) -> None:
+    store = Store(path)
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(store.scan(store.vi, b"", b"\xff" * 40, 1)[0], store.vi.handle)
+    store.write(batch)
+    store.sync()
+    store.close()
+
+
+def test_a_clean_store_is_0(data: Path) -> None:
+    """The figures and the verdict are printed."""
+    done = run("doctor", "--data-dir", data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tenants 4\n" in done.stdout
+    assert done.stdout.endswith(f"{data}: clean\n")
+
+
+def test_drift_is_1_and_named(data: Path) -> None:
+    """The finding has its kind, tenant, queue and a sentence."""
+    _lose_a_row(data)
+    done = run("doctor", "--data-dir", data)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "finding index loud-corp/mail 0" in done.stdout
+    assert "The message waits, and does not stand in the delivery order." in done.stdout
+    assert "The counter ready of priority 0 is" in done.stdout
+    assert done.stdout.endswith(f"{data}: 2 findings\n")
+
+
+def test_damaged_files_are_1_and_named(data: Path) -> None:
+    """Bytes that cannot be read are a finding, not a traceback."""
+    for table in (data / "db").glob("*.sst"):
+        table.write_bytes(table.read_bytes()[:50])
+    done = run("doctor", "--data-dir", data)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "finding damaged" in done.stdout
+
+
+def test_json_is_for_scripts(data: Path) -> None:
+    """One object on stdout, the same exit codes."""
+    clean = run("doctor", "--data-dir", data, "--json")
+    assert clean.returncode == 0
+    assert json.loads(clean.stdout)["clean"] is True
+    _lose_a_row(data)
+    found = run("doctor", "--json", TENANTQ_DATA_DIR=str(data))
+    shown = json.loads(found.stdout)
+    assert (found.returncode, shown["clean"], shown["findings_total"]) == (1, False, len(shown["findings"]))
+    assert {finding["kind"] for finding in shown["findings"]} == {"index", "counters"}
+    assert shown["figures"]["messages"] > 0
+
+
+def test_a_running_server_is_2_and_named(tmp_path: Path) -> None:
+    """One line says which process has the directory."""
+    with running_demo(tmp_path) as process:
+        done = run("doctor", "--data-dir", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"tenantq: {tmp_path} is in use by process {process.pid}; stop it, or choose another directory\n"
+    )
+
+
+def test_no_store_is_2(tmp_path: Path) -> None:
+    """An empty, absent or strange directory is refused in one line, and nothing is made."""
+    (tmp_path / "file").write_text("x")
+    for path, text in (
+        (tmp_path, "holds no tenantq store"),
+        (tmp_path / "none", "holds no"),
+        (tmp_path / "file", "file"),
+    ):
+        done = run("doctor", "--data-dir", path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("tenantq: ")
+        assert text in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def _on_a_terminal(data: Path, **variables: str) -> str:
+    """Run the doctor with all its output on a terminal of 80 columns."""
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **variables}
+    process = subprocess.Popen(
+        [COMMAND, "doctor", "--data-dir", str(data)], stdin=child, stdout=child, stderr=child, env=environment
+    )
+    os.close(child)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 65_536):
+            shown += chunk
+    except OSError:
+        pass  # the other end is closed
+    os.close(parent)
+    assert process.wait(timeout=SECONDS_MAX) == 1
+    return shown.decode()
+
+
+def test_colour_only_where_it_is_wanted(data: Path) -> None:
+    """A terminal gets colour, unless NO_COLOR is set."""
+    _lose_a_row(data)
+    os.environ.pop("NO_COLOR", None)
+    assert "\x1b[1;31m" in _on_a_terminal(data)
+    plain = _on_a_terminal(data, NO_COLOR="1")
+    assert not any(f"\x1b[{code}m" in plain for code in ("31", "32", "1;31", "1;32"))
+    assert "2 findings" in plain

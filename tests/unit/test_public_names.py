@@ -1,0 +1,17 @@
+"""What ``from tenantq import …`` offers."""
+
+from __future__ import annotations
+
+import inspect
+
+import tenantq
+from tenantq import errors
+
+
+def test_the_list_of_public_names_is_true() -> None:
+    """Sorted, every name is there, and every error is among them."""
+    assert tenantq.__all__ == sorted(tenantq.__all__)
+    for name in tenantq.__all__:
+        assert getattr(tenantq, name).__name__ == name
+    raised = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+    assert raised <= set(tenantq.__all__)
