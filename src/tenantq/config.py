@@ -84,7 +84,7 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     round_cost_shared: int = 32  # the same while several tenants have work
     round_ms: int = 4  # no operation is started in a round after this
     turn_cost: int = 8  # work a tenant may do before the next one's turn
-    sweep_rows: int = 512  # most rows one slice of sweeping touches
+    sweep_rows: int = 256  # most rows one slice of sweeping touches
     line_ops_max: int = 20_000  # operations of one tenant that may wait
     waiting_polls_max: int = 10_000  # long polls of one queue that may wait
     disk_reserve_bytes: int = 64 << 20  # refuse new messages below this much free space

@@ -234,13 +234,17 @@ def _check_attributes(attributes: object) -> None:
 
 
 def check_result(result: Result) -> None:
-    """Raise Invalid if a completed result has no value, a failed one no error, or either is too large."""
-    if result.status == "completed":
+    """Raise Invalid if a completed result has no value, a failed one no error, or either is malformed or too large."""
+    if result.status not in ("completed", "failed"):
+        raise Invalid("result: status must be 'completed' or 'failed'")
+    if result.value is not None:
         if not isinstance(result.value, bytes):
-            raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
+            raise Invalid(f"result: the value must be bytes, not {type(result.value).__name__}")
         if len(result.value) > limits.RESULT_BYTES_MAX:
             raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
-    elif result.status == "failed":
-        check_text("result: the error of a failed result", result.error, limits.REASON_CHARS_MAX)
-    else:
-        raise Invalid("result: status must be 'completed' or 'failed'")
+    if result.error is not None:
+        check_text("result: the error", result.error, limits.REASON_CHARS_MAX)
+    if result.status == "completed" and result.value is None:
+        raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
+    if result.status == "failed" and result.error is None:
+        raise Invalid("result: a failed result needs an error that says why")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
+import select
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,14 +18,18 @@ from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.message import NewMessage, Result
+from tenantq.store.keys import FAMILIES
 from tests.crash.recount import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
 Contents = dict[str, dict[bytes, bytes]]
 
+PROJECT = Path(__file__).resolve().parents[2]
+_HANG_SECONDS = 8
+_BLOCK_BYTES = 32_768
+_HEADER_BYTES = 7  # checksum 4, length 2, type 1
 _OWN_LOGS = ("lock", "LOG", "LOCK")
 """Files that opening may write although it refuses: the lock's holder, and RocksDB's own diary."""
 
@@ -28,13 +37,33 @@ _OWN_LOGS = ("lock", "LOG", "LOCK")
 class Verdict(msgspec.Struct, frozen=True):
     """What opening a directory and reading everything in it came to."""
 
-    outcome: str  # "equal", "different", "refused at open", "refused at read"
+    outcome: str
+    """equal, refused at open, refused at read; or what must never be: different, bare error, hang, died"""
     text: str = ""
+    altered: list[str] = []  # files that a refusal at open has changed
 
     @property
     def honest(self) -> bool:
-        """Whether nothing was silently missing or changed."""
-        return self.outcome != "different"
+        """Whether nothing was silently missing or changed, and the refusal has a name."""
+        return self.outcome in {"equal", "refused at open", "refused at read"}
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """One thing done to one file."""
+
+    file: str  # inside the store's directory
+    bit: int = -1  # the bit that is turned over
+    keep: int = -1  # or the number of bytes that are left
+
+    def apply(self, directory: Path) -> None:
+        """Damage the file."""
+        path = directory / self.file
+        raw = bytearray(path.read_bytes())
+        if self.keep >= 0:
+            del raw[self.keep :]
+        else:
+            raw[self.bit // 8] ^= 1 << self.bit % 8
+        path.write_bytes(raw)
 
 
 class Image:
@@ -48,7 +77,7 @@ class Image:
     def copy_to(self, target: Path) -> Path:
         """Make ``target`` the same directory again."""
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.path, target)
+        shutil.copytree(self.path, target, ignore=shutil.ignore_patterns("LOG*"))
         return target
 
     def clock(self) -> ManualClock:
@@ -60,10 +89,13 @@ class Image:
         return sorted(path.relative_to(self.path) for path in self.path.glob(pattern))
 
 
-async def make_image(scratch: Path, *, clean: bool = False) -> Image:
+async def make_image(
+    scratch: Path, *, clean: bool = False, unconfirmed: bool = False, flush_last: str | None = None
+) -> Image:
     """Return a store with table files, a log behind them and everything a message can have.
 
-    It is as a SIGKILL leaves it, or with ``clean`` as closing does.
+    It is as a SIGKILL leaves it, or with ``clean`` as closing does. With ``unconfirmed`` the log goes on with a round
+    that nobody was told of. With ``flush_last`` nothing is in the log, and that family's table file came last.
     """
     clock, rng = ManualClock(), random.Random(11)
     live, image = scratch / "live", scratch / "image"
@@ -75,10 +107,18 @@ async def make_image(scratch: Path, *, clean: bool = False) -> Image:
             shard._store.flush()
             await shard.close()
     await _fill(shard, 3)  # behind the last flush, so only in the log
+    if flush_last is not None:
+        for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
+            shard._store.family(name).view.flush()
     contents = dump(shard._store)
+    heart = (live / "heart").read_bytes()
+    if unconfirmed:
+        await shard.add("default", "work", [NewMessage(body=b"never confirmed" * 20)])
     if clean:
         await shard.close()
     shutil.copytree(live, image)
+    if unconfirmed:
+        (image / "heart").write_bytes(heart)
     if not clean:
         await shard.close()
     return Image(image, contents, clock.monotonic_ms())
@@ -107,25 +147,32 @@ async def _fill(shard: Shard, turn: int) -> None:
 
 
 async def examine(path: Path, image: Image) -> Verdict:
-    """Open a copy of ``image`` that may be damaged, read everything, and say what came of it.
-
-    Any error that is not one of the store's own names goes through, and so fails the test.
-    """
+    """Open a copy of ``image`` that may be damaged, read everything, and say what came of it."""
+    before = fingerprint(path)
     shard = Shard(path, clock=image.clock(), randomness=random.Random(12))
     try:
         await shard.open()
-    except StoreFailed as error:
-        assert isinstance(error, StoreDamaged | StoreFormat), f"a refusal without a proper name: {error!r}"
-        return Verdict("refused at open", str(error))
+    except (StoreDamaged, StoreFormat) as error:
+        after = fingerprint(path)
+        altered = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+        return Verdict("refused at open", str(error), altered)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it has no name
+        return Verdict("bare error", f"at open: {error!r}")
     try:
         contents = dump(shard._store)
         difference = _difference(image.contents, contents) or _unreachable(shard, image.contents)
-    except StoreFailed as error:
-        assert isinstance(error, StoreDamaged), f"an unreadable row without a proper name: {error!r}"
-        return Verdict("refused at read", str(error))
-    finally:
+        verdict = Verdict("different", difference) if difference else Verdict("equal")
+    except StoreDamaged as error:
+        verdict = Verdict("refused at read", str(error))
+    except Exception as error:  # noqa: BLE001
+        verdict = Verdict("bare error", f"at read: {error!r}")
+    try:
         await shard.close()
-    return Verdict("different", difference) if difference else Verdict("equal")
+    except StoreFailed:
+        pass
+    except Exception as error:  # noqa: BLE001
+        verdict = Verdict("bare error", f"at close: {error!r}")
+    return verdict
 
 
 def _difference(expected: Contents, found: Contents) -> str:
@@ -158,11 +205,19 @@ def fingerprint(path: Path) -> dict[str, str]:
     }
 
 
-def flip(path: Path, bit: int) -> None:
-    """Turn over one bit of a file."""
-    raw = bytearray(path.read_bytes())
-    raw[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(raw)
+def log_records(raw: bytes) -> list[tuple[int, int]]:
+    """Return (start, length) of the records of a RocksDB log file, headers included."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at + _HEADER_BYTES <= len(raw):
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEADER_BYTES:
+            at += left
+            continue
+        length = _HEADER_BYTES + int.from_bytes(raw[at + 4 : at + 6], "little")
+        found.append((at, length))
+        at += length
+    return found
 
 
 def sample_bits(size: int, count: int, rng: random.Random) -> Iterator[int]:
@@ -171,3 +226,74 @@ def sample_bits(size: int, count: int, rng: random.Random) -> Iterator[int]:
     stride = max(1, size * 8 // count)
     bits |= {min(size * 8 - 1, start + rng.randrange(stride)) for start in range(0, size * 8, stride)}
     yield from sorted(bits)
+
+
+# ---- many trials, each in a process that may hang or die ----
+
+
+class Batch(msgspec.Struct):
+    """Trials on copies of one image."""
+
+    image: str
+    monotonic_ms: int
+    trials: list[Damage]
+
+
+def try_all(image: Image, damages: Sequence[Damage], scratch: Path) -> list[tuple[Damage, Verdict]]:
+    """Return a verdict on each damage, also where opening never returns."""
+    verdicts: list[tuple[Damage, Verdict]] = []
+    (scratch / "contents").write_bytes(msgspec.msgpack.encode(image.contents))
+    while len(verdicts) < len(damages):
+        rest = list(damages[len(verdicts) :])
+        batch = Batch(str(image.path), image.monotonic_ms, rest)
+        (scratch / "batch").write_bytes(msgspec.json.encode(batch))
+        command = [sys.executable, "-m", "tests.crash.damage", str(scratch)]
+        with (
+            (scratch / "errors").open("wb") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=PROJECT, bufsize=0) as process,
+        ):
+            told = _listen(process, len(rest))
+        verdicts += zip(rest, told, strict=False)
+    return verdicts
+
+
+def _listen(process: subprocess.Popen[bytes], count: int) -> list[Verdict]:
+    """Collect verdicts until the process has told ``count``, hangs or dies."""
+    told: list[Verdict] = []
+    pipe = process.stdout
+    assert pipe is not None
+    while len(told) < count:
+        readable, _, _ = select.select([pipe], [], [], _HANG_SECONDS)
+        line = pipe.readline() if readable else b""
+        if line:
+            told.append(msgspec.json.decode(line, type=Verdict))
+        elif readable:
+            told.append(Verdict("died", f"exit status {process.wait()}"))
+            break
+        else:
+            process.kill()
+            told.append(Verdict("hang", f"no answer in {_HANG_SECONDS} s"))
+            break
+    return told
+
+
+async def _run_batch(scratch: Path) -> None:
+    batch = msgspec.json.decode((scratch / "batch").read_bytes(), type=Batch)
+    contents = msgspec.msgpack.decode((scratch / "contents").read_bytes(), type=Contents)
+    image = Image(Path(batch.image), contents, batch.monotonic_ms)
+    fresh = None
+    for number, damage in enumerate(batch.trials):
+        copy = fresh or image.copy_to(scratch / f"trial-{number}")
+        damage.apply(copy)
+        verdict = await examine(copy, image)
+        print(msgspec.json.encode(verdict).decode(), flush=True)
+        if verdict.outcome == "refused at open" and not verdict.altered:
+            shutil.copy(image.path / damage.file, copy / damage.file)
+            fresh = copy  # as good as new
+        else:
+            shutil.rmtree(copy)
+            fresh = None
+
+
+if __name__ == "__main__":
+    asyncio.run(_run_batch(Path(sys.argv[1])))

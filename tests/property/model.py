@@ -136,10 +136,10 @@ class Model:
             queue.results = {id: row for id, row in queue.results.items() if row[1] > self.now}
 
     def redrive(self, tenant: str, letters: ModelQueue) -> int:
-        """Send dead letters back where they came from; only those that wait and stand first in their group move."""
+        """Send dead letters that are not in flight back where they came from."""
         moved = 0
-        for message in sorted(letters.messages.values(), key=lambda one: (-one.priority, one.visible_at, one.id)):
-            if message.token is None and not letters.blocked(message) and message.dead_source is not None:
+        for message in sorted(letters.messages.values(), key=lambda one: one.id):
+            if message.token is None and message.dead_source is not None:
                 moved += 1
                 target = self.queue(tenant, message.dead_source)
                 letters.leave(message)

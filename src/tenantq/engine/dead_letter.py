@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _QUEUE_DEFAULT = 0xFFFF
 _NO_BOUND = 1 << 30
+_RETRY_MS = 1_000
 
 
 def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
@@ -49,7 +50,14 @@ def bury(
             return
         message = unpack_message(value)
     name = round.core.catalog.dead_letter_name(queue)
-    target = queue.tenant.queues.get(name) or round.create_queue(queue.tenant, name, QueueConfig(), round.core.system)
+    target = queue.tenant.queues.get(name)
+    if target is not None and target.status == "draining":
+        # It takes no letters any more. This one stays where it is, undeliverable, until there is a new one.
+        lease.token, lease.deadline, lease.visible_at = 0, 0, round.now + _RETRY_MS
+        round.put_lease(queue, id, lease)
+        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+        return
+    target = target or round.create_queue(queue.tenant, name, QueueConfig(), round.core.system)
     past = lease.unpack_past()
     past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
     take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)

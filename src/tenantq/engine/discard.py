@@ -19,6 +19,8 @@ def discard(round: Round, queue: QueueState, id: bytes, message: MessageRow, lea
     group = queue.group_digest(message.group)
     if group:
         round.leave_group(queue, group, id)
+    if queue.result_waiters:
+        round.results_ready.append((queue, id))
     queue.totals[EXPIRED] += 1
     round.log(
         "expire", queue, round.core.system, ids=id, size=message.size, priority=message.priority,

@@ -11,7 +11,7 @@ from tenantq.errors import Invalid, NotFound
 from tenantq.journal.record import Row, rows, unseal
 from tenantq.message import Facts, Page, QueueStats, Result
 from tenantq.randomness import id_text
-from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64, level_prefix
+from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenantq.store.rows import LeaseRow, MessageRow
 
 _TRACE_SLICE = 64
+_GROUP_HEAD_BYTES = 24
 
 
 def stats(core: Core, queue: QueueState) -> QueueStats:
@@ -107,32 +108,57 @@ def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease:
 
 
 def peek(core: Core, queue: QueueState, limit: int, cursor: str | None) -> Page:
-    """Return waiting messages in order of delivery, ready ones and delayed ones, without leasing them."""
+    """Return waiting messages without leasing them: in order of delivery, then those that wait for their group."""
+    lower, blocked_lower = _parse_cursor(queue, cursor)
     store = core.store
-    lower = queue.prefix
-    if cursor is not None:
-        try:
-            raw = bytes.fromhex(cursor)
-        except ValueError:
-            raw = b""
-        if len(raw) != 1 + SUFFIX_BYTES:
-            raise Invalid("cursor: not one that peek returned")
-        lower = queue.prefix + raw + b"\0"
-    else:
+    keys: list[bytes] = []
+    if lower is not None:
+        keys = store.scan(store.vi, lower, after(queue.prefix), limit)
+        if len(keys) == limit:
+            return Page(_many_facts(core, queue, keys), keys[-1][len(queue.prefix) :].hex())
+    if not queue.blocked and blocked_lower == queue.prefix:
+        return Page(_many_facts(core, queue, keys))
+    members = store.scan_items(store.gr, blocked_lower, after(queue.prefix), 2 * (limit - len(keys)) + 1)
+    heads = {key: value for key, value in members if len(key) == _GROUP_HEAD_BYTES}
+    for key, _ in members:
+        if len(key) != _GROUP_HEAD_BYTES and len(keys) < limit:
+            group = key[:_GROUP_HEAD_BYTES]
+            blocked_lower = key + b"\0"
+            if (heads.get(group) or store.get(store.gr, group)) != key[-16:]:
+                keys.append(key)
+    more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
+    place = blocked_lower[len(queue.prefix) : -1]
+    return Page(_many_facts(core, queue, keys), place.hex() if more and place else None)
+
+
+def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, bytes]:
+    """Return where to go on in vi (None: through with it) and in gr."""
+    if cursor is None:
         first = next((level for level in queue.levels if level.ready or level.delayed), None)
-        if first is not None:
-            lower = level_prefix(queue.prefix, first.priority) + first.cursor
-    keys = store.scan(store.vi, lower, after(queue.prefix), limit)
+        return first.prefix + first.cursor if first is not None else queue.prefix, queue.prefix
+    try:
+        raw = bytes.fromhex(cursor)
+    except ValueError:
+        raw = b""
+    if len(raw) == 1 + SUFFIX_BYTES:
+        return queue.prefix + raw + b"\0", queue.prefix
+    if len(raw) == 32:
+        return None, queue.prefix + raw + b"\0"
+    raise Invalid("cursor: not one that peek returned")
+
+
+def _many_facts(core: Core, queue: QueueState, keys: list[bytes]) -> list[Facts]:
+    """Return the facts of the messages whose ids end ``keys``."""
+    if not keys:
+        return []
+    store = core.store
     message_keys = [queue.prefix + key[-16:] for key in keys]
-    bodies = store.get_many(store.m, message_keys) if keys else []
-    leases = store.get_many(store.le, message_keys) if keys else []
-    found = [
+    bodies, leases = store.get_many(store.m, message_keys), store.get_many(store.le, message_keys)
+    return [
         _facts(core, queue, key[-16:], unpack_message(body), unpack_lease(lease) if lease is not None else None)
         for key, body, lease in zip(keys, bodies, leases, strict=True)
         if body is not None
     ]
-    more = len(keys) == limit
-    return Page(found, keys[-1][len(queue.prefix) :].hex() if more else None)
 
 
 def result(core: Core, queue: QueueState, id: bytes) -> Result:

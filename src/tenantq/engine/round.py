@@ -53,13 +53,15 @@ class Round:
 
     __slots__ = (
         "_events", "_gone", "_heads", "_keys", "_new_members", "_started_ms", "batch", "caller_ops", "cleared",
-        "core", "dirty", "entries", "fresh", "now", "overlay", "results_ready", "seq", "skip", "store", "wall",
+        "core", "covers", "dirty", "emptied", "entries", "fresh", "now", "overlay", "results_ready", "seq", "shared", "skip", "store", "wall",
     )  # fmt: skip
 
-    def __init__(self, core: Core, seq: int) -> None:
+    def __init__(self, core: Core, seq: int, *, shared: bool = False) -> None:
         self.core = core
         self.store = core.store
         self.seq = seq
+        self.covers = 0  # the last record written when it was handed over for the sync
+        self.shared = shared  # other tenants wait for this round to end
         self.now = core.timeline.now_ms()
         self._started_ms = core.clock.monotonic_ms()
         self.wall = core.timeline.wall_offset_ms()
@@ -68,6 +70,7 @@ class Round:
         self.dirty: dict[QueueState, None] = {}
         self.caller_ops: list[Operation] = []  # to be answered after the sync
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
+        self.emptied: list[bytes] = []  # prefixes whose space can be given back
         self.skip: set[bytes] = set()  # vi keys deleted in this round, which scans of the store still see
         self.fresh: dict[Level, bytes] = {}  # the first row put into a level in this round, which they do not see yet
         self.results_ready: list[tuple[QueueState, bytes]] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
 """In a stored message: the queue's own max_attempts counts."""
 
-_SERVED_PER_QUEUE = 1_000
+_SHARED_TURNS = 4  # while others wait, deliveries in a round are bounded by so many times round_cost_shared
 _P = TypeVar("_P", "Poll", "FleetPoll")
 
 
@@ -30,6 +30,8 @@ def serve_hot(round: Round) -> None:
     """Serve the queues and lanes that have both messages and waiting polls, tenants furthest behind first."""
     core = round.core
     budget = core.settings.round_cost_alone
+    if round.shared or len({queue.tenant for queue in core.hot}) > 1:
+        budget = _SHARED_TURNS * core.settings.round_cost_shared
     if core.hot:
         hot, core.hot = core.hot, {}
         order = sorted(hot, key=_tenant_time) if len(hot) > 1 else hot
@@ -37,27 +39,27 @@ def serve_hot(round: Round) -> None:
             if budget <= 0:
                 core.hot[queue] = None
                 continue
-            budget -= _serve_queue(round, queue)
+            budget -= _serve_queue(round, queue, budget)
     if core.hot_lanes:
         lanes, core.hot_lanes = core.hot_lanes, {}
         for lane in lanes:
             if budget <= 0:
                 core.hot_lanes[lane] = None
                 continue
-            budget -= _serve_lane(round, lane)
+            budget -= _serve_lane(round, lane, budget)
 
 
 def _tenant_time(queue: QueueState) -> float:
     return queue.tenant.line.time
 
 
-def _serve_queue(round: Round, queue: QueueState) -> int:
-    """Deal a queue's ready messages to its waiting polls; return how many were dealt."""
+def _serve_queue(round: Round, queue: QueueState, budget: int) -> int:
+    """Deal up to ``budget`` of a queue's ready messages to its waiting polls; return how many were dealt."""
     polls = [poll for poll in queue.demands if not poll.done]
-    queue.demands.clear()
     dealt = 0
     if polls and queue.ready > 0 and queue.status == "active" and queue.prefix not in round.cleared:
-        dealt = deal(round, queue, polls, min(_SERVED_PER_QUEUE, sum(poll.max for poll in polls)))
+        dealt = deal(round, queue, polls, min(budget, sum(poll.max for poll in polls)))
+    queue.demands.clear()
     for poll in polls:
         _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.status == "active")
     if queue.demands and queue.ready > 0 and queue.status == "active":
@@ -65,19 +67,19 @@ def _serve_queue(round: Round, queue: QueueState) -> int:
     return dealt
 
 
-def _serve_lane(round: Round, lane: Lane) -> int:
-    """Deal messages of many tenants' queues to the fleet polls that wait."""
+def _serve_lane(round: Round, lane: Lane, budget: int) -> int:
+    """Deal up to ``budget`` messages of many tenants' queues to the fleet polls that wait; return how many were dealt."""
     polls = [poll for poll in lane.demands if not poll.done]
-    lane.demands.clear()
     dealt = 0
     for allowed in dict.fromkeys(poll.allowed for poll in polls):
         takers = [poll for poll in polls if poll.allowed == allowed]
-        wanted = min(_SERVED_PER_QUEUE, sum(poll.max for poll in takers))
+        wanted = min(budget - dealt, sum(poll.max for poll in takers))
         for queue, share in lane.share_out(wanted, allowed).items():
             hungry = [poll for poll in takers if len(poll.got) < poll.max]
             hungry.sort(key=_taken)
             if hungry and queue.prefix not in round.cleared:
                 dealt += deal(round, queue, hungry, share)
+    lane.demands.clear()
     for poll in polls:
         _answer_or_wait(round, poll, lane.demands, more=False)
     if dealt and lane.demands and lane.has_work():

@@ -53,7 +53,7 @@ from tenantq.message import (
 )
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.randomness import MessageIds, Randomness, id_bytes, system_randomness
-from tenantq.store.keys import be64, from_be64
+from tenantq.store.keys import after, be64, from_be64
 from tenantq.store.rocks import Store
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ JOURNAL_ANCHOR = b"journal_anchor"
 
 _ROUNDS_UNSYNCED_MAX = 2
 _SYSTEM = Caller("system")
+
+
+def _check_reason(reason: str) -> None:
+    if reason != "":
+        check_text("reason", reason, limits.REASON_CHARS_MAX)
 
 
 def _let_go(future: asyncio.Future[None]) -> None:
@@ -109,14 +114,17 @@ class Shard:
         self._probe = probe
         self._failure: StoreFailed | None = None
         self._closing = False
+        self._closed = False
+        self._redrives: set[RedriveTask] = set()
         self._step_scheduled = False
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
         self._sync_timer: Timer | None = None
         self._synced_seq = 0
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[asyncio.Future[None]] = []
-        self._redrives: dict[int, RedriveTask] = {}
-        self._redrive_count = 0
+        self._compactions: set[asyncio.Future[None]] = set()
+        self._space_checked = -1
+        self._has_space = True
         self.rounds = 0  # run so far
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
 
@@ -181,17 +189,28 @@ class Shard:
         if self._closing:
             return
         self._closing = True
+        for task in self._redrives:
+            task.cancel()
         self._send_waiting_polls_away()
+        if self._failure is None and self._settings.durability == "os":
+            self._idle.clear()
+            self._hand_over(Round(self.core, self._seq))
         if self._failure is None:
             await self._idle.wait()
+        await asyncio.gather(*self._compactions, return_exceptions=True)
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
         for queue in self.core.catalog.queues():
             if queue.timer is not None:
                 queue.timer.cancel()
+        self._closed = True
         if self._failure is None:
             self._beat(clean=True)
-        self._store.close()
+        try:
+            self._store.close()
+        except StoreFailed as error:
+            self._failure = self._failure or error
+            raise
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -231,10 +250,17 @@ class Shard:
             checked.append(message)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
-        if self._store.free_bytes() < self._settings.disk_reserve_bytes:
-            raise DiskFull
+        self._check_space()
         added: list[Added] = await self._submit(Add(self.core.catalog.tenant(tenant), caller, queue, checked))
         return added
+
+    def _check_space(self) -> None:
+        if self._space_checked != self.rounds:
+            self._space_checked = self.rounds
+            self._has_space = self._store.free_bytes() >= self._settings.disk_reserve_bytes
+        if not self._has_space:
+            self._space_checked = -1
+            raise DiskFull
 
     # ---- consuming ----
 
@@ -314,8 +340,7 @@ class Shard:
         self._check_receipts(queue, receipts)
         if delay_ms is not None:
             check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
-        if reason:
-            check_text("reason", reason, limits.REASON_CHARS_MAX)
+        _check_reason(reason)
         return await self._settle(Nack(self.core.catalog.tenant(tenant), caller, queue, receipts, delay_ms, reason))
 
     async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
@@ -417,6 +442,7 @@ class Shard:
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
         self.core.catalog.tenant(name)
+        _check_reason(reason)
         await self._submit(DeleteTenant(self._system, caller, name, reason))
 
     def tenants(self) -> dict[str, TenantConfig]:
@@ -445,10 +471,12 @@ class Shard:
         self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
     ) -> None:
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
+        _check_reason(reason)
         await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
 
     async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
         """Empty a queue; return how many messages went."""
+        _check_reason(reason)
         count: int = await self._submit(Purge(self.core.catalog.tenant(tenant), caller, name, reason))
         return count
 
@@ -476,6 +504,7 @@ class Shard:
         else:
             wanted = RedriveFilter(source=queue, reason=wanted.reason, ids=wanted.ids, limit=wanted.limit)
         task = RedriveTask(self.core, letters, caller, wanted, rate, dry_run=dry_run)
+        self._redrives = {one for one in self._redrives if one.state == "running"} | {task}
         task.start()
         return task
 
@@ -539,7 +568,7 @@ class Shard:
             raise Closed
 
     def _schedule(self) -> None:
-        if not self._step_scheduled and self._failure is None:
+        if not self._step_scheduled and self._failure is None and not self._closed:
             self._step_scheduled = True
             self._idle.clear()
             self._loop.call_soon(self._step)
@@ -555,8 +584,9 @@ class Shard:
                 self._idle.set()
             return
         self.rounds += 1
+        shared = core.lines.shared
         operations = self._pick()
-        round = Round(core, self._seq + 1)
+        round = Round(core, self._seq + 1, shared=shared)
         try:
             core.lines.put_back(round.run(operations))
             self._write(round)
@@ -604,8 +634,12 @@ class Shard:
             round.announce()
         for queue in round.dirty:
             self._after_round(queue)
+        for task in self._redrives:
+            if task.letters.tenant.gone:
+                task.cancel()
 
     def _hand_over(self, round: Round) -> None:
+        round.covers = self._seq
         self._syncing.append(round)
         self._committer.hand_over(round)
 
@@ -622,22 +656,31 @@ class Shard:
             return
         for _ in rounds:
             self._syncing.popleft()
-        self._synced_seq = max(self._synced_seq, *(min(round.seq, self._seq) for round in rounds))
+        self._synced_seq = max(self._synced_seq, *(round.covers for round in rounds))
         self._beat()
         self._probe("before_reply")
         for round in rounds:
             round.announce()
+            for prefix in round.emptied:
+                self._give_back_space(prefix)
         waiters, self._sync_waiters = self._sync_waiters, []
         for future in waiters:
             _let_go(future)
         self._schedule()
+
+    def _give_back_space(self, prefix: bytes) -> None:
+        """Compact what was deleted by range, on a thread; the loop goes on meanwhile."""
+        work = self._loop.run_in_executor(None, self._store.compact, prefix, after(prefix))
+        self._compactions.add(work)
+        work.add_done_callback(self._compactions.discard)
 
     def _beat(self, *, clean: bool = False) -> None:
         heart = self._store.heart
         assert heart is not None
         timeline, clock = self.core.timeline, self._clock
         seq = self._seq if clean else self._synced_seq
-        heart.beat(seq, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id, clean=clean)
+        times = (timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms())
+        heart.beat(seq, *times, timeline.boot_id, self._store.manifest(), clean=clean)
 
     async def _all_synced(self) -> None:
         """Return when everything written so far is durable, so that no read tells of what a crash may undo."""
@@ -659,6 +702,8 @@ class Shard:
         for operation in self.core.lines.drain():
             operation.error = error
             operation.resolve()
+        for task in self._redrives:
+            task.cancel()
         self._send_waiting_polls_away(error)
         for future in self._sync_waiters:
             if not future.done():

@@ -82,9 +82,20 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 def seal(previous: bytes, record: Record) -> tuple[bytes, bytes]:
     """Return (hash, value): the record's place in the chain, and what is stored."""
-    payload = _encode(record)
+    try:
+        payload = _encode(record)
+    except UnicodeEncodeError:
+        payload = _encode(_without_surrogates(record))
     link = hashlib.sha256(previous + payload).digest()
     return link, link + payload
+
+
+def _without_surrogates(record: Record) -> Record:
+    """Replace what UTF-8 cannot say in a caller's own words; what was done must be journaled all the same."""
+    for entry in record.entries:
+        for field in ("principal", "remote", "request_id", "details"):
+            setattr(entry, field, getattr(entry, field).encode("utf-8", "replace").decode())
+    return record
 
 
 def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:

@@ -23,8 +23,8 @@ from tenantq.errors import StoreDamaged
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SLOT = struct.Struct(">QQQQQ16sB")
-_SLOT_BYTES = 64
+_SLOT = struct.Struct(">QQQQQ16sBQQ")
+_SLOT_BYTES = 128
 _CRC = struct.Struct(">I")
 
 
@@ -38,6 +38,8 @@ class Beat(msgspec.Struct, frozen=True):
     monotonic_ms: int
     boot_id: bytes
     clean: bool  # the store was closed in good order after this
+    manifest_number: int  # which MANIFEST was current ...
+    manifest_bytes: int  # ... and how long it was
 
 
 class Heart:
@@ -55,11 +57,19 @@ class Heart:
         self._count = self.last.count if self.last else 0
 
     def beat(
-        self, seq: int, engine_ms: int, wall_ms: int, monotonic_ms: int, boot_id: bytes, *, clean: bool = False
+        self,
+        seq: int,
+        engine_ms: int,
+        wall_ms: int,
+        monotonic_ms: int,
+        boot_id: bytes,
+        manifest: tuple[int, int],
+        *,
+        clean: bool = False,
     ) -> None:
         """Note that everything up to ``seq`` is synced."""
         self._count += 1
-        slot = _SLOT.pack(self._count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean)
+        slot = _SLOT.pack(self._count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, *manifest)
         start = (self._count & 1) * _SLOT_BYTES
         self._map[start : start + _SLOT.size + 4] = slot + _CRC.pack(zlib.crc32(slot))
         if clean:
@@ -81,8 +91,8 @@ def read_beat(path: Path) -> Beat | None:
         slot = raw[start : start + _SLOT.size]
         crc = raw[start + _SLOT.size : start + _SLOT.size + 4]
         if len(crc) == 4 and any(slot) and _CRC.pack(zlib.crc32(slot)) == crc:
-            count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean = _SLOT.unpack(slot)
-            beats.append(Beat(count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, bool(clean)))
+            count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, number, size = _SLOT.unpack(slot)
+            beats.append(Beat(count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, bool(clean), number, size))
     if not beats:
         if any(raw):
             raise StoreDamaged(

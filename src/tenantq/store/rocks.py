@@ -27,6 +27,7 @@ from rocksdict import (
 )
 
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
+from tenantq.store.framing import check_framing, current_manifest
 from tenantq.store.heart import Heart, read_beat
 from tenantq.store.keys import FAMILIES, after, from_be64
 
@@ -53,7 +54,7 @@ def name_failure(error: Exception, path: Path | str) -> StoreFailed:
     if "No space left" in text or "File too large" in text or "Disk quota" in text:
         return DiskFull(f"store {path}: no room to write ({text}); nothing of this round is confirmed")
     if text.startswith(("Corruption", "Invalid argument")) or "No such file" in text or "checksum" in text:
-        return StoreDamaged(f"store {path}: {text}; restore from a backup, nothing was altered by this refusal")
+        return StoreDamaged(f"store {path}: {text}; restore from a backup")
     return StoreFailed(f"store {path}: {text}; nothing of this round is confirmed")
 
 
@@ -99,6 +100,7 @@ class Store:
         "_db",
         "_families",
         "_lock",
+        "_manifest",
         "ex",
         "gr",
         "heart",
@@ -134,6 +136,7 @@ class Store:
         self._families: dict[str, Family] = {name: Family(self._db, name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
+        self._manifest = current_manifest(path / "db") or path
 
     meta: Family
     m: Family
@@ -152,16 +155,22 @@ class Store:
         return self._families[name]
 
     def close(self) -> None:
-        """Close the database and let the directory go."""
-        for family in self._families.values():
-            family.view.close()
+        """Close the database and let the directory go, in any case; then raise what went wrong, if anything did."""
+        failures: list[Exception] = []
+        closing = [family.view.close for family in self._families.values()]
         for name in self._families:
             delattr(self, name)
         self._families.clear()
-        self._db.close()
+        for close in (*closing, self._db.close):
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001  # the binding has no error class of its own
+                failures.append(error)
         if self.heart is not None:
             self.heart.close()
         self._lock.close()
+        if failures:
+            raise name_failure(failures[0], self.path) from failures[0]
 
     # ---- reading ----
 
@@ -245,6 +254,15 @@ class Store:
         for family in self._families.values():
             family.view.flush()
 
+    def manifest(self) -> tuple[int, int]:
+        """Return the number and the size of the MANIFEST in force."""
+        for _ in range(3):
+            try:
+                return int(self._manifest.name[9:]), self._manifest.stat().st_size
+            except OSError:  # RocksDB has begun a new one
+                self._manifest = current_manifest(self.path / "db") or self._manifest
+        return 0, 0
+
     def free_bytes(self) -> int:
         """Return the space left on the store's disk."""
         info = os.statvfs(self.path)
@@ -279,15 +297,13 @@ class Store:
         last = self.heart.last if self.heart is not None else read_beat(self.path / "heart")
         if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
             raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
-        if last is not None and not (last.clean and not read_only):
+        check_framing(directory, last)
+        if last is not None:
             # A read-only open replays the log in memory and alters nothing, so a refusal leaves the evidence as it was.
             self._check_nothing_lost(_open_rocks(directory, memory_bytes, read_only=True), last.seq)
-        db = _open_rocks(directory, memory_bytes, read_only=read_only)
-        if last is not None and last.clean and not read_only:
-            self._check_nothing_lost(db, last.seq, close=False)
-        return db
+        return _open_rocks(directory, memory_bytes, read_only=read_only)
 
-    def _check_nothing_lost(self, db: Rdict, seq: int, *, close: bool = True) -> None:
+    def _check_nothing_lost(self, db: Rdict, seq: int) -> None:
         journal = db.get_column_family("jn")
         try:
             newest = _last_item(journal, b"", b"\xff" * 8)
@@ -295,12 +311,9 @@ class Store:
             raise name_failure(error, self.path) from error
         finally:
             journal.close()
-            if close:
-                db.close()
+            db.close()
         found = from_be64(newest[0]) if newest else 0
         if found < seq:
-            if not close:
-                db.close()
             raise StoreDamaged(
                 f"store {self.path}: the journal ends at record {found}, but {seq} was synced: acknowledged work is"
                 " missing from the log; restore from a backup, nothing was altered by this refusal"

@@ -9,7 +9,7 @@ import msgspec
 from tenantq.config import QueueConfig, TenantConfig, change_queue, change_tenant
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.queue_state import NEVER, REMOVED
-from tenantq.errors import Draining
+from tenantq.errors import Draining, Invalid
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class PutQueue(Operation):
         """Reply whether the queue is new."""
         queue = self.tenant.queues.get(self.name)
         self.reply = queue is None
+        if self.changes.get("dead_letter") == self.name:
+            raise Invalid("dead_letter: a queue cannot take its own dead letters", queue=self.name)
         if queue is None:
             round.create_queue(self.tenant, self.name, change_queue(QueueConfig(), self.changes), self.caller)
             return
@@ -187,6 +189,7 @@ class DropQueue(Operation):
 
 
 def _delete_range(round: Round, prefix: bytes) -> None:
+    round.emptied.append(prefix)
     for name in QUEUE_FAMILIES:
         round.batch.delete_range(prefix, after(prefix), round.store.family(name).handle)
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenantq.engine import dead_letter, discard
+from tenantq.engine import dead_letter
 from tenantq.engine.operation import SCAN, Operation
+from tenantq.engine.ops.settle import remove_message
 from tenantq.engine.queue_state import REMOVED
-from tenantq.store.keys import after, split_waiting_key
-from tenantq.store.rows import LeaseRow, Past, pack_past, unpack_message
+from tenantq.store.keys import after
+from tenantq.store.rows import LeaseRow, Past, pack_past, unpack_lease
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,8 +66,9 @@ class RedriveTask:
         return RedriveProgress(self.state, self.moved, self.skipped, self.dry_run)
 
     def start(self) -> None:
-        """Put the first slice into the tenant's line."""
-        self.core.push(RedriveSlice(self))
+        """Put the next slice into the tenant's line."""
+        if self.state == "running":
+            self.core.push(RedriveSlice(self))
 
     def cancel(self) -> None:
         """Stop before the next slice."""
@@ -109,57 +111,48 @@ class RedriveSlice(Operation):
         self.task = task
 
     def execute(self, round: Round) -> None:
-        """Look at the next rows of the dead-letter queue and move those that pass the filter."""
+        """Look at the next letters, in order of their ids so that groups keep theirs, and move those that pass."""
         task = self.task
         letters, store = task.letters, round.store
         if task.state != "running" or letters.status == "draining" or letters.prefix in round.cleared:
             task.go_on(more=False)
             return
         wanted = task.slice_rows()
-        keys = store.scan(store.vi, task.cursor, after(letters.prefix), wanted)
-        moved: list[bytes] = []
-        for key in keys:
-            _, priority, visible_at, id = split_waiting_key(key)
-            if key not in round.skip and self._move(round, priority, visible_at, id):
-                moved.append(id)
-            else:
-                task.skipped += 1
+        rows = store.scan_items(store.le, task.cursor, after(letters.prefix), wanted)
+        moved = [key[-16:] for key, value in rows if self._move(round, key[-16:], unpack_lease(value).unpack_past())]
         task.moved += len(moved)
-        if keys:
-            task.cursor = keys[-1] + b"\0"
+        task.skipped += len(rows) - len(moved)
+        if rows:
+            task.cursor = rows[-1][0] + b"\0"
         if moved and not task.dry_run:
             round.log("redrive", letters, task.caller, ids=b"".join(moved))
-        task.go_on(more=len(keys) == wanted)
+        task.go_on(more=len(rows) == wanted)
 
-    def _move(self, round: Round, priority: int, visible_at: int, id: bytes) -> bool:
+    def _move(self, round: Round, id: bytes, past: Past) -> bool:
+        """Move one letter if it passes the filter, is not in flight, and its queue is there to take it."""
         task = self.task
-        letters, wanted = task.letters, task.filter
-        lease = round.lease(letters, id)
-        past = lease.unpack_past() if lease is not None else Past([])
-        dead = past.dead
-        if lease is None or dead is None:
-            return False
-        if wanted.source is not None and dead.source != wanted.source:
-            return False
-        if wanted.reason is not None and wanted.reason not in dead.reason:
-            return False
-        if wanted.ids is not None and id not in wanted.ids:
+        letters, wanted, dead = task.letters, task.filter, past.dead
+        if (
+            dead is None
+            or (wanted.source is not None and dead.source != wanted.source)
+            or (wanted.reason is not None and wanted.reason not in dead.reason)
+            or (wanted.ids is not None and id not in wanted.ids)
+        ):
             return False
         target = letters.tenant.queues.get(dead.source)
-        value = round.store.get(round.store.m, letters.prefix + id)
-        if target is None or target.status == "draining" or target is letters or value is None:
+        found = round.locate(letters, id)
+        if target is None or target.status == "draining" or found is None or found.state == "in_flight":
             return False
         if task.dry_run:
             return True
-        round.remove_waiting(letters, id, priority, visible_at)
-        discard.take_out(round, letters, id, size=lease.size, expires_at=0, leased=True)
-        if lease.group:
-            round.leave_group(letters, lease.group, id)
+        lease = found.lease
+        assert lease is not None
+        remove_message(round, letters, id)
         letters.totals[REMOVED] += 1
         past.dead = None
         fresh = LeaseRow(
             0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
         )  # fmt: skip
         round.batch.delete(target.prefix + id, round.store.re.handle)
-        dead_letter.move_in(round, target, id, unpack_message(value), fresh)
+        dead_letter.move_in(round, target, id, found.message, fresh)
         return True

@@ -129,11 +129,10 @@ class Ack(_Settle):
         results: Sequence[Result | None] | None,
     ) -> None:
         super().__init__(tenant, caller, queue_name, receipts)
-        self.results = {
-            parsed: result
-            for parsed, result in zip(self.receipts, results or (), strict=False)
-            if parsed is not None and result is not None
-        }
+        self.results: dict[tuple[bytes, int], Result | None] = {}
+        for parsed, result in zip(self.receipts, results or (), strict=False):
+            if parsed is not None:
+                self.results.setdefault(parsed, result)  # of a receipt that comes twice, the first counts
 
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Delete the message; keep its result if there is one."""

@@ -164,5 +164,3 @@ class Sweep(Operation):
         if found.state == "waiting":
             round.remove_waiting(queue, id, found.message.priority, found.visible_at)
         discard.discard(round, queue, id, found.message, found.lease)
-        if queue.result_waiters:
-            round.results_ready.append((queue, id))

@@ -1,0 +1,131 @@
+"""Clocks: the wall clock may jump either way; leases and delays run on time that really passed."""
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_69_a_jump_of_the_wall_clock_moves_no_delay(shard: Shard, clock: ManualClock, jump: int) -> None:
+    """Not early, and not late either."""
+    await shard.add(T, Q, [message(delay_ms=60_000)])
+    clock.jump_wall(jump)
+    await pass_time(shard, clock, 59_999)
+    assert await shard.poll(T, Q) == []
+    await pass_time(shard, clock, 1)
+    assert len(await shard.poll(T, Q)) == 1
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_69_a_jump_of_the_wall_clock_loses_no_lease(shard: Shard, clock: ManualClock, jump: int) -> None:
+    """The lease lasts its time; what is shown of it follows the corrected clock."""
+    await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q, lease_ms=10_000)
+    clock.jump_wall(jump)
+    await pass_time(shard, clock, 9_999)
+    facts = await shard.get(T, Q, got.id)
+    assert (facts.state, facts.lease_until) == ("in_flight", clock.wall_ms() + 1)
+    assert (await shard.extend(T, Q, [got.receipt], lease_ms=1_000))[0].lease_until == clock.wall_ms() + 1_000
+    assert (await shard.ack(T, Q, [got.receipt]))[0].ok
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_69_a_jump_while_the_shard_is_down_moves_nothing(
+    open_shard: OpenShard, clock: ManualClock, jump: int
+) -> None:
+    """The machine stayed up, so the time that passed is known."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message("held"), message("delayed", delay_ms=60_000)])
+    (got,) = await shard.poll(T, Q, lease_ms=60_000)
+    await shard.close()
+    clock.jump_wall(jump)
+    clock.advance(30_000)
+    shard = await open_shard()
+    await pass_time(shard, clock, 29_999)
+    assert await shard.poll(T, Q, max=9) == []
+    assert (await shard.ack(T, Q, [got.receipt]))[0].ok
+    await pass_time(shard, clock, 1)
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"delayed"]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR, 0])
+async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
+    open_shard: OpenShard, clock: ManualClock, jump: int
+) -> None:
+    """Only the wall clock tells then how long the machine was off, and it is believed."""
+    delay = 3 * HOUR
+    shard = await open_shard()
+    await shard.add(T, Q, [message(delay_ms=delay)])
+    await shard.close()
+    clock.advance(HOUR)  # really off for an hour
+    clock.jump_wall(jump)
+    clock.reboot()
+    shard = await open_shard()
+    passed = max(0, HOUR + jump)  # what it must believe; time never goes back
+    await pass_time(shard, clock, delay - passed - 1)
+    assert await shard.poll(T, Q) == []
+    await pass_time(shard, clock, 1)
+    assert len(await shard.poll(T, Q)) == 1
+
+
+async def test_69_a_reboot_keeps_live_leases(open_shard: OpenShard, clock: ManualClock) -> None:
+    """Never silently lost: the receipt works until its time is over."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message("a"), message("b")])
+    short, long = await shard.poll(T, Q, max=2, lease_ms=60_000)
+    await shard.extend(T, Q, [long.receipt], lease_ms=HOUR)
+    await shard.close()
+    clock.advance(60_000)
+    clock.reboot()
+    shard = await open_shard()
+    outcomes = await shard.ack(T, Q, [short.receipt, long.receipt])
+    assert [outcome.ok for outcome in outcomes] == [False, True]
+
+
+async def test_69_the_order_survives_a_wall_clock_that_went_back(open_shard: OpenShard, clock: ManualClock) -> None:
+    """First in, first out, by the shard's own time; ids rise through jump, restart and reboot."""
+    shard = await open_shard()
+    ids = [one.raw_id for one in await shard.add(T, Q, [message("1")])]
+    clock.jump_wall(-24 * HOUR)
+    ids += [one.raw_id for one in await shard.add(T, Q, [message("2")])]
+    await shard.close()
+    shard = await open_shard()
+    ids += [one.raw_id for one in await shard.add(T, Q, [message("3")])]
+    await shard.close()
+    clock.reboot()
+    clock.jump_wall(-24 * HOUR)
+    shard = await open_shard()
+    ids += [one.raw_id for one in await shard.add(T, Q, [message("4")])]
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"1", b"2", b"3", b"4"]
+    assert ids == sorted(ids)
+
+
+async def test_69_a_lease_of_1500_ms_lasts_one_and_a_half_seconds(shard: Shard, clock: ManualClock) -> None:
+    """Milliseconds are not rounded to anything."""
+    await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q, lease_ms=1_500)
+    assert got.lease_until == clock.wall_ms() + 1_500
+    await pass_time(shard, clock, 1_499)
+    assert await shard.poll(T, Q) == []
+    assert (await shard.get(T, Q, got.id)).state == "in_flight"
+    await pass_time(shard, clock, 1)
+    assert [one.attempt for one in await shard.poll(T, Q)] == [2]
+
+
+async def test_69_keys_results_and_lifetimes_follow_the_same_time(shard: Shard, clock: ManualClock) -> None:
+    """A jump ends none of them early and keeps none of them longer."""
+    await shard.put_queue(T, Q, dedup_ms=10_000)
+    await shard.add(T, Q, [message("x", key="k", ttl_ms=10_000)])
+    clock.jump_wall(HOUR)
+    await pass_time(shard, clock, 9_999)
+    assert (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
+    assert shard.stats(T, Q).ready == 1
+    clock.jump_wall(-5 * HOUR)
+    await pass_time(shard, clock, 1)
+    assert shard.stats(T, Q).ready == 0
+    assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate

@@ -1,0 +1,255 @@
+"""Groups and FIFO queues: at most one message in flight, and never another order."""
+
+import asyncio
+import random
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tests.conftest import OpenShard
+from tests.shards import T, message, pass_time, settled
+
+Q = "work"
+FIFO = "orders.fifo"
+
+
+async def add(shard: Shard, bodies: str, group: str | None = "g", queue: str = Q, **fields: object) -> list[str]:
+    """Add one message per letter and return their ids."""
+    added = await shard.add(T, queue, [message(letter, group=group, **fields) for letter in bodies])
+    return [one.id for one in added]
+
+
+async def drain(shard: Shard, queue: str = Q) -> str:
+    """Deliver and ack everything, and return the bodies in order."""
+    order = ""
+    while got := await shard.poll(T, queue, max=100):
+        order += "".join(one.body.decode() for one in got)
+        await shard.ack(T, queue, [one.receipt for one in got])
+    return order
+
+
+@pytest.mark.parametrize(("queue", "group"), [(Q, "g"), (FIFO, None), (FIFO, "g")])
+async def test_a_group_has_one_message_in_flight_and_keeps_its_order(
+    shard: Shard, queue: str, group: str | None
+) -> None:
+    """A FIFO queue's messages without a group share one."""
+    await add(shard, "abc", group, queue)
+    (got,) = await shard.poll(T, queue, max=10)
+    assert got.body == b"a"
+    assert await shard.poll(T, queue, max=10) == []
+    stats = shard.stats(T, queue)
+    assert (stats.ready, stats.blocked, stats.in_flight) == (2, 2, 1)
+    await shard.ack(T, queue, [got.receipt])
+    assert await drain(shard, queue) == "bc"
+    stats = shard.stats(T, queue)
+    assert (stats.ready, stats.blocked, stats.in_flight, stats.bytes) == (0, 0, 0, 0)
+    assert shard._store.scan(shard._store.gr, b"", b"\xff" * 64, 10) == []
+
+
+async def test_groups_do_not_wait_for_each_other(shard: Shard) -> None:
+    """Nor for messages without a group."""
+    await add(shard, "ab", "one")
+    await add(shard, "cd", "two")
+    await add(shard, "ef", None)
+    assert [one.body for one in await shard.poll(T, Q, max=10)] == [b"a", b"c", b"e", b"f"]
+
+
+async def test_a_priority_does_not_reorder_inside_a_group(shard: Shard) -> None:
+    """The group's order is the order of adding."""
+    await add(shard, "a", priority=0)
+    await add(shard, "b", priority=9)
+    await add(shard, "c", priority=5)
+    assert await drain(shard) == "abc"
+
+
+async def test_a_delayed_head_holds_its_group_back(shard: Shard, clock: ManualClock) -> None:
+    """Never reorders, whatever the delays."""
+    await add(shard, "a", delay_ms=1_000)
+    await add(shard, "b")
+    assert await shard.poll(T, Q, max=10) == []
+    await pass_time(shard, clock, 1_000)
+    assert await drain(shard) == "ab"
+
+
+async def test_a_delayed_member_becomes_due_while_it_is_blocked(shard: Shard, clock: ManualClock) -> None:
+    """Its delay runs on, and is still kept if the head goes early."""
+    await add(shard, "a")
+    await add(shard, "b", delay_ms=1_000)
+    await add(shard, "c", delay_ms=5_000)
+    assert await drain(shard) == "a"
+    await pass_time(shard, clock, 1_000)
+    assert await drain(shard) == "b"
+    await pass_time(shard, clock, 3_999)
+    assert await drain(shard) == ""
+    await pass_time(shard, clock, 1)
+    assert await drain(shard) == "c"
+
+
+async def test_a_nacked_head_keeps_its_group_waiting(shard: Shard, clock: ManualClock) -> None:
+    """Also while it is hidden by its backoff."""
+    await add(shard, "ab")
+    (got,) = await shard.poll(T, Q)
+    await shard.nack(T, Q, [got.receipt], delay_ms=1_000)
+    assert await shard.poll(T, Q, max=10) == []
+    await pass_time(shard, clock, 1_000)
+    assert await drain(shard) == "ab"
+
+
+async def test_a_released_head_comes_first_again(shard: Shard) -> None:
+    """Released is as if never taken."""
+    await add(shard, "ab")
+    (got,) = await shard.poll(T, Q)
+    await shard.release(T, Q, [got.receipt])
+    assert await drain(shard) == "ab"
+
+
+async def test_an_expired_head_comes_first_again(shard: Shard, clock: ManualClock) -> None:
+    """No later message slips past at the moment of expiry."""
+    await add(shard, "ab")
+    await shard.poll(T, Q, lease_ms=1_000)
+    clock._pass(1_000)
+    assert [one.body for one in await shard.poll(T, Q, max=10)] in ([], [b"a"])
+    await pass_time(shard, clock, 60_000)
+    assert await drain(shard) == "ab"
+
+
+@pytest.mark.parametrize("queue", [Q, FIFO])
+async def test_a_dead_head_lets_the_next_one_go(shard: Shard, queue: str) -> None:
+    """The dead letters of a FIFO queue go to a FIFO queue."""
+    await shard.put_queue(T, queue, max_attempts=1)
+    await add(shard, "abc", queue=queue)
+    for expected in (b"a", b"b"):
+        (got,) = await shard.poll(T, queue)
+        assert got.body == expected
+        await shard.nack(T, queue, [got.receipt])
+    assert await drain(shard, queue) == "c"
+    letters = "work-dlq" if queue == Q else "orders-dlq.fifo"
+    assert await drain(shard, letters) == "ab"
+
+
+async def test_removing_a_waiting_head_lets_the_next_one_go(shard: Shard) -> None:
+    """And removing one in the middle leaves the rest in order."""
+    ids = await add(shard, "abcd")
+    await shard.remove(T, Q, [ids[2], ids[0]])
+    assert await drain(shard) == "bd"
+    assert shard.stats(T, Q).blocked == 0
+
+
+async def test_removing_a_head_in_flight_lets_the_next_one_go(shard: Shard) -> None:
+    """A woken poller gets it at once."""
+    ids = await add(shard, "ab")
+    await shard.poll(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    await shard.remove(T, Q, [ids[0]])
+    assert [one.body for one in await waiting] == [b"b"]
+
+
+async def test_removing_a_whole_group_in_one_batch_leaves_nothing(shard: Shard) -> None:
+    """In any order of ids."""
+    ids = await add(shard, "abcdef")
+    await shard.remove(T, Q, random.Random(3).sample(ids, 6))
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.blocked, stats.bytes) == (0, 0, 0)
+    assert shard._store.scan(shard._store.gr, b"", b"\xff" * 64, 10) == []
+    await add(shard, "g")
+    assert await drain(shard) == "g"
+
+
+async def test_a_head_past_its_lifetime_lets_the_next_one_go(shard: Shard, clock: ManualClock) -> None:
+    """And a blocked one past its lifetime is never delivered."""
+    await add(shard, "a", ttl_ms=1_000)
+    await add(shard, "b")
+    await add(shard, "c", ttl_ms=1_000)
+    await add(shard, "d")
+    await pass_time(shard, clock, 1_000)
+    assert await drain(shard) == "bd"
+    stats = shard.stats(T, Q)
+    assert (stats.expired_total, stats.blocked, stats.bytes) == (2, 0, 0)
+
+
+async def test_a_head_in_flight_past_its_lifetime_is_discarded_by_a_nack(shard: Shard, clock: ManualClock) -> None:
+    """Its group goes on."""
+    await add(shard, "a", ttl_ms=1_000)
+    await add(shard, "b")
+    (got,) = await shard.poll(T, Q, lease_ms=10_000)
+    await pass_time(shard, clock, 2_000)
+    await shard.nack(T, Q, [got.receipt])
+    assert await drain(shard) == "b"
+
+
+@pytest.mark.parametrize("queue", [Q, FIFO])
+async def test_redriving_a_group_brings_back_every_letter_in_order(shard: Shard, queue: str) -> None:
+    """Those that wait behind their group's head in the dead-letter queue as well."""
+    await shard.put_queue(T, queue, max_attempts=1)
+    await add(shard, "abc", queue=queue)
+    while got := await shard.poll(T, queue):
+        await shard.nack(T, queue, [got[0].receipt])
+    task = await shard.redrive(T, queue)
+    await asyncio.wait_for(shard.finished(task), 10)
+    assert task.progress.moved == 3
+    assert await drain(shard, queue) == "abc"
+
+
+async def test_a_restart_keeps_heads_members_and_order(open_shard: OpenShard, clock: ManualClock) -> None:
+    """One in flight, one delayed, several blocked."""
+    shard = await open_shard()
+    await add(shard, "abc", "one")
+    await add(shard, "xy", "two", delay_ms=1_000)
+    (got,) = await shard.poll(T, Q)
+    await shard.close()
+    shard = await open_shard()
+    await add(shard, "d", "one")
+    assert await shard.poll(T, Q, max=10) == []
+    assert shard.stats(T, Q).blocked == 4
+    assert (await shard.ack(T, Q, [got.receipt]))[0].ok
+    assert await drain(shard) == "bcd"
+    await pass_time(shard, clock, 1_000)
+    assert await drain(shard) == "xy"
+
+
+async def test_two_pollers_in_one_round_never_hold_one_group_together(shard: Shard) -> None:
+    """However the polls are dealt."""
+    await shard.put_queue(T, FIFO)
+    polls = [asyncio.create_task(shard.poll(T, FIFO, max=5, wait_ms=1_000)) for _ in range(4)]
+    await settled(shard)
+    for group in ("one", "two"):
+        await add(shard, "abc", group, FIFO)
+    await settled(shard)
+    held = [one.group for poll in polls if poll.done() for one in poll.result()]
+    assert held == ["one", "two"]
+    for poll in polls:
+        poll.cancel()
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_whatever_happens_each_group_is_delivered_in_order(
+    open_shard: OpenShard, clock: ManualClock, seed: int
+) -> None:
+    """A random run of nacks, expiries, releases, acks and restarts over three groups."""
+    dice = random.Random(seed)
+    shard = await open_shard()
+    await shard.put_queue(T, FIFO, max_attempts=0)
+    for n in range(30):
+        await shard.add(T, FIFO, [message(f"{n:03}", group=f"g{n % 3}", priority=dice.randrange(10))])
+    finished: dict[str, list[str]] = {"g0": [], "g1": [], "g2": []}
+    for _ in range(600):
+        if sum(map(len, finished.values())) == 30:
+            break
+        got = await shard.poll(T, FIFO, max=dice.randint(1, 3), lease_ms=1_000)
+        assert len({one.group for one in got}) == len(got)
+        for one in got:
+            end = dice.choice(["ack", "ack", "nack", "release", "expire"] * 4 + ["restart"])
+            if end == "ack":
+                assert (await shard.ack(T, FIFO, [one.receipt]))[0].ok
+                finished[str(one.group)].append(one.body.decode())
+            elif end == "nack":
+                await shard.nack(T, FIFO, [one.receipt], delay_ms=dice.randrange(50))
+            elif end == "release":
+                await shard.release(T, FIFO, [one.receipt])
+            elif end == "restart":
+                await shard.close()
+                shard = await open_shard()
+        await pass_time(shard, clock, 1_000 if not got else 10)
+    assert finished == {f"g{g}": [f"{n:03}" for n in range(g, 30, 3)] for g in range(3)}

@@ -1,0 +1,272 @@
+"""Orphan rows: healed, counted and reported; they never block a queue or stop the shard."""
+
+import asyncio
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tenantq.journal.record import Row, rows, unseal
+from tenantq.store.keys import EXPIRES_KEY, EXPIRES_RESULT, EXPIRES_TTL, deadline_key, digest, expiry_key, waiting_key
+from tenantq.store.rows import LeaseRow, pack_lease
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time, settled
+
+ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")  # sorts before everything that is added here
+
+
+def inject(shard: Shard, **families: dict[bytes, bytes]) -> None:
+    """Write rows behind the engine's back."""
+    batch = WriteBatch(raw_mode=True)
+    for name, values in families.items():
+        for key, value in values.items():
+            batch.put(key, value, shard._store.family(name).handle)
+    shard._store.write(batch)
+
+
+def prefix(shard: Shard) -> bytes:
+    """Return the bytes that all keys of the queue start with."""
+    return shard.core.catalog.tenant(T).queues[Q].prefix
+
+
+def healed(shard: Shard) -> list[Row]:
+    """Return the journal's rows about healing."""
+    found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 10_000)
+    return [row for _, value in found for row in rows(unseal(value)[1]) if row.op == "heal"]
+
+
+def count(shard: Shard, family: str) -> int:
+    """Return how many rows a family holds."""
+    return len(shard._store.scan(shard._store.family(family), b"", b"\xff" * 64, 10_000))
+
+
+def lease(shard: Shard, deadline: int, *, token: int = 7, attempts: int = 1, group: bytes = b"") -> bytes:
+    """Return a lease row that belongs to no message."""
+    now = shard.core.timeline.now_ms()
+    return pack_lease(LeaseRow(attempts, token, deadline, now, now, 0, 4, 0, 0xFFFF, group))
+
+
+async def works(shard: Shard) -> None:
+    """Assert that the queue takes a message and gives it out, and that its counters are sane."""
+    before = {one.body for one in (await shard.peek(T, Q, limit=1_000)).messages}
+    await shard.add(T, Q, [message("probe")])
+    got = await shard.poll(T, Q, max=1_000)
+    assert {one.body for one in got} == before | {b"probe"}
+    assert all(outcome.ok for outcome in await shard.ack(T, Q, [one.receipt for one in got]))
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.delayed, stats.in_flight, stats.blocked, stats.bytes) == (0, 0, 0, 0, 0)
+    assert shard.failure is None
+
+
+@pytest.mark.parametrize("orphans", [1, 5, 700])
+async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(shard: Shard, orphans: int) -> None:
+    """In front of real messages, which all arrive."""
+    await shard.add(T, Q, [message("a"), message("b")])
+    now = shard.core.timeline.now_ms()
+    ids = [ORPHAN[:-2] + n.to_bytes(2) for n in range(orphans)]
+    inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, id): b"" for id in ids})
+    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""  # as after a restart that found them
+    got: set[bytes] = set()
+    for _ in range(10):
+        got |= {one.body for one in await shard.poll(T, Q, max=1_000)}
+    assert got == {b"a", b"b"}
+    assert shard.stats(T, Q).healed_total == orphans
+    assert len(healed(shard)) == orphans
+    assert all(row.outcome == "healed" and "without a body" in row.details for row in healed(shard))
+    assert count(shard, "vi") == 0
+
+
+async def test_63_healing_index_rows_leaves_the_counters_true(shard: Shard) -> None:
+    """A row that was never counted is not counted out either, or the counters are recounted."""
+    await shard.add(T, Q, [message("a"), message("b")])
+    now = shard.core.timeline.now_ms()
+    inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, ORPHAN): b""})
+    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""
+    (first,) = await shard.poll(T, Q)
+    (second,) = await shard.poll(T, Q)
+    assert [first.body, second.body] == [b"a", b"b"]
+    await shard.ack(T, Q, [first.receipt, second.receipt])
+    await works(shard)
+
+
+async def test_63_a_lost_body_is_healed_and_the_rest_goes_on(shard: Shard) -> None:
+    """A message whose body vanished from disk."""
+    lost, _ = await shard.add(T, Q, [message("lost"), message("kept")])
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(prefix(shard) + lost.raw_id, shard._store.m.handle)
+    shard._store.write(batch)
+    got = await shard.poll(T, Q, max=9)
+    assert [one.body for one in got] == [b"kept"]
+    assert shard.stats(T, Q).healed_total == 1
+    assert [row.message_id for row in healed(shard)] == [lost.id]
+
+
+async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: ManualClock) -> None:
+    """The sweep that finds it drops it and says so."""
+    await shard.add(T, Q, [message("a")])
+    (got,) = await shard.poll(T, Q, lease_ms=1_000)
+    now = shard.core.timeline.now_ms()
+    inject(shard, li={deadline_key(prefix(shard), now + 500, ORPHAN): b""})
+    await pass_time(shard, clock, 1_000)
+    assert shard.stats(T, Q).healed_total == 1
+    assert [row.details for row in healed(shard)] == ["deadline row without a lease"]
+    assert count(shard, "li") == 0
+    (again,) = await shard.poll(T, Q)
+    assert again.id == got.id
+    await shard.ack(T, Q, [again.receipt])
+    await works(shard)
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
+    shard: Shard, clock: ManualClock, attempts: int
+) -> None:
+    """Whether it would have gone back in line or to the dead letters; nothing of it stays, no counter goes wrong."""
+    await shard.add(T, Q, [message("a")])
+    await shard.poll(T, Q, lease_ms=1_000)
+    until = shard.core.timeline.now_ms() + 500
+    key = prefix(shard) + ORPHAN
+    inject(
+        shard,
+        le={key: lease(shard, until, attempts=attempts)},
+        li={deadline_key(prefix(shard), until, ORPHAN): b""},
+    )
+    await pass_time(shard, clock, 1_000)
+    (got,) = await shard.poll(T, Q, max=9)
+    await shard.ack(T, Q, [got.receipt])
+    assert shard.stats(T, Q).healed_total >= 1
+    assert healed(shard)
+    assert (count(shard, "le"), count(shard, "li"), count(shard, "vi")) == (0, 0, 0)
+    await works(shard)
+
+
+async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: Shard) -> None:
+    """A lease row alone, of no message, disturbs nobody."""
+    await shard.add(T, Q, [message("a")])
+    until = shard.core.timeline.now_ms() + 500
+    inject(shard, le={prefix(shard) + ORPHAN: lease(shard, until, token=0)})
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"a"]
+    assert not (await shard.ack(T, Q, [f"{ORPHAN.hex()}{7:016x}"]))[0].ok
+
+
+async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shard: Shard, clock: ManualClock) -> None:
+    """Its receipt may be known; the counters still tell the truth afterwards."""
+    await shard.put_queue(T, Q)
+    until = shard.core.timeline.now_ms() + 60_000
+    inject(
+        shard, le={prefix(shard) + ORPHAN: lease(shard, until)}, li={deadline_key(prefix(shard), until, ORPHAN): b""}
+    )
+    await shard.ack(T, Q, [f"{ORPHAN.hex()}{7:016x}"])
+    stats = shard.stats(T, Q)
+    assert stats.in_flight >= 0
+    assert stats.bytes >= 0
+
+
+async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: ManualClock) -> None:
+    """Of a message, a key, a result, and of a kind that does not exist."""
+    await shard.add(T, Q, [message("a", ttl_ms=1_000)])
+    now = shard.core.timeline.now_ms()
+    kinds = (EXPIRES_TTL, EXPIRES_KEY, EXPIRES_RESULT, b"?")
+    inject(shard, ex={expiry_key(prefix(shard), now + 500, kind, ORPHAN): b"" for kind in kinds})
+    await pass_time(shard, clock, 1_000)
+    assert count(shard, "ex") == 0
+    assert shard.stats(T, Q).expired_total == 1
+    await works(shard)
+
+
+async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
+    """The message's own time counts."""
+    (added,) = await shard.add(T, Q, [message("a", ttl_ms=10_000)])
+    now = shard.core.timeline.now_ms()
+    await shard.add(T, Q, [message("b", ttl_ms=500)])
+    inject(shard, ex={expiry_key(prefix(shard), now + 500, EXPIRES_TTL, added.raw_id): b""})
+    await pass_time(shard, clock, 1_000)
+    assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"a"]
+    await pass_time(shard, clock, 9_000)
+    assert (await shard.peek(T, Q)).messages == []
+
+
+async def test_63_a_group_member_without_a_body_is_passed_over(shard: Shard) -> None:
+    """The group goes on to the next real one."""
+    first, _ = await shard.add(T, Q, [message("a", group="g"), message("b", group="g")])
+    row = prefix(shard) + digest(b"g") + first.raw_id[:-1] + bytes((first.raw_id[-1] + 1 & 0xFF,))
+    inject(shard, gr={row: b""})
+    shard.core.catalog.tenant(T).queues[Q].blocked += 1
+    order = b""
+    for _ in range(2):
+        (got,) = await shard.poll(T, Q, max=9)
+        order += got.body
+        await shard.ack(T, Q, [got.receipt])
+    assert order == b"ab"
+    assert shard.stats(T, Q).healed_total == 1
+    assert [row.details for row in healed(shard)] == ["group member without a body"]
+    await works(shard)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_63_a_group_whose_head_does_not_exist_is_not_blocked_for_ever(
+    open_shard: OpenShard, *, restart: bool
+) -> None:
+    """What is added to it later is delivered."""
+    shard = await open_shard()
+    await shard.put_queue(T, Q)
+    group = prefix(shard) + digest(b"g")
+    inject(shard, gr={group: ORPHAN, group + ORPHAN: b""})
+    if restart:
+        await shard.close()
+        shard = await open_shard()
+    await shard.add(T, Q, [message("a", group="g"), message("b", group="g")])
+    order = []
+    for _ in range(4):
+        got = await shard.poll(T, Q, max=9)
+        order += [one.body for one in got]
+        if got:
+            await shard.ack(T, Q, [one.receipt for one in got])
+    assert order == [b"a", b"b"]
+    assert shard.stats(T, Q).healed_total >= 1
+    assert healed(shard)
+
+
+async def test_63_a_group_goes_on_when_its_heads_body_is_lost(shard: Shard) -> None:
+    """Healing the index row takes the message out of its group too."""
+    lost, _ = await shard.add(T, Q, [message("lost", group="g"), message("next", group="g")])
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(prefix(shard) + lost.raw_id, shard._store.m.handle)
+    shard._store.write(batch)
+    got = [one.body for _ in range(3) for one in await shard.poll(T, Q, max=9)]
+    assert got == [b"next"]
+    assert shard.stats(T, Q).healed_total >= 1
+
+
+async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
+    open_shard: OpenShard, clock: ManualClock
+) -> None:
+    """A poll believes the rows, not the counter; a delayed count too."""
+    shard = await open_shard()
+    added = await shard.add(T, Q, [message("a"), message("b", delay_ms=1_000)])
+    now = shard.core.timeline.now_ms()
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(waiting_key(prefix(shard), 0, now, added[0].raw_id), shard._store.vi.handle)
+    batch.delete(waiting_key(prefix(shard), 0, now + 1_000, added[1].raw_id), shard._store.vi.handle)
+    shard._store.write(batch)
+    await shard.close()
+    shard = await open_shard()
+    assert await asyncio.wait_for(shard.poll(T, Q), 5) == []
+    await pass_time(shard, clock, 1_000)
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.delayed) == (0, 0)
+    assert stats.healed_total == 2
+    assert all("counted but not found" in row.details for row in healed(shard))
+
+
+async def test_63_a_long_poll_outlives_the_healing(shard: Shard) -> None:
+    """It is not answered empty, nor spun for ever, because of an orphan."""
+    await shard.put_queue(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
+    await settled(shard)
+    lost = (await shard.add(T, "elsewhere", [message()]))[0].raw_id
+    inject(shard, vi={waiting_key(prefix(shard), 0, shard.core.timeline.now_ms() - 1, lost): b""})
+    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""
+    await shard.add(T, Q, [message("real")])
+    assert [one.body for one in await asyncio.wait_for(waiting, 5)] == [b"real"]

@@ -1,0 +1,109 @@
+"""Idempotency keys: one message per key and window, within one queue of one tenant."""
+
+import asyncio
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict
+from tenantq.message import Added
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time
+
+
+def rows(shard: Shard, family: str) -> int:
+    """Return how many rows a family holds."""
+    return len(shard._store.scan(shard._store.family(family), b"", b"\xff" * 64, 100_000))
+
+
+async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_message(shard: Shard) -> None:
+    """The second says that it is a duplicate."""
+    (first,) = await shard.add(T, Q, [message("x", key="k")])
+    (second,) = await shard.add(T, Q, [message("x", key="k")])
+    assert (first.duplicate, second.duplicate) == (False, True)
+    assert first.id == second.id
+    assert shard.stats(T, Q).added_total == 1
+
+
+async def test_29_fifty_concurrent_adds_with_one_key_make_one_message(shard: Shard) -> None:
+    """Also where they meet in one round, and twice in one batch."""
+    replies = await asyncio.gather(*(shard.add(T, Q, [message("x", key="k")] * 2) for _ in range(25)))
+    added: list[Added] = [one for reply in replies for one in reply]
+    assert len({one.id for one in added}) == 1
+    assert [one.duplicate for one in added].count(False) == 1
+    assert len(await shard.poll(T, Q, max=100)) == 1
+
+
+async def test_29_a_key_is_remembered_after_the_message_was_done_and_across_a_restart(open_shard: OpenShard) -> None:
+    """The window counts, not the message's life."""
+    shard = await open_shard()
+    (first,) = await shard.add(T, Q, [message("x", key="k")])
+    (got,) = await shard.poll(T, Q)
+    await shard.ack(T, Q, [got.receipt])
+    await shard.close()
+    shard = await open_shard()
+    (second,) = await shard.add(T, Q, [message("x", key="k")])
+    assert (second.id, second.duplicate) == (first.id, True)
+    assert await shard.poll(T, Q) == []
+
+
+async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_messages(shard: Shard) -> None:
+    """And nothing of the other is returned, not even on a conflict."""
+    await shard.put_tenant("other")
+    (a,) = await shard.add(T, Q, [message("secret", key="k")])
+    (b,) = await shard.add("other", Q, [message("mine", key="k")])
+    (c,) = await shard.add(T, "elsewhere", [message("third", key="k")])
+    assert len({a.id, b.id, c.id}) == 3
+    assert not any(one.duplicate or one.error for one in (a, b, c))
+    assert [one.body for one in await shard.poll("other", Q, max=9)] == [b"mine"]
+    assert [one.body for one in await shard.poll(T, "elsewhere", max=9)] == [b"third"]
+
+
+async def test_32_key_reuse_after_its_window_creates_a_new_message_and_keys_are_collected(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """The store goes back to its baseline by itself."""
+    await shard.put_queue(T, Q, dedup_ms=1_000)
+    (first,) = await shard.add(T, Q, [message("x", key="k")])
+    await shard.add(T, Q, [message(key=str(n)) for n in range(700)])
+    await pass_time(shard, clock, 999)
+    assert (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
+    await pass_time(shard, clock, 1)
+    assert (rows(shard, "ik"), rows(shard, "ex")) == (0, 0)
+    (second,) = await shard.add(T, Q, [message("x", key="k")])
+    assert not second.duplicate
+    assert second.id != first.id
+
+
+async def test_32_a_key_past_its_window_counts_no_more_even_before_it_was_collected(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """And the new window is a full one: the old entry's collection does not end it."""
+    await shard.put_queue(T, Q, dedup_ms=1_000)
+    await shard.add(T, Q, [message("x", key="k")])
+    clock._pass(1_000)
+    assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
+    await pass_time(shard, clock, 999)
+    assert (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
+    await pass_time(shard, clock, 1)
+    assert (rows(shard, "ik"), rows(shard, "ex")) == (0, 0)
+
+
+async def test_33_the_same_key_with_a_different_payload_is_a_conflict(shard: Shard) -> None:
+    """The batch's other messages are added; the conflicting one changes nothing and shows no id."""
+    (first,) = await shard.add(T, Q, [message("x", key="k")])
+    good, bad, same = await shard.add(T, Q, [message("y"), message("y", key="k"), message("x", key="k")])
+    assert good.error is None
+    assert isinstance(bad.error, Conflict)
+    assert bad.error.status == 409
+    assert (bad.error.tenant, bad.error.queue) == (T, Q)
+    assert bad.raw_id == bytes(16)
+    assert (same.id, same.duplicate) == (first.id, True)
+    assert shard.stats(T, Q).ready == 2
+
+
+async def test_purging_a_queue_forgets_its_keys(shard: Shard) -> None:
+    """An emptied queue starts afresh."""
+    await shard.add(T, Q, [message("x", key="k")])
+    await shard.purge(T, Q)
+    assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
+    assert len(await shard.poll(T, Q, max=5)) == 1

@@ -1,0 +1,211 @@
+"""Redrive: dead letters go back where they came from, filtered, paced, and stoppable."""
+
+import asyncio
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+from tenantq.engine.shard import Shard
+from tenantq.errors import Invalid, NotFound
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time, settled
+
+DLQ = f"{Q}-dlq"
+
+
+async def bury(shard: Shard, count: int, reason: str = "", queue: str = Q, tenant: str = T) -> list[bytes]:
+    """Make ``count`` dead letters and return their ids."""
+    await shard.put_queue(tenant, queue, max_attempts=1)
+    added = [one for start in range(0, count, 1_000) for one in await _add(shard, tenant, queue, count - start)]
+    while got := await shard.poll(tenant, queue, max=1_000):
+        await shard.nack(tenant, queue, [one.receipt for one in got], reason=reason)
+    return [one.raw_id for one in added]
+
+
+async def _add(shard: Shard, tenant: str, queue: str, count: int):  # type: ignore[no-untyped-def]
+    return await shard.add(tenant, queue, [message(f"{n}") for n in range(min(count, 1_000))])
+
+
+async def run(shard: Shard, queue: str = Q, **options: object) -> RedriveTask:
+    """Redrive and wait for the end."""
+    task = await shard.redrive(T, queue, **options)  # type: ignore[arg-type]
+    await asyncio.wait_for(shard.finished(task), 10)
+    return task
+
+
+@pytest.mark.parametrize("named", [Q, DLQ])
+async def test_26_dead_letters_go_back_with_fresh_attempts_and_their_history(shard: Shard, named: str) -> None:
+    """Named by the queue they came from, or by the dead-letter queue itself."""
+    (id,) = await bury(shard, 1, "no route")
+    task = await run(shard, named)
+    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 1, 0)
+    facts = await shard.get(T, Q, id)
+    assert (facts.state, facts.attempts, facts.dead) == ("ready", 0, None)
+    assert [entry.reason for entry in facts.history] == ["no route"]
+    assert (shard.stats(T, Q).dead, shard.stats(T, DLQ).bytes) == (0, 0)
+    assert [one.attempt for one in await shard.poll(T, Q)] == [1]
+
+
+async def test_only_letters_of_the_named_queue_are_taken_out_of_a_shared_one(shard: Shard) -> None:
+    """Others stay where they are."""
+    for queue in ("a", "b"):
+        await shard.put_queue(T, queue, dead_letter="graveyard")
+        await bury(shard, 2, queue=queue)
+    task = await run(shard, "a")
+    assert (task.progress.moved, task.progress.skipped) == (2, 2)
+    assert (shard.stats(T, "a").ready, shard.stats(T, "b").ready, shard.stats(T, "graveyard").ready) == (2, 0, 2)
+    assert (await run(shard, "graveyard")).progress.moved == 2
+    assert shard.stats(T, "b").ready == 2
+
+
+async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> None:
+    """Text in the reason, not the whole of it."""
+    await bury(shard, 2, "timeout after 3 s")
+    await bury(shard, 3, "bad address")
+    task = await run(shard, filter=RedriveFilter(reason="timeout"))
+    assert (task.progress.moved, task.progress.skipped) == (2, 3)
+    assert shard.stats(T, Q).dead == 3
+
+
+async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
+    """And every condition given must hold."""
+    ids = await bury(shard, 5, "x")
+    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3]), reason="y"))).progress.moved == 0
+    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3])))).progress.moved == 2
+    assert {one.raw_id for one in await shard.poll(T, Q, max=9)} == set(ids[1:3])
+
+
+@pytest.mark.parametrize("limit", [1, 7, 300, 2_000])
+async def test_a_limit_is_never_exceeded(shard: Shard, limit: int) -> None:
+    """Also over several slices, oldest first."""
+    ids = await bury(shard, 1_000)
+    task = await run(shard, filter=RedriveFilter(limit=limit))
+    assert task.progress.moved == min(limit, 1_000)
+    got = await shard.poll(T, Q, max=1_000)
+    assert [one.raw_id for one in got] == ids[:limit]
+
+
+async def test_a_limit_counts_what_was_moved_not_what_was_skipped(shard: Shard) -> None:
+    """The filter's matches may lie far behind."""
+    await bury(shard, 600, "other")
+    await bury(shard, 4, "wanted")
+    task = await run(shard, filter=RedriveFilter(reason="wanted", limit=3))
+    assert task.progress.moved == 3
+
+
+async def test_a_rate_is_a_cap_over_time(shard: Shard, clock: ManualClock) -> None:
+    """Never more than the rate in any second, and it gets there."""
+    await bury(shard, 100)
+    task = await shard.redrive(T, Q, rate=20)
+    moved = []
+    for _ in range(60):
+        await pass_time(shard, clock, 100)
+        moved.append(task.moved)
+    assert all(later - earlier <= 20 for earlier, later in zip(moved, moved[10:], strict=False))
+    assert (task.progress.state, task.moved) == ("done", 100)
+
+
+@pytest.mark.parametrize("rate", [1, 3, 15, 250])
+async def test_odd_rates_are_kept_too(shard: Shard, clock: ManualClock, rate: int) -> None:
+    """Within the rate, and not below half of it."""
+    await bury(shard, 600)
+    task = await shard.redrive(T, Q, rate=rate)
+    await settled(shard)
+    start = task.moved
+    for _ in range(20):
+        await pass_time(shard, clock, 100)
+    assert rate <= task.moved - start <= 2 * rate
+
+
+async def test_a_dry_run_counts_and_changes_nothing(shard: Shard) -> None:
+    """Not even the journal."""
+    await bury(shard, 700, "x")
+    before = shard.journal_span
+    task = await run(shard, filter=RedriveFilter(reason="x"), dry_run=True)
+    assert (task.progress.moved, task.progress.dry_run) == (700, True)
+    assert (shard.stats(T, Q).dead, shard.stats(T, Q).ready) == (700, 0)
+    assert shard.journal_span == before
+
+
+async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """Nothing is half done."""
+    await bury(shard, 100)
+    task = await shard.redrive(T, Q, rate=10)
+    await pass_time(shard, clock, 500)
+    task.cancel()
+    moved = task.moved
+    await asyncio.wait_for(shard.finished(task), 5)
+    await pass_time(shard, clock, 10_000)
+    assert 0 < moved < 100
+    assert (task.progress.state, task.moved) == ("cancelled", moved)
+    assert (shard.stats(T, Q).ready, shard.stats(T, Q).dead) == (moved, 100 - moved)
+
+
+async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
+    """They are counted as skipped."""
+    await bury(shard, 2)
+    await shard.delete_queue(T, Q)
+    await settled(shard)
+    task = await run(shard, DLQ)
+    assert (task.progress.moved, task.progress.skipped) == (0, 2)
+    assert shard.stats(T, DLQ).ready == 2
+
+
+async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:
+    """Whoever looks at it keeps it."""
+    await bury(shard, 2)
+    (held,) = await shard.poll(T, DLQ)
+    assert (await run(shard)).progress.moved == 1
+    assert (await shard.ack(T, DLQ, [held.receipt]))[0].ok
+
+
+async def test_redriving_a_queue_without_dead_letters_does_nothing(shard: Shard) -> None:
+    """Its own messages are none."""
+    await shard.add(T, Q, [message()])
+    assert (await run(shard)).progress.moved == 0
+    assert shard.stats(T, Q).ready == 1
+    with pytest.raises(NotFound):
+        await shard.redrive(T, "nowhere")
+
+
+async def test_a_rate_out_of_range_is_an_argument_error(shard: Shard) -> None:
+    """Zero is not "as fast as possible"."""
+    await bury(shard, 1)
+    for wrong in (0, -1, True, 1.5, 10**7):
+        with pytest.raises(Invalid, match="rate"):
+            await shard.redrive(T, Q, rate=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", ["tenant", "queue", "close"])
+async def test_a_redrive_ends_with_what_it_works_on(shard: Shard, clock: ManualClock, end: str) -> None:
+    """Nobody who waits for it waits for ever."""
+    await shard.put_tenant("other")
+    await bury(shard, 50, tenant="other")
+    task = await shard.redrive("other", Q, rate=10)
+    waiting = asyncio.create_task(shard.finished(task))
+    await settled(shard)
+    if end == "tenant":
+        await shard.delete_tenant("other")
+    elif end == "queue":
+        await shard.delete_queue("other", DLQ, force=True)
+    else:
+        await shard.close()
+    clock.advance(1_000)
+    done, _ = await asyncio.wait([waiting], timeout=2)
+    assert done
+    assert task.state != "running"
+    waiting.exception()
+
+
+async def test_a_redriven_message_survives_a_restart(open_shard: OpenShard) -> None:
+    """It is in exactly one place."""
+    shard = await open_shard()
+    await bury(shard, 3)
+    await run(shard)
+    await shard.close()
+    shard = await open_shard()
+    assert (shard.stats(T, Q).ready, shard.stats(T, Q).dead) == (3, 0)
+    assert len(await shard.poll(T, Q, max=9)) == 3

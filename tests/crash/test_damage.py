@@ -1,0 +1,125 @@
+"""Damaged files: everything is read as it was, or the store refuses by name. Never silently less, never a hang.
+
+TENANTQ_FLIPS sets how many bits are tried per kind of file (60 unless told).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.crash.damage import Damage, Image, Verdict, log_records, make_image, sample_bits, try_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FLIPS = int(os.environ.get("TENANTQ_FLIPS", "60"))
+SEED = 20_261
+RECYCLED = 2
+"""The bit that turns a record's type into one that RocksDB's reader never gets past: an endless loop if nobody checks."""
+
+
+def judge(verdicts: Sequence[tuple[Damage, Verdict]], *, unaltered: bool = True) -> Counter[str]:
+    """Fail on the first dishonest verdict, and on refusals that changed something; return what there was."""
+    wrong = [f"{damage} -> {verdict}" for damage, verdict in verdicts if not verdict.honest]
+    assert not wrong, f"{len(wrong)} of {len(verdicts)} (seed {SEED}):\n" + "\n".join(wrong[:10])
+    if unaltered:
+        changed = [f"{damage} -> {verdict}" for damage, verdict in verdicts if verdict.altered]
+        assert not changed, f"{len(changed)} refusals changed files:\n" + "\n".join(changed[:5])
+    return Counter(verdict.outcome for _, verdict in verdicts)
+
+
+def flips(image: Image, pattern: str, count: int = FLIPS) -> list[Damage]:
+    """Choose bits over all files of one kind, about ``count`` together."""
+    rng = random.Random(SEED)
+    files = [file for file in image.files(pattern) if (image.path / file).stat().st_size]
+    share = max(1, count // len(files))
+    return [
+        Damage(str(file), bit=bit)
+        for file in files
+        for bit in sample_bits((image.path / file).stat().st_size, share, rng)
+    ]
+
+
+def header_flips(image: Image, pattern: str, records: int) -> list[Damage]:
+    """Choose bits of the length and type of the last records of the newest file of one kind."""
+    file = image.files(pattern)[-1]
+    rng = random.Random(SEED)
+    chosen: list[Damage] = []
+    for start, _ in log_records((image.path / file).read_bytes())[-records:]:
+        bits = {32 + rng.randrange(8), 40 + rng.randrange(8), 48 + RECYCLED, 48 + rng.randrange(8)}
+        chosen += [Damage(str(file), bit=start * 8 + bit) for bit in sorted(bits)]
+    return chosen
+
+
+def cuts(image: Image, pattern: str, records: int) -> list[Damage]:
+    """Cut the newest file of one kind at every byte of its last records."""
+    file = image.files(pattern)[-1]
+    raw = (image.path / file).read_bytes()
+    start = log_records(raw)[-records][0]
+    return [Damage(str(file), keep=keep) for keep in range(start, len(raw))]
+
+
+@pytest.fixture
+async def killed(tmp_path: Path) -> Image:
+    """Make a store as a SIGKILL leaves it: table files, and a log behind them."""
+    return await make_image(tmp_path)
+
+
+async def test_a_store_that_is_whole_reads_as_it_was_written(killed: Image, tmp_path: Path) -> None:
+    """The trial itself is sound: without damage everything is equal, cutting nothing off included."""
+    whole = Damage("heart", keep=(killed.path / "heart").stat().st_size)
+    assert judge(try_all(killed, [whole], tmp_path)) == {"equal": 1}
+
+
+async def test_58_a_log_cut_at_any_byte_is_noticed_and_left_as_it_is(killed: Image, tmp_path: Path) -> None:
+    """Every record was confirmed, so a log that ends before the last byte is refused, and the refusal alters nothing."""
+    outcomes = judge(try_all(killed, cuts(killed, "db/*.log", 2), tmp_path))
+    assert set(outcomes) == {"refused at open"}
+
+
+async def test_a_log_cut_behind_the_last_confirmed_record_opens(tmp_path: Path) -> None:
+    """What was written and never confirmed may be torn anywhere: the store opens and has everything that was confirmed."""
+    image = await make_image(tmp_path, unconfirmed=True)
+    outcomes = judge(try_all(image, cuts(image, "db/*.log", 1)[::7], tmp_path))
+    assert set(outcomes) == {"equal"}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["db/*.log", "db/MANIFEST-*", "db/CURRENT", "db/OPTIONS-*", "db/rocksdict-config.json", "heart", "format"],
+)
+async def test_58_a_flipped_bit_is_harmless_or_named(killed: Image, tmp_path: Path, pattern: str) -> None:
+    """Any single bit of any file: all rows are as they were, or StoreDamaged or StoreFormat and nothing altered."""
+    judge(try_all(killed, flips(killed, pattern), tmp_path))
+
+
+async def test_58_a_flipped_bit_in_a_table_file_is_harmless_or_named(killed: Image, tmp_path: Path) -> None:
+    """Table files are read late, so the refusal may come with the first read that touches the place."""
+    outcomes = judge(try_all(killed, flips(killed, "db/*.sst", 2 * FLIPS), tmp_path), unaltered=False)
+    assert outcomes["refused at open"] + outcomes["refused at read"] > 0
+
+
+@pytest.mark.parametrize("pattern", ["db/*.log", "db/MANIFEST-*"])
+async def test_58_a_flipped_length_or_type_never_hangs_the_open(killed: Image, tmp_path: Path, pattern: str) -> None:
+    """The framing of a log is checked before RocksDB reads it: one bit of a type can make its reader turn for ever."""
+    judge(try_all(killed, header_flips(killed, pattern, 5), tmp_path))
+
+
+async def test_58_a_torn_manifest_loses_no_table_file_silently(tmp_path: Path) -> None:
+    """The journal's table file may be older than the bodies': its last record alone proves nothing about them."""
+    image = await make_image(tmp_path, flush_last="m")
+    damages = header_flips(image, "db/MANIFEST-*", 4) + cuts(image, "db/MANIFEST-*", 3)[::9]
+    judge(try_all(image, damages, tmp_path))
+
+
+async def test_58_damage_after_a_clean_stop_is_refused_before_anything_is_altered(tmp_path: Path) -> None:
+    """Trust in a clean stop does not go so far that RocksDB may delete what a torn file no longer names."""
+    image = await make_image(tmp_path, clean=True)
+    damages = cuts(image, "db/MANIFEST-*", 3)[::9] + flips(image, "db/CURRENT", 8) + flips(image, "heart", 8)
+    judge(try_all(image, damages, tmp_path))
