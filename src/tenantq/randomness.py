@@ -39,8 +39,9 @@ class MessageIds:
         self._randomness = randomness
         self.last = last  # the greatest id given out
         self._last_ms = int.from_bytes(last[:6])
-        self._head = 0
-        self._tail = 1 << _TAIL_BITS  # no room: the first id begins a millisecond
+        whole = int.from_bytes(last)
+        self._tail = whole & (1 << _TAIL_BITS) - 1
+        self._head = whole - self._tail
 
     def take(self, now_ms: int, count: int) -> list[bytes]:
         """Return ``count`` new ids, in rising order, stamped ``now_ms`` or the latest stamp used."""

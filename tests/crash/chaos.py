@@ -74,7 +74,7 @@ def plan(seed: int) -> Iterator[Kill]:
             point=point,
             after=rng.choice((1, 2, 5, rng.randrange(1, 60), rng.randrange(1, 120))),
             seconds=rng.uniform(0.02, 0.55),
-            memory_mib=4 if number % 3 == 0 else 96,
+            memory_mib=8 if number % 3 == 0 else 96,
         )
 
 
@@ -166,6 +166,7 @@ class Chaos:
             if token.lease is not None and token.lease.live and token.lease.sure and token.lease.ends_at > now + 500
         ][:_CARRIED_MAX]
         oracle.unanswered.clear()
+        oracle.carried = {receipt for _, _, _, receipt in receipts}
         self.carried = Carried(retries, receipts, trim_to=seq - 20 if self.kills.total() % 5 == 4 else 0)
 
     async def drain(self) -> None:
@@ -201,7 +202,7 @@ class Chaos:
         lines += [f"  killed {point:<24} {count:>7}" for point, count in sorted(self.kills.items())]
         wanted = (
             "adds confirmed", "adds that never were", "delivered", "redelivered", "ack confirmed", "acked without reply",
-            "nack confirmed", "release confirmed", "extend confirmed", "removed", "expired", "drained",
+            "nack confirmed", "release confirmed", "extend confirmed", "carried leases acked", "removed", "expired", "drained",
         )  # fmt: skip
         lines += [f"  {name:<31} {figures[name]:>7}" for name in wanted]
         wrongs = ("lost", "unexpected", "resurrected", "doubled", "duplicate", "reordered", "lease lost early", "drift")

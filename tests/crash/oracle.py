@@ -63,6 +63,7 @@ class Oracle:
         self.ids: dict[str, str] = {}  # token -> message id, ended ones too
         self.wrongs: list[str] = []
         self.figures: Counter[str] = Counter()
+        self.carried: set[str] = set()  # receipts that were handed to the next worker
         self.crashed_at: str | None = None
         self.failure: tuple[str, str] | None = None
         self.closed = False
@@ -190,6 +191,7 @@ class Oracle:
             token.ending -= 1
         if outcome == "ok":
             self.figures[f"{verb} confirmed"] += 1
+            self.figures["carried leases acked"] += receipt in self.carried
             if lease.receipt != receipt:
                 self.wrong("duplicate", f"{name}: {verb} was confirmed with a receipt that is not the last")
             lease.sure = True

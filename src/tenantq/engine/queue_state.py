@@ -92,7 +92,7 @@ class QueueState:
     __slots__ = (
         "advancing", "blocked", "bytes", "config", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
         "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
-        "status", "sweeping", "tenant", "timer", "timer_at", "totals",
+        "status", "suspect", "sweeping", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
@@ -119,6 +119,7 @@ class QueueState:
         self.timer_at = NEVER
         self.advancing = False  # an advance is in the tenant's line
         self.sweeping = False  # a sweep is in the tenant's line
+        self.suspect = False  # a row was healed: the counters are to be checked
         self.dropping = False  # the final drop is in the tenant's line
         self.doomed = False  # leases are no longer waited for in a delete
         self.lane: Lane | None = None

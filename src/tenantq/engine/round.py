@@ -119,6 +119,11 @@ class Round:
         if not self.entries:
             assert self.batch.is_empty(), "an effect without a journal entry"
             return False
+        for queue in self.dirty:
+            if min(queue.ready, queue.blocked, queue.in_flight, queue.bytes) < 0:
+                queue.ready, queue.blocked = max(0, queue.ready), max(0, queue.blocked)
+                queue.in_flight, queue.bytes = max(0, queue.in_flight), max(0, queue.bytes)
+                queue.suspect = True
         qc = self.store.qc.handle
         put = self.batch.put
         for queue in self.dirty:
@@ -250,6 +255,7 @@ class Round:
     def heal(self, queue: QueueState, id: bytes, what: str) -> None:
         """Count and journal an index row that pointed to nothing."""
         queue.totals[HEALED] += 1
+        queue.suspect = True
         self.dirty[queue] = None
         self.log("heal", queue, self.core.system, ids=id, outcome="healed", details=what)
 
@@ -402,7 +408,12 @@ class Round:
         key = queue.prefix + group
         gr = self.store.gr.handle
         self.batch.put(key + id, b"", gr)
-        if self.group_head(queue, group) is None:
+        head = self.group_head(queue, group)
+        if head is not None and key not in self._heads and self.store.get(self.store.m, queue.prefix + head) is None:
+            self.heal(queue, head, "group head without a body")
+            self.leave_group(queue, group, head)
+            head = self.group_head(queue, group)
+        if head is None:
             self._heads[key] = id
             self.batch.put(key, id, gr)
             return True

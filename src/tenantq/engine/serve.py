@@ -126,6 +126,8 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
         round.skip.add(key)
         if body is None:
             round.heal(queue, id, "index row without a body")
+            if seen:
+                round.drop_lease(queue, id)
             continue
         message = unpack_message(body)
         before = round.lease(queue, id) if seen else None

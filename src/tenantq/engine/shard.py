@@ -27,6 +27,7 @@ from tenantq.engine.ops.lifecycle import (
     PutTenant,
     SetPaused,
 )
+from tenantq.engine.ops.mend import Mend
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
 from tenantq.engine.ops.sweep import Advance, Sweep
@@ -718,6 +719,8 @@ class Shard:
         core = self.core
         if queue.dropping:
             return
+        if queue.suspect:
+            core.push(Mend(core, queue))
         if queue.status == "draining":
             if queue.in_flight == 0 or queue.doomed:
                 core.push(DropQueue(core, queue))

@@ -287,7 +287,7 @@ class Store:
             return
         try:
             found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreDamaged(f"{file} is unreadable: {error}") from error
         if found.format != FORMAT or found.product != "tenantq":
             raise StoreFormat(f"{self.path} is of format {found.format}; this program reads format {FORMAT}")

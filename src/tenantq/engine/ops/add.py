@@ -80,6 +80,9 @@ class Add(Operation):
             priorities.append(priority)
             reply.append(Added(id))
         self.reply = reply
+        for code in sorted({one.error.code for one in reply if one.error is not None}):
+            count = sum(1 for one in reply if one.error is not None and one.error.code == code)
+            round.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
         if added:
             total = sum(sizes)
             queue.bytes += total

@@ -305,6 +305,9 @@ class Remove(Operation):
             sizes.append(size)
             reply.append(OK)
         self.reply = reply
+        if len(removed) < len(reply):
+            details = f"{len(reply) - len(removed)} ids"
+            round.log("remove", queue, self.caller, outcome="refused", error_code=NotFound.code, details=details)
         if removed:
             round.log("remove", queue, self.caller, ids=b"".join(removed), size=sizes)
 

@@ -161,6 +161,9 @@ class Sweep(Operation):
         found = round.locate(queue, id)
         if found is None or found.state == "in_flight":
             return
+        expires_at = found.lease.expires_at if found.lease is not None else found.message.expires_at
+        if not expires_at or expires_at > round.now:
+            return
         if found.state == "waiting":
             round.remove_waiting(queue, id, found.message.priority, found.visible_at)
         discard.discard(round, queue, id, found.message, found.lease)

@@ -1,0 +1,290 @@
+"""The journal: every change has a row, every row a true change, and the chain shows any tampering."""
+
+import asyncio
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import JOURNAL_ANCHOR, Shard
+from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
+from tenantq.journal.record import GENESIS, Record, Row, rows, unseal
+from tenantq.message import Caller, Result
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time, settled
+
+WHO = Caller("ci-key", "10.0.0.1", "req-1")
+
+
+def stored(shard: Shard) -> list[bytes]:
+    """Return the journal's values in order."""
+    return [value for _, value in shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 100_000)]
+
+
+def verified(shard: Shard, link: bytes = GENESIS) -> list[Record]:
+    """Walk the chain from ``link`` and return its records."""
+    records = []
+    for value in stored(shard):
+        link, record = unseal(value, link)
+        records.append(record)
+    assert link == shard._link
+    return records
+
+
+def journal(shard: Shard, op: str | None = None) -> list[Row]:
+    """Return the journal's rows, or those of one operation."""
+    found = [row for record in verified(shard) for row in rows(record)]
+    return [row for row in found if op is None or row.op == op]
+
+
+async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: ManualClock) -> None:
+    """One operation of each kind, in order."""
+    await shard.put_tenant("acme", WHO, weight=2)
+    await shard.put_tenant("acme", WHO, weight=3)
+    await shard.put_queue("acme", Q, WHO, max_attempts=2)
+    await shard.put_queue("acme", Q, WHO, lease_ms=5_000)
+    a, b = await shard.add("acme", Q, [message("a"), message("b")], WHO)
+    first, second = await shard.poll("acme", Q, max=2, caller=WHO)
+    await shard.extend("acme", Q, [first.receipt], lease_ms=9_000, caller=WHO)
+    await shard.release("acme", Q, [first.receipt], WHO)
+    await shard.nack("acme", Q, [second.receipt], delay_ms=0, reason="why", caller=WHO)
+    first, second = await shard.poll("acme", Q, max=2, caller=WHO)
+    await shard.ack("acme", Q, [first.receipt], caller=WHO)
+    await shard.nack("acme", Q, [second.receipt], caller=WHO)
+    await shard.finished(await shard.redrive("acme", Q, caller=WHO))
+    await shard.remove("acme", Q, [b.id], WHO)
+    await shard.pause_queue("acme", Q, WHO)
+    await shard.resume_queue("acme", Q, WHO)
+    await shard.purge("acme", Q, reason="empty it", caller=WHO)
+    await shard.delete_queue("acme", Q, reason="no use", caller=WHO)
+    await settled(shard)
+    await shard.delete_tenant("acme", reason="left", caller=WHO)
+    found = [row for row in journal(shard) if row.tenant == "acme"]
+    mine = [(row.op, row.message_id) for row in found if row.principal == "ci-key"]
+    assert mine == [
+        ("create_tenant", ""),
+        ("configure_tenant", ""),
+        ("create_queue", ""),
+        ("configure_queue", ""),
+        ("add", a.id),
+        ("add", b.id),
+        ("poll", a.id),
+        ("poll", b.id),
+        ("extend", a.id),
+        ("release", a.id),
+        ("nack", b.id),
+        ("poll", a.id),
+        ("poll", b.id),
+        ("ack", a.id),
+        ("nack", b.id),
+        ("redrive", b.id),
+        ("remove", b.id),
+        ("pause_queue", ""),
+        ("resume_queue", ""),
+        ("purge", ""),
+        ("delete_queue", ""),
+        ("delete_tenant", ""),
+    ]
+    assert {(row.remote, row.request_id) for row in found if row.principal == "ci-key"} == {("10.0.0.1", "req-1")}
+    system = [row.op for row in found if row.principal == "system"]
+    assert system == ["create_queue", "dead_letter", "drop_queue"]
+
+
+async def test_what_happens_by_itself_has_rows_too(shard: Shard, clock: ManualClock) -> None:
+    """Expired leases, discarded messages, dead letters, collected keys."""
+    await shard.put_queue(T, Q, max_attempts=1, dedup_ms=1_000)
+    held, short = await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=1_000)])
+    await shard.poll(T, Q, lease_ms=1_000)
+    await pass_time(shard, clock, 1_000)
+    assert [row.message_id for row in journal(shard, "lease_expired")] == [held.id]
+    assert [(row.message_id, row.details) for row in journal(shard, "dead_letter")] == [(held.id, "LEASE_EXPIRED")]
+    assert [(row.message_id, row.outcome) for row in journal(shard, "expire")] == [(short.id, "expired")]
+    assert journal(shard, "collect")
+
+
+async def test_the_columns_are_right(shard: Shard, clock: ManualClock) -> None:
+    """Bytes, priority, attempt, waiting and processing time, wall time."""
+    batch = [message("12345", priority=3), message("1", delay_ms=400), message("", attributes={"a": "b"})]
+    await shard.add(T, Q, batch)
+    added = journal(shard, "add")
+    assert [(row.bytes, row.priority) for row in added][:2] == [(5, 3), (1, 0)]
+    assert added[2].bytes > 2  # attributes are charged too
+    assert {row.ts for row in added} == {clock.wall_ms()}
+    await pass_time(shard, clock, 1_000)
+    got = await shard.poll(T, Q, max=3, lease_ms=5_000)
+    polled = {row.message_id: row for row in journal(shard, "poll")}
+    assert [polled[one.id].wait_ms for one in got] == [1_000, 1_000, 600]
+    assert [polled[one.id].attempt for one in got] == [1, 1, 1]
+    assert polled[got[0].id].bytes == 5
+    assert polled[got[0].id].priority == 3
+    await pass_time(shard, clock, 250)
+    await shard.ack(T, Q, [got[0].receipt])
+    await shard.nack(T, Q, [got[1].receipt], delay_ms=100, reason="why")
+    (acked,), (nacked,) = journal(shard, "ack"), journal(shard, "nack")
+    assert (acked.process_ms, acked.attempt, acked.bytes, acked.priority) == (250, 1, 5, 3)
+    assert (nacked.process_ms, nacked.details) == (250, "why")
+    await pass_time(shard, clock, 300)
+    (again,) = await shard.poll(T, Q)
+    last = journal(shard, "poll")[-1]
+    assert (last.message_id, last.attempt, last.wait_ms) == (again.id, 2, 200)
+    await pass_time(shard, clock, 4_450)
+    (expired,) = journal(shard, "lease_expired")
+    assert (expired.message_id, expired.process_ms, expired.attempt, expired.outcome) == (got[2].id, 5_000, 1, "expired")
+
+
+async def test_refused_operations_are_journaled(shard: Shard) -> None:
+    """With who asked, the outcome and the error's code."""
+    await shard.put_queue(T, Q)
+    (added,) = await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    await shard.ack(T, Q, [got.receipt])
+    await shard.ack(T, Q, [got.receipt], caller=WHO)
+    (row,) = [row for row in journal(shard, "ack") if row.outcome == "refused"]
+    assert (row.message_id, row.error_code, row.principal) == (added.id, "lease_lost", "ci-key")
+    with pytest.raises(NotFound):
+        await shard.poll(T, "nowhere", caller=WHO)
+    (row,) = [row for row in journal(shard, "poll") if row.outcome == "refused"]
+    assert (row.tenant, row.queue, row.error_code, row.request_id) == (T, "nowhere", "not_found", "req-1")
+    await shard.add(T, Q, [message()])
+    await shard.poll(T, Q)
+    await shard.delete_queue(T, Q)
+    with pytest.raises(Draining):
+        await shard.add(T, Q, [message()], WHO)
+    assert [row.error_code for row in journal(shard, "add") if row.outcome == "refused"] == ["draining"]
+    with pytest.raises(Invalid):
+        await shard.put_queue(T, "new", WHO, lease_ms=0)
+    assert [row.error_code for row in journal(shard) if row.outcome == "refused"][-1] == "invalid"
+
+
+async def test_messages_of_a_batch_that_are_refused_are_journaled(shard: Shard) -> None:
+    """A conflict of keys and an unknown id leave a trace, as a lost lease does."""
+    await shard.add(T, Q, [message("x", key="k")])
+    (reply,) = await shard.add(T, Q, [message("y", key="k")], WHO)
+    assert isinstance(reply.error, Conflict)
+    await shard.remove(T, Q, [bytes(16)], WHO)
+    refused = [(row.op, row.error_code) for row in journal(shard) if row.outcome == "refused"]
+    assert refused == [("add", "conflict"), ("remove", "not_found")]
+
+
+async def test_reads_and_empty_polls_leave_no_row(shard: Shard) -> None:
+    """Nothing changed, nothing is written."""
+    (added,) = await shard.add(T, Q, [message(delay_ms=1_000)])
+    span = shard.journal_span
+    await shard.poll(T, Q)
+    await shard.peek(T, Q)
+    await shard.get(T, Q, added.id)
+    await shard.result(T, Q, added.id)
+    await shard.trace(T, Q, added.id)
+    shard.stats(T, Q)
+    assert shard.journal_span == span
+
+
+async def test_duplicates_leave_no_second_add(shard: Shard) -> None:
+    """What did not happen is not journaled as if it had."""
+    await shard.add(T, Q, [message("x", key="k")])
+    await shard.add(T, Q, [message("x", key="k")])
+    assert len([row for row in journal(shard, "add") if row.outcome == "ok"]) == 1
+
+
+async def test_the_chain_verifies_from_genesis_across_restarts(open_shard: OpenShard) -> None:
+    """Every record links to its predecessor and the numbers have no gap."""
+    shard = await open_shard()
+    for _ in range(3):
+        await shard.add(T, Q, [message()])
+        await shard.poll(T, Q)
+        await shard.close()
+        shard = await open_shard()
+    records = verified(shard)
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    assert [record.engine_ms for record in records] == sorted(record.engine_ms for record in records)
+
+
+async def test_a_changed_record_breaks_the_chain(shard: Shard) -> None:
+    """In its content or in its place."""
+    await shard.add(T, Q, [message("a")])
+    await shard.add(T, Q, [message("b")])
+    values = stored(shard)
+    link, _ = unseal(values[-2])
+    changed = values[-1][:-1] + bytes((values[-1][-1] ^ 1,))
+    with pytest.raises(StoreDamaged):
+        unseal(changed, link)
+    with pytest.raises(StoreDamaged):
+        unseal(values[-1], GENESIS)
+    with pytest.raises(StoreDamaged):
+        unseal(values[-1][:40])
+
+
+async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
+    """It goes on from the anchor, through restarts, also when everything was trimmed."""
+    shard = await open_shard()
+    for _ in range(10):
+        await shard.add(T, Q, [message()])
+    first, last = shard.journal_span
+    assert (first, last) == (1, 11)
+    await shard.trim_journal(5)
+    assert shard.journal_span == (6, 12)
+    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    assert anchor is not None
+    records = verified(shard, anchor[8:40])
+    assert [record.seq for record in records] == list(range(6, 13))
+    await shard.trim_journal(shard.journal_span[1])
+    await shard.close()
+    shard = await open_shard()
+    assert shard.journal_span == (13, 13)
+    await shard.add(T, Q, [message()])
+    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    assert anchor is not None
+    assert [record.seq for record in verified(shard, anchor[8:40])] == [13, 14]
+    for wrong in (0, 12, 15):
+        with pytest.raises(Invalid, match="upto_seq"):
+            await shard.trim_journal(wrong)
+
+
+async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
+    """The trim is a record among the others."""
+    await shard.add(T, Q, [message()])
+    adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(20)]
+    await shard.trim_journal(1)
+    await asyncio.gather(*adds)
+    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    assert anchor is not None
+    numbers = [record.seq for record in verified(shard, anchor[8:40])]
+    assert numbers == list(range(2, shard.journal_span[1] + 1))
+
+
+async def test_trace_tells_a_messages_life(shard: Shard, clock: ManualClock) -> None:
+    """From its birth through the dead letters and back."""
+    await shard.put_queue(T, Q, max_attempts=1)
+    other, mine = await shard.add(T, Q, [message("other"), message("mine")])
+    await pass_time(shard, clock, 10)
+    first, second = await shard.poll(T, Q, max=2)
+    await shard.nack(T, Q, [second.receipt], reason="why")
+    await shard.ack(T, Q, [first.receipt], results=[Result("completed", b"r")])
+    await shard.finished(await shard.redrive(T, Q))
+    rows_found = await shard.trace(T, Q, mine.id)
+    assert [row.op for row in rows_found] == ["add", "poll", "dead_letter", "nack", "redrive"] or [
+        row.op for row in rows_found
+    ] == ["add", "poll", "nack", "dead_letter", "redrive"]
+    assert {row.message_id for row in rows_found} == {mine.id}
+    assert [row.op for row in await shard.trace(T, Q, other.raw_id)] == ["add", "poll", "ack"]
+
+
+async def test_trace_of_what_is_not_the_callers_is_not_found(shard: Shard) -> None:
+    """An unknown id, and another tenant's or queue's message, look the same."""
+    await shard.put_tenant("other")
+    await shard.put_queue("other", Q)
+    await shard.put_queue(T, "elsewhere")
+    (added,) = await shard.add(T, Q, [message()])
+    for tenant, queue, id in ((T, Q, bytes(16)), ("other", Q, added.raw_id), (T, "elsewhere", added.raw_id)):
+        with pytest.raises(NotFound):
+            await shard.trace(tenant, queue, id)
+
+
+async def test_trace_finds_a_message_added_right_after_a_restart(open_shard: OpenShard) -> None:
+    """In the same millisecond: ids then run ahead of the clock."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message()])
+    await shard.close()
+    shard = await open_shard()
+    (added,) = await shard.add(T, Q, [message()])
+    await shard.poll(T, Q, max=2)
+    assert [row.op for row in await shard.trace(T, Q, added.id)] == ["add", "poll"]

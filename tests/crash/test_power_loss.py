@@ -1,0 +1,189 @@
+"""Power cuts: whatever was not synced is gone or torn, and everything that was confirmed is there.
+
+The worker tells the size of every log file right before each sync and when it has returned. After the kill the logs
+are cut back to what a completed sync had covered, which is the most that a power cut may take. The heart stays as it
+is: it is written after syncs only, so it may never be ahead of what survives.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tenantq.store.heart import read_beat
+from tests.crash import chaos, events
+from tests.crash.oracle import Oracle
+from tests.crash.recount import JournalTally, Recount, recount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SEED = 59
+
+
+class Crash(msgspec.Struct):
+    """A worker that died, and what its last completed sync had covered."""
+
+    directory: Path
+    lines: list[str]
+    covered: dict[str, int]  # log file -> bytes
+    synced_line: int  # events before this one were told before that sync began
+
+    def cut_power(self, tail: Callable[[bytes], bytes]) -> int:
+        """Put ``tail`` of what was not synced in its place; return how many bytes were not synced."""
+        unsynced = 0
+        for log in (self.directory / "db").glob("*.log"):
+            raw = log.read_bytes()
+            keep = min(len(raw), self.covered.get(log.name, 0))
+            unsynced += len(raw) - keep
+            log.write_bytes(raw[:keep] + tail(raw[keep:]))
+        return unsynced
+
+
+def crash(scratch: Path, seed: int, point: str, after: int, options: Sequence[str] = ()) -> Crash:
+    """Run a worker until it kills itself."""
+    directory, log = scratch / f"data-{seed}", scratch / f"events-{seed}"
+    wanted = ["--seed", str(seed), "--crash-point", point, "--crash-after", str(after), "--sizes", *options]
+    status = chaos.run_worker(directory, log, wanted)
+    assert status == -signal.SIGKILL, log.with_suffix(".err").read_text(encoding="utf-8")
+    lines = log.read_text(encoding="utf-8").splitlines()
+    covered: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    asked_at = synced_line = 0
+    for number, line in enumerate(lines):
+        kind, *fields = line.split()
+        if kind == events.SIZES and fields[0] == "before":
+            asked = {name: int(size) for name, _, size in (field.partition(":") for field in fields[1:])}
+            asked_at = number
+        elif kind == events.SIZES:
+            covered, synced_line = asked, asked_at
+    return Crash(directory, lines, covered, synced_line)
+
+
+def nothing(_: bytes) -> bytes:
+    """Lose all that was not synced."""
+    return b""
+
+
+def torn(tail: bytes) -> bytes:
+    """Keep the part of it that had reached the disk."""
+    return tail[: random.Random(SEED).randrange(len(tail) + 1)]
+
+
+def zeros(tail: bytes) -> bytes:
+    """Find that the file had grown and its pages never came."""
+    return bytes(len(tail))
+
+
+def with_a_hole(tail: bytes) -> bytes:
+    """Find that later pages had reached the disk before earlier ones."""
+    third = len(tail) // 3
+    return tail[:third] + bytes(third) + tail[2 * third :]
+
+
+@pytest.mark.parametrize("tail", [nothing, torn, zeros, with_a_hole])
+@pytest.mark.parametrize(("point", "after"), [("before_sync", 60), ("after_write", 90)])
+def test_58_a_power_cut_takes_nothing_that_was_confirmed(
+    tmp_path: Path, point: str, after: int, tail: Callable[[bytes], bytes]
+) -> None:
+    """With durability "fsync" every reply was given after the sync that covers it."""
+    died = crash(tmp_path, SEED + after, point, after)
+    unsynced = died.cut_power(tail)
+    assert unsynced > 0, "the power cut took nothing, so this shows nothing"
+    oracle = Oracle()
+    oracle.read(line + "\n" for line in died.lines)
+    oracle.compare(recount(died.directory, JournalTally()))
+    assert not oracle.wrongs, f"seed {SEED + after}: {oracle.wrongs[:5]}"
+    assert oracle.figures["adds confirmed"] > 20
+
+
+def test_58_a_power_cut_while_the_store_flushes_takes_nothing_that_was_confirmed(tmp_path: Path) -> None:
+    """The same while log files come and go, since memory is so small that the store flushes all the time."""
+    for seed in (1, 2, 3):
+        died = crash(tmp_path, seed, "before_reply", 40 + seed, ["--memory-mib", "8"])
+        died.cut_power(nothing)
+        oracle = Oracle()
+        oracle.read(line + "\n" for line in died.lines)
+        oracle.compare(recount(died.directory, JournalTally()))
+        assert not oracle.wrongs, f"seed {seed}: {oracle.wrongs[:5]}"
+
+
+def _tokens(lines: Sequence[str], kind: str, *, verb: str = "", outcome: str = "") -> set[str]:
+    """Return the tokens of events of one kind, of one verb and outcome where they have any."""
+    found = set()
+    for line in lines:
+        if line.startswith(kind + " "):
+            fields = line.split()
+            if verb and verb != fields[2]:
+                continue
+            if outcome and outcome not in fields:
+                continue
+            found.add(fields[3] if verb else fields[2])
+    return found
+
+
+def _stored(found: Recount) -> set[str]:
+    tokens = {events.token_of(message.body) for message in found.messages}
+    assert None not in tokens, "a torn message is stored"
+    return {token for token in tokens if token is not None}
+
+
+@pytest.mark.parametrize("tail", [nothing, torn])
+def test_59_relaxed_durability_loses_no_more_than_what_came_after_the_last_sync(
+    tmp_path: Path, tail: Callable[[bytes], bytes]
+) -> None:
+    """What was confirmed before the last completed sync began holds; the rest goes by whole rounds or not at all."""
+    lost = 0
+    for seed in (11, 12, 13, 14):
+        options = ["--durability", "os", "--sync-every-ms", "60"]
+        died = crash(tmp_path, seed, "after_write", 60 + seed * 3, options)
+        died.cut_power(tail)
+        beat = read_beat(died.directory / "heart")
+        found = recount(died.directory, JournalTally())
+        assert beat is None or beat.seq <= found.seq, "the heart is ahead of what survived"
+        assert not found.drift, f"seed {seed}: {found.drift[:5]}"
+        early, stored = died.lines[: died.synced_line], _stored(found)
+        ended = _tokens(died.lines, events.SETTLE, verb="ack") | _tokens(died.lines, events.REMOVE)
+        mortal = {line.split()[2] for line in died.lines if line[0] == events.ADD and line.split()[7] != "0"}
+        missing = _tokens(early, events.ADDED) - stored - ended - mortal
+        assert not missing, f"seed {seed}: confirmed before the last sync and gone: {sorted(missing)[:5]}"
+        back = stored & (
+            _tokens(early, events.SETTLED, verb="ack", outcome="ok") | _tokens(early, events.REMOVED, outcome="ok")
+        )
+        assert not back, f"seed {seed}: ended before the last sync and back: {sorted(back)[:5]}"
+        assert stored <= _tokens(died.lines, events.ADD), f"seed {seed}: nobody added these"
+        lost += len(_tokens(died.lines, events.ADDED) - stored - ended - mortal)
+    if tail is nothing:
+        assert lost > 0, "nothing at all was lost, so this shows nothing"
+
+
+def test_59_a_kill_alone_loses_nothing_with_relaxed_durability(tmp_path: Path) -> None:
+    """A dead process is no power cut: what was written is the system's, and is all there."""
+    for seed, point in ((21, "after_write"), (22, "before_sync"), (23, "after_sync")):
+        after = 60 if point == "after_write" else 4
+        died = crash(tmp_path, seed, point, after, ["--durability", "os", "--sync-every-ms", "30"])
+        oracle = Oracle()
+        oracle.read(line + "\n" for line in died.lines)
+        oracle.compare(recount(died.directory, JournalTally()))
+        assert not oracle.wrongs, f"seed {seed}: {oracle.wrongs[:5]}"
+
+
+def test_an_old_or_missing_heart_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    """A power cut may leave an older heart or none at all: it says less, and nothing that is wrong."""
+    died = crash(tmp_path, 31, "before_reply", 40)
+    heart = died.directory / "heart"
+    raw = heart.read_bytes()
+    for survived in (raw[:64] + bytes(64), bytes(64) + raw[64:], bytes(128), b"", None):
+        if survived is None:
+            heart.unlink()
+        else:
+            heart.write_bytes(survived)
+        oracle = Oracle()
+        oracle.read(line + "\n" for line in died.lines)
+        oracle.compare(recount(died.directory, JournalTally()))
+        assert not oracle.wrongs, oracle.wrongs[:5]
