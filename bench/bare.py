@@ -22,8 +22,10 @@ _COUNTERS = bytes(110)
 class Bare:
     """Writes what the engine writes, row by row, round by round."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, syncs_per_batch: float = 1.0) -> None:
         self.store = Store(path)
+        self.syncs_per_batch = syncs_per_batch
+        self.due = 0.0
         self.seq = 0
         self.next_id = 0
 
@@ -39,7 +41,10 @@ class Bare:
         batch.put(_PREFIX, _COUNTERS, self.store.qc.handle)
         batch.put(be64(self.seq), bytes(80 + 24 * messages), self.store.jn.handle)
         self.store.write(batch)
-        self.store.sync()
+        self.due += self.syncs_per_batch
+        if self.due >= 1:
+            self.due -= 1
+            self.store.sync()
 
     def add(self, ids: list[bytes]) -> None:
         batch, store = WriteBatch(raw_mode=True), self.store
@@ -68,9 +73,11 @@ class Bare:
         self.commit(batch, len(ids))
 
 
-def bare_us(path: Path, *, per_round: int, rounds: int, cycle: bool) -> float:
-    """Return microseconds a message for adds, or for add, lease and ack."""
-    bare = Bare(path)
+def bare_us(path: Path, *, messages: int, batches: int, syncs: int, cycle: bool) -> float:
+    """Return microseconds a message for adds, or for add, lease and ack, in as many batches and syncs as the engine took."""
+    bare = Bare(path, min(1.0, syncs / batches))
+    rounds = max(1, batches // 3 if cycle else batches)
+    per_round = max(1, messages // rounds)
     started = time.perf_counter()
     for _ in range(rounds):
         ids = bare.ids(per_round)

@@ -14,6 +14,8 @@ from tenantq.message import NewMessage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tenantq.errors import StoreFailed
+
 _T, _Q = "default", "bench"
 _BODY = NewMessage(body=b"x" * 100)
 
@@ -39,8 +41,23 @@ async def _cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> No
         waits.append(time.perf_counter() - started)
 
 
+def _count_syncs(shard: Shard) -> list[None]:
+    """Return a list that grows with every sync."""
+    syncs: list[None] = []
+    sync = shard._committer._sync
+
+    def counted() -> StoreFailed | None:
+        syncs.append(None)
+        return sync()
+
+    shard._committer._sync = counted  # type: ignore[method-assign]
+    return syncs
+
+
 async def run(directory: Path, *, quick: bool) -> None:
-    table = Table("operation", "callers", "batch", "messages/s", "us/message", "bare us", "ratio", "p50 ms", "p99 ms")
+    table = Table(
+        "operation", "callers", "batch", "messages/s", "us/message", "bare us", "ratio", "msgs/sync", "p50 ms", "p99 ms"
+    )
     scale = 10 if quick else 1
     for name, work in (("add", _add), ("full cycle", _cycle)):
         for callers in (1, 64):
@@ -53,17 +70,18 @@ async def run(directory: Path, *, quick: bool) -> None:
                 waits: list[float] = []
                 async with Shard(path / "engine") as shard:
                     await work(shard, batch, max(1, times // 10), [])
+                    syncs = _count_syncs(shard)
+                    before = shard.journal_span[1]
                     started = time.perf_counter()
                     await asyncio.gather(*(work(shard, batch, times, waits) for _ in range(callers)))
                     spent = time.perf_counter() - started
+                    batches = shard.journal_span[1] - before
                 done = times * callers * batch
-                per_round = min(callers * batch, 1_000)
-                bare = bare_us(
-                    path / "bare", per_round=per_round, rounds=max(20, done // per_round), cycle=work is _cycle
-                )
+                bare = bare_us(path / "bare", messages=done, batches=batches, syncs=len(syncs), cycle=work is _cycle)
                 cost = spent / done * 1e6
                 table.row(
                     name, callers, batch, f"{done / spent:,.0f}", f"{cost:.1f}", f"{bare:.1f}", f"{cost / bare:.2f}",
+                    f"{done * (3 if work is _cycle else 1) / max(1, len(syncs)):.0f}",
                     f"{percentile(waits, 50) * 1e3:.2f}", f"{percentile(waits, 99) * 1e3:.2f}",
                 )  # fmt: skip
     table.show()

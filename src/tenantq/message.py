@@ -24,7 +24,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
 
 
-class Added(msgspec.Struct, frozen=True):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """What became of one added message: its id, or the error that refused it."""
 
     raw_id: bytes
@@ -37,7 +37,7 @@ class Added(msgspec.Struct, frozen=True):
         return id_text(self.raw_id)
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One message under lease."""
 
     raw_id: bytes
@@ -58,7 +58,7 @@ class Delivery(msgspec.Struct, frozen=True):
         return id_text(self.raw_id)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """Whether one receipt or id of a batch did what was asked."""
 
     ok: bool

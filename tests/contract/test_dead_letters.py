@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from rocksdict import WriteBatch
 
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
@@ -11,7 +12,7 @@ from tenantq.errors import NotFound
 from tenantq.journal.record import rows, unseal
 from tenantq.message import Delivery
 from tenantq.store.keys import queue_prefix
-from tenantq.store.rows import LeaseRow, pack_lease
+from tenantq.store.rows import pack_lease, unpack_lease
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -86,11 +87,7 @@ async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_c
     key = queue_prefix(1, 1) + added.raw_id
     value = shard._store.get(shard._store.le, key)
     assert value is not None
-    from rocksdict import WriteBatch  # noqa: PLC0415
-
-    from tenantq.store.rows import unpack_lease  # noqa: PLC0415
-
-    row: LeaseRow = unpack_lease(value)
+    row = unpack_lease(value)
     row.attempts = 0xFFFF - 1
     batch = WriteBatch(raw_mode=True)
     batch.put(key, pack_lease(row), shard._store.le.handle)

@@ -5,7 +5,6 @@ import asyncio
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
-from tenantq.message import Added
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
 
@@ -27,7 +26,7 @@ async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_mess
 async def test_29_fifty_concurrent_adds_with_one_key_make_one_message(shard: Shard) -> None:
     """Also where they meet in one round, and twice in one batch."""
     replies = await asyncio.gather(*(shard.add(T, Q, [message("x", key="k")] * 2) for _ in range(25)))
-    added: list[Added] = [one for reply in replies for one in reply]
+    added = [one for reply in replies for one in reply]
     assert len({one.id for one in added}) == 1
     assert [one.duplicate for one in added].count(False) == 1
     assert len(await shard.poll(T, Q, max=100)) == 1

@@ -128,7 +128,12 @@ async def test_the_columns_are_right(shard: Shard, clock: ManualClock) -> None:
     assert (last.message_id, last.attempt, last.wait_ms) == (again.id, 2, 200)
     await pass_time(shard, clock, 4_450)
     (expired,) = journal(shard, "lease_expired")
-    assert (expired.message_id, expired.process_ms, expired.attempt, expired.outcome) == (got[2].id, 5_000, 1, "expired")
+    assert (expired.message_id, expired.process_ms, expired.attempt, expired.outcome) == (
+        got[2].id,
+        5_000,
+        1,
+        "expired",
+    )
 
 
 async def test_refused_operations_are_journaled(shard: Shard) -> None:
@@ -261,9 +266,8 @@ async def test_trace_tells_a_messages_life(shard: Shard, clock: ManualClock) -> 
     await shard.ack(T, Q, [first.receipt], results=[Result("completed", b"r")])
     await shard.finished(await shard.redrive(T, Q))
     rows_found = await shard.trace(T, Q, mine.id)
-    assert [row.op for row in rows_found] == ["add", "poll", "dead_letter", "nack", "redrive"] or [
-        row.op for row in rows_found
-    ] == ["add", "poll", "nack", "dead_letter", "redrive"]
+    ops = [row.op for row in rows_found]
+    assert (ops[:2], set(ops[2:4]), ops[4:]) == (["add", "poll"], {"nack", "dead_letter"}, ["redrive"])
     assert {row.message_id for row in rows_found} == {mine.id}
     assert [row.op for row in await shard.trace(T, Q, other.raw_id)] == ["add", "poll", "ack"]
 

@@ -60,9 +60,7 @@ async def test_02_after_lease_expiry_extend_returns_false_and_creates_no_expiry_
     assert deadlines(shard) == 0
 
 
-async def test_03_ack_with_another_messages_or_a_random_lease_changes_nothing(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_03_ack_with_another_messages_or_a_random_lease_changes_nothing(shard: Shard, clock: ManualClock) -> None:
     """A receipt glued together from two messages, a random one, and plain rubbish are refused alike."""
     await shard.add(T, Q, [message("a"), message("b")])
     first, second = await shard.poll(T, Q, max=2)

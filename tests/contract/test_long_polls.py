@@ -9,6 +9,7 @@ from tenantq.clock import ManualClock, SystemClock
 from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Draining, Invalid, NotFound, Unavailable
+from tenantq.message import Delivery
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -40,9 +41,7 @@ async def test_12_delays_are_kept_across_a_restart(open_shard: OpenShard, clock:
     assert len(await waiting) == 1
 
 
-async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(shard: Shard, clock: ManualClock) -> None:
     """Over all priorities."""
     await shard.add(T, Q, [message("late", delay_ms=9_000, priority=9), message("mid", delay_ms=5_000)])
     await shard.add(T, Q, [message("soon", delay_ms=1_000, priority=3)])
@@ -55,9 +54,7 @@ async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"late"]
 
 
-async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(shard: Shard, clock: ManualClock) -> None:
     """It waits its full time."""
     await shard.put_queue(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
@@ -69,9 +66,7 @@ async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(
     assert await waiting == []
 
 
-async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(shard: Shard, clock: ManualClock) -> None:
     """Not before, and exactly then."""
     await shard.put_queue(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
@@ -180,9 +175,9 @@ async def test_polls_whose_time_is_over_do_not_count_as_waiting(
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
     await shard.put_queue(T, Q)
 
-    def poll() -> asyncio.Task[object]:
+    def poll() -> asyncio.Task[list[Delivery]]:
         call = shard.fleet_poll(Q, wait_ms=1_000) if fleet else shard.poll(T, Q, wait_ms=1_000)
-        return asyncio.create_task(call)  # type: ignore[arg-type]
+        return asyncio.create_task(call)
 
     first = [poll(), poll()]
     await settled(shard)

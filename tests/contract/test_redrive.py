@@ -17,14 +17,10 @@ DLQ = f"{Q}-dlq"
 async def bury(shard: Shard, count: int, reason: str = "", queue: str = Q, tenant: str = T) -> list[bytes]:
     """Make ``count`` dead letters and return their ids."""
     await shard.put_queue(tenant, queue, max_attempts=1)
-    added = [one for start in range(0, count, 1_000) for one in await _add(shard, tenant, queue, count - start)]
+    added = await shard.add(tenant, queue, [message(f"{n}") for n in range(count)])
     while got := await shard.poll(tenant, queue, max=1_000):
         await shard.nack(tenant, queue, [one.receipt for one in got], reason=reason)
     return [one.raw_id for one in added]
-
-
-async def _add(shard: Shard, tenant: str, queue: str, count: int):  # type: ignore[no-untyped-def]
-    return await shard.add(tenant, queue, [message(f"{n}") for n in range(min(count, 1_000))])
 
 
 async def run(shard: Shard, queue: str = Q, **options: object) -> RedriveTask:
@@ -128,9 +124,7 @@ async def test_a_dry_run_counts_and_changes_nothing(shard: Shard) -> None:
     assert shard.journal_span == before
 
 
-async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(shard: Shard, clock: ManualClock) -> None:
     """Nothing is half done."""
     await bury(shard, 100)
     task = await shard.redrive(T, Q, rate=10)

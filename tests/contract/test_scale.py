@@ -49,7 +49,10 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
 async def test_62_a_backlog_drains_and_nothing_is_stranded(shard: Shard, clock: ManualClock) -> None:
     """Over priorities, delays and groups mixed, by consumers of different appetite."""
     for n in range(50):
-        kinds = [message(priority=i % 3, delay_ms=i % 2 * (n + 1), group=f"{i}" if i % 10 == 0 else None) for i in range(BATCH)]
+        kinds = [
+            message(priority=i % 3, delay_ms=i % 2 * (n + 1), group=f"{i}" if i % 10 == 0 else None)
+            for i in range(BATCH)
+        ]
         await shard.add(T, Q, kinds)
     await pass_time(shard, clock, 1_000)
     seen: set[bytes] = set()

@@ -95,7 +95,7 @@ async def make_image(
     """Return a store with table files, a log behind them and everything a message can have.
 
     It is as a SIGKILL leaves it, or with ``clean`` as closing does. With ``unconfirmed`` the log goes on with a round
-    that nobody was told of. With ``flush_last`` nothing is in the log, and that family's table file came last.
+    that nobody was told of. With ``flush_last`` next to nothing is in the log, and that family's table file came last.
     """
     clock, rng = ManualClock(), random.Random(11)
     live, image = scratch / "live", scratch / "image"
@@ -110,6 +110,7 @@ async def make_image(
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
             shard._store.family(name).view.flush()
+        await shard.put_tenant("acme")  # a round, after which the heart knows of the new table files
     contents = dump(shard._store)
     heart = (live / "heart").read_bytes()
     if unconfirmed:

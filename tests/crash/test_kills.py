@@ -124,15 +124,12 @@ async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
 def test_60_leases_of_a_killed_process_hold_for_the_next(tmp_path: Path) -> None:
     """The same with real processes: workers ack what workers that were killed had leased."""
     one = chaos.Chaos(tmp_path, seed=60)
-    carried = 0
-    for _ in range(20):
-        carried += len(one.carried.receipts)
+    for _ in range(40):
         one.kill_one()
-        if carried >= 3:
+        if one.oracle.figures["carried leases acked"] >= 2:
             break
     assert not one.oracle.wrongs, one.report()
-    assert carried >= 3
-    assert one.oracle.figures["carried leases acked"] > 0
+    assert one.oracle.figures["carried leases acked"] >= 2
 
 
 async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_path: Path) -> None:

@@ -58,13 +58,23 @@ def _serve_queue(round: Round, queue: QueueState, budget: int) -> int:
     polls = [poll for poll in queue.demands if not poll.done]
     dealt = 0
     if polls and queue.ready > 0 and queue.status == "active" and queue.prefix not in round.cleared:
-        dealt = deal(round, queue, polls, min(budget, sum(poll.max for poll in polls)))
+        dealt = deal(round, queue, _first_of(polls, budget), budget)
     queue.demands.clear()
     for poll in polls:
         _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.status == "active")
     if queue.demands and queue.ready > 0 and queue.status == "active":
         round.core.hot[queue] = None
     return dealt
+
+
+def _first_of(polls: list[Poll], budget: int) -> list[Poll]:
+    """Return the polls whose turn it is: all, or the first that can use up the round's bound; the rest are next."""
+    wanted = 0
+    for count, poll in enumerate(polls, 1):
+        wanted += poll.max
+        if wanted >= budget:
+            return polls[:count]
+    return polls
 
 
 def _serve_lane(round: Round, lane: Lane, budget: int) -> int:
@@ -105,15 +115,15 @@ def _answer_or_wait(round: Round, poll: _P, demands: deque[_P], *, more: bool) -
 
 def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
     """Lease up to ``count`` messages to ``polls`` in turns; return how many."""
-    picks = _choose(round, queue, count)
+    picks = _choose(round, queue, min(count, sum(poll.max - len(poll.got) for poll in polls)))
     if not picks:
         return 0
-    prefix, now = queue.prefix, round.now
-    store = round.store
+    prefix, store = queue.prefix, round.store
     ids = [suffix[8:] for _, suffix, _ in picks]
     bodies = store.get_many(store.m, [prefix + id for id in ids])
     hands: deque[_Hand] = deque(_Hand(round, queue, poll) for poll in polls if len(poll.got) < poll.max)
     all_hands = list(hands)
+    delete, vi, skip = round.batch.delete, store.vi.handle, round.skip
     dealt = 0
     for (level, suffix, seen), id, body in zip(picks, ids, bodies, strict=True):
         if not hands:
@@ -122,8 +132,8 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
         if level.remove(suffix):
             queue.ready -= 1
         key = level.prefix + suffix
-        round.batch.delete(key, store.vi.handle)
-        round.skip.add(key)
+        delete(key, vi)
+        skip.add(key)
         if body is None:
             round.heal(queue, id, "index row without a body")
             if seen:
@@ -131,13 +141,15 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
             continue
         message = unpack_message(body)
         before = round.lease(queue, id) if seen else None
-        if _ends_here(round, queue, id, message, before):
+        if (seen or message.expires_at) and _ends_here(round, queue, id, message, before):
             continue
-        hand = hands.popleft()
-        hand.take(id, message, before, from_be64(suffix), now)
+        hand = hands[0]
+        hand.take(id, message, before, from_be64(suffix))
         dealt += 1
-        if hand.hungry():
-            hands.append(hand)
+        if not hand.hungry():
+            hands.popleft()
+        elif len(hands) > 1:
+            hands.rotate(-1)
     for hand in all_hands:
         hand.finish()
     queue.in_flight += dealt
@@ -150,12 +162,13 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
 class _Hand:
     """One poll while it is dealt messages of one queue."""
 
-    __slots__ = ("deadline_prefix", "poll", "queue", "round", "taken", "until")
+    __slots__ = ("bits", "deadline_prefix", "poll", "queue", "round", "taken", "until")
 
     def __init__(self, round: Round, queue: QueueState, poll: Poll | FleetPoll) -> None:
         self.round = round
         self.queue = queue
         self.poll = poll
+        self.bits = round.core.randomness.getrandbits
         self.until = round.now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
         self.deadline_prefix = queue.prefix + be64(self.until)
         self.taken: list[tuple[bytes, int, int, int, int]] = []  # id, size, priority, attempt, wait
@@ -163,29 +176,29 @@ class _Hand:
     def hungry(self) -> bool:
         return len(self.poll.got) < self.poll.max and self.poll.bytes < limits.REPLY_BYTES_MAX
 
-    def take(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int, now: int) -> None:
+    def take(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int) -> None:
         """Lease one message to this poll."""
         round, queue, poll, until = self.round, self.queue, self.poll, self.until
-        token = round.core.randomness.getrandbits(64) or 1
+        now, wall = round.now, round.wall
+        token = self.bits(64) or 1
         size, priority = message.size, message.priority
         if before is None:
             attempt = 1
+            group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
             lease = pack_first_lease(
-                token, until, now, visible_at, message.expires_at, size, priority, message.max_attempts,
-                queue.group_digest(message.group),
-            )  # fmt: skip
+                token, until, now, visible_at, message.expires_at, size, priority, message.max_attempts, group
+            )
         else:
             attempt = before.attempts = before.attempts + 1
             before.token, before.deadline, before.leased_at, before.visible_at = token, until, now, visible_at
             lease = pack_lease(before)
-        batch, store = round.batch, round.store
+        put, store = round.batch.put, round.store
         key = queue.prefix + id
         round.overlay[key] = lease
-        batch.put(key, lease, store.le.handle)
-        batch.put(self.deadline_prefix + id, b"", store.li.handle)
+        put(key, lease, store.le.handle)
+        put(self.deadline_prefix + id, b"", store.li.handle)
         self.taken.append((id, size, priority, attempt, now - visible_at))
         poll.bytes += size
-        wall = round.wall
         poll.got.append(
             Delivery(
                 id,

@@ -21,7 +21,7 @@ class Extras(msgspec.Struct, frozen=True, array_like=True):
     attributes: dict[str, str] = {}
 
 
-class MessageRow(msgspec.Struct, frozen=True):
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
     """A stored message."""
 
     priority: int
@@ -96,7 +96,7 @@ class Past(msgspec.Struct, array_like=True):
 _decode_past = msgspec.msgpack.Decoder(Past).decode
 
 
-class LeaseRow(msgspec.Struct):
+class LeaseRow(msgspec.Struct, gc=False):
     """What changes in a message's life. ``token`` 0: it is not leased."""
 
     attempts: int

@@ -27,7 +27,7 @@ _RECEIPT_CHARS = 48
 
 def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
     """Return (message id, lease token), or None for what never was a receipt."""
-    if not isinstance(receipt, str) or len(receipt) != _RECEIPT_CHARS or not receipt.isascii():
+    if not isinstance(receipt, str) or len(receipt) != _RECEIPT_CHARS:
         return None
     try:
         raw = bytes.fromhex(receipt)

@@ -1,0 +1,263 @@
+"""Keys and values on disk: they round-trip, sort as their numbers do, and no queue's range holds another's key."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.limits import QUEUE_ID_MAX, TENANT_ID_MAX
+from tenantq.message import DeadLetter, HistoryEntry, Result
+from tenantq.store import keys
+from tenantq.store.keys import (
+    EXPIRES_KEY,
+    EXPIRES_RESULT,
+    EXPIRES_TTL,
+    after,
+    be64,
+    deadline_key,
+    digest,
+    expiry_key,
+    from_be64,
+    level_prefix,
+    queue_prefix,
+    split_deadline_key,
+    split_expiry_key,
+    split_prefix,
+    split_waiting_key,
+    tenant_prefix,
+    waiting_key,
+)
+from tenantq.store.rows import (
+    CountersRow,
+    KeyRow,
+    LeaseRow,
+    LevelRow,
+    MessageRow,
+    Past,
+    ResultRow,
+    pack_counters,
+    pack_extras,
+    pack_key,
+    pack_lease,
+    pack_message,
+    pack_past,
+    pack_result,
+    unpack_counters,
+    unpack_key,
+    unpack_lease,
+    unpack_message,
+    unpack_result,
+)
+
+edges = [0, 1, 0xFE, 0xFF, 0x100, 0xFFFF, 0x10000, 0xFFFFFF, 0x1000000, 0xFFFFFFFE, 0xFFFFFFFF]
+tenant_ids = st.sampled_from([n for n in edges if n <= TENANT_ID_MAX]) | st.integers(0, TENANT_ID_MAX)
+queue_ids = st.sampled_from([n for n in edges if n <= QUEUE_ID_MAX]) | st.integers(0, QUEUE_ID_MAX)
+owners = st.tuples(tenant_ids, queue_ids)
+times = st.sampled_from([0, 1, (1 << 63) - 1, (1 << 64) - 1]) | st.integers(0, (1 << 64) - 1)
+ids = st.sampled_from([bytes(16), b"\xff" * 16]) | st.binary(min_size=16, max_size=16)
+priorities = st.integers(0, 9)
+kinds = st.sampled_from([EXPIRES_TTL, EXPIRES_KEY, EXPIRES_RESULT])
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+waiting = st.tuples(owners, priorities, times, ids)
+deadlines = st.tuples(owners, times, ids)
+expiries = st.tuples(owners, times, kinds, ids)
+
+
+def made_waiting(row: tuple[tuple[int, int], int, int, bytes]) -> bytes:
+    """Return the vi key of a row."""
+    return waiting_key(queue_prefix(*row[0]), *row[1:])
+
+
+def made_deadline(row: tuple[tuple[int, int], int, bytes]) -> bytes:
+    """Return the li key of a row."""
+    return deadline_key(queue_prefix(*row[0]), *row[1:])
+
+
+def made_expiry(row: tuple[tuple[int, int], int, bytes, bytes]) -> bytes:
+    """Return the ex key of a row."""
+    return expiry_key(queue_prefix(*row[0]), *row[1:])
+
+
+@given(owners)
+def test_a_prefix_reads_back(owner: tuple[int, int]) -> None:
+    """And starts with the tenant's."""
+    prefix = queue_prefix(*owner)
+    assert len(prefix) == keys.PREFIX_BYTES
+    assert split_prefix(prefix + b"anything") == owner
+    assert prefix.startswith(tenant_prefix(owner[0]))
+
+
+@given(times)
+def test_a_number_reads_back(number: int) -> None:
+    """Whatever follows it."""
+    assert from_be64(be64(number) + b"rest") == number
+
+
+@given(waiting)
+def test_a_waiting_key_reads_back(row: tuple[tuple[int, int], int, int, bytes]) -> None:
+    """All of its parts."""
+    prefix, *rest = split_waiting_key(made_waiting(row))
+    assert (split_prefix(prefix), *rest) == row
+    assert made_waiting(row).startswith(level_prefix(prefix, row[1]))
+    assert len(made_waiting(row)) == keys.PREFIX_BYTES + 1 + keys.SUFFIX_BYTES
+
+
+@given(deadlines)
+def test_a_deadline_key_reads_back(row: tuple[tuple[int, int], int, bytes]) -> None:
+    """All of its parts."""
+    prefix, *rest = split_deadline_key(made_deadline(row))
+    assert (split_prefix(prefix), *rest) == row
+
+
+@given(expiries)
+def test_an_expiry_key_reads_back(row: tuple[tuple[int, int], int, bytes, bytes]) -> None:
+    """All of its parts."""
+    prefix, *rest = split_expiry_key(made_expiry(row))
+    assert (split_prefix(prefix), *rest) == row
+
+
+@given(waiting, waiting)
+def test_waiting_keys_sort_by_queue_then_higher_priority_then_time_then_id(
+    a: tuple[tuple[int, int], int, int, bytes], b: tuple[tuple[int, int], int, int, bytes]
+) -> None:
+    """The order of bytes is the order of delivery."""
+    order = [(owner, -priority, at, id) for owner, priority, at, id in (a, b)]
+    assert (made_waiting(a) < made_waiting(b)) == (order[0] < order[1])
+
+
+@given(deadlines, deadlines)
+def test_deadline_keys_sort_by_queue_then_time_then_id(
+    a: tuple[tuple[int, int], int, bytes], b: tuple[tuple[int, int], int, bytes]
+) -> None:
+    """A sweep finds the earliest first."""
+    assert (made_deadline(a) < made_deadline(b)) == (a < b)
+
+
+@given(expiries, expiries)
+def test_expiry_keys_sort_by_queue_then_time(
+    a: tuple[tuple[int, int], int, bytes, bytes], b: tuple[tuple[int, int], int, bytes, bytes]
+) -> None:
+    """Then kind and reference."""
+    assert (made_expiry(a) < made_expiry(b)) == (a < b)
+
+
+@given(owners, owners, st.binary(max_size=48))
+def test_no_queues_range_holds_another_queues_key(mine: tuple[int, int], other: tuple[int, int], rest: bytes) -> None:
+    """Over ids at the edges of their bytes, whatever follows the prefix."""
+    lower, upper = queue_prefix(*mine), after(queue_prefix(*mine))
+    assert (lower <= queue_prefix(*other) + rest < upper) == (mine == other)
+
+
+@given(tenant_ids, owners, st.binary(max_size=48))
+def test_no_tenants_range_holds_another_tenants_key(tenant: int, other: tuple[int, int], rest: bytes) -> None:
+    """What a deleted tenant takes with it is its own."""
+    lower, upper = tenant_prefix(tenant), after(tenant_prefix(tenant))
+    assert (lower <= queue_prefix(*other) + rest < upper) == (tenant == other[0])
+
+
+@given(owners, priorities, priorities, times, ids)
+def test_no_levels_range_holds_another_levels_key(
+    owner: tuple[int, int], level: int, priority: int, at: int, id: bytes
+) -> None:
+    """A poll's scan stays in its priority."""
+    lower = level_prefix(queue_prefix(*owner), level)
+    assert (lower <= waiting_key(queue_prefix(*owner), priority, at, id) < after(lower)) == (level == priority)
+
+
+@given(st.binary(min_size=1, max_size=12), st.binary(max_size=12))
+def test_after_is_the_first_key_behind_a_prefix(prefix: bytes, rest: bytes) -> None:
+    """Everything with the prefix lies before it, everything greater without it does not."""
+    end = after(prefix)
+    assert prefix + rest < end
+    if rest >= prefix and not rest.startswith(prefix) and prefix.strip(b"\xff"):
+        assert rest >= end
+
+
+@given(st.binary(max_size=64), st.binary(max_size=64))
+def test_digests_are_sixteen_bytes_and_differ(a: bytes, b: bytes) -> None:
+    """For different data."""
+    assert len(digest(a)) == keys.ID_BYTES
+    assert (digest(a) == digest(b)) == (a == b)
+
+
+u16, u32, u64 = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF), st.integers(0, (1 << 64) - 1)
+
+
+@given(
+    priorities, u16, u64, u64, u64, st.none() | texts, st.dictionaries(texts, texts, max_size=4), st.binary(max_size=99)
+)
+def test_a_message_row_reads_back(
+    priority: int,
+    attempts: int,
+    added: int,
+    visible: int,
+    expires: int,
+    group: str | None,
+    attributes: dict[str, str],
+    body: bytes,
+) -> None:
+    """With and without the facts that most messages lack; its size is what was charged."""
+    extras = pack_extras(group, attributes) if group is not None or attributes else b""
+    row = unpack_message(pack_message(priority, attempts, added, visible, expires, extras, body))
+    size = len(body) + len(extras)
+    assert row == MessageRow(priority, attempts, added, visible, expires, body, group, attributes, size)
+
+
+histories = st.lists(
+    st.builds(HistoryEntry, u16, u64, st.sampled_from(["nacked", "lease_expired", "released"]), texts), max_size=4
+)
+pasts = st.builds(Past, histories, st.none() | st.builds(DeadLetter, texts, texts, u16, u64))
+
+
+@given(u16, u64, u64, u64, u64, u64, u32, priorities, u16, st.just(b"") | ids, st.none() | pasts)
+def test_a_lease_row_reads_back(
+    attempts: int,
+    token: int,
+    deadline: int,
+    leased: int,
+    visible: int,
+    expires: int,
+    size: int,
+    priority: int,
+    allowed: int,
+    group: bytes,
+    past: Past | None,
+) -> None:
+    """With and without group and history."""
+    packed = pack_past(past) if past is not None else b""
+    row = LeaseRow(attempts, token, deadline, leased, visible, expires, size, priority, allowed, group, packed)
+    again = unpack_lease(pack_lease(row))
+    assert again == row
+    assert again.unpack_past() == (past if past is not None else Past([]))
+
+
+@given(ids, ids, u64)
+def test_a_key_row_reads_back(id: bytes, body: bytes, expires: int) -> None:
+    """Message, body digest and end."""
+    assert unpack_key(pack_key(KeyRow(id, body, expires))) == KeyRow(id, body, expires)
+
+
+@given(st.sampled_from(["completed", "failed"]), st.none() | st.binary(max_size=50), st.none() | texts, u64)
+def test_a_result_row_reads_back(status: str, value: bytes | None, error: str | None, expires: int) -> None:
+    """Bytes stay bytes and text stays text."""
+    row = ResultRow(Result(status, value, error), expires)  # type: ignore[arg-type]
+    assert unpack_result(pack_result(row)) == row
+
+
+levels = st.builds(LevelRow, priorities, u64, u64, st.binary(max_size=25), st.binary(max_size=25), u64)
+
+
+@given(st.lists(levels, max_size=10), u64, u64, u64, u64, u64, st.lists(u64, max_size=12))
+def test_a_counters_row_reads_back(
+    rows: list[LevelRow], blocked: int, in_flight: int, size: int, lease: int, expiry: int, totals: list[int]
+) -> None:
+    """Every level and figure."""
+    row = CountersRow(rows, blocked, in_flight, size, lease, expiry, totals)
+    assert unpack_counters(pack_counters(row)) == row
+
+
+@pytest.mark.parametrize("family", keys.QUEUE_FAMILIES)
+def test_every_family_of_queues_is_a_family(family: str) -> None:
+    """A delete by range misses none."""
+    assert family in keys.FAMILIES
+    assert set(keys.FAMILIES) - set(keys.QUEUE_FAMILIES) == {"meta", "jn"}

@@ -1,0 +1,142 @@
+"""Clocks and the shard's own time."""
+
+import pytest
+
+from tenantq.clock import ManualClock, SystemClock
+from tenantq.engine.timeline import Timeline
+from tenantq.store.heart import Beat
+
+
+def beat(clock: ManualClock, timeline: Timeline) -> Beat:
+    """Return what the heart would remember now."""
+    return Beat(1, 1, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id, True, 1, 1)
+
+
+def test_timers_fire_in_order_at_their_time() -> None:
+    """And see the clock as it was then."""
+    clock = ManualClock(monotonic_ms=0)
+    fired: list[tuple[str, int]] = []
+    clock.call_later(20, lambda: fired.append(("b", clock.monotonic_ms())))
+    clock.call_later(10, lambda: fired.append(("a", clock.monotonic_ms())))
+    clock.call_later(20, lambda: fired.append(("c", clock.monotonic_ms())))
+    clock.advance(9)
+    assert fired == []
+    clock.advance(11)
+    assert fired == [("a", 10), ("b", 20), ("c", 20)]
+    assert clock.monotonic_ms() == 20
+
+
+def test_a_cancelled_timer_never_fires_and_a_timer_may_set_another() -> None:
+    """Within one advance."""
+    clock = ManualClock(monotonic_ms=0)
+    fired: list[int] = []
+    clock.call_later(5, lambda: fired.append(-1)).cancel()
+
+    def again() -> None:
+        clock.call_later(5, lambda: fired.append(clock.monotonic_ms()))
+
+    clock.call_later(5, again)
+    clock.advance(10)
+    assert fired == [10]
+
+
+def test_a_jump_moves_the_wall_clock_only() -> None:
+    """Either way."""
+    clock = ManualClock(wall_ms=1_000, monotonic_ms=50)
+    clock.jump_wall(-300)
+    assert (clock.wall_ms(), clock.monotonic_ms()) == (700, 50)
+    clock.advance(10)
+    assert (clock.wall_ms(), clock.monotonic_ms()) == (710, 60)
+
+
+def test_a_reboot_starts_monotonic_time_anew_under_another_id() -> None:
+    """Timers of the old boot are gone."""
+    clock = ManualClock()
+    before = clock.boot_id()
+    clock.call_later(1, lambda: pytest.fail("a timer outlived its boot"))
+    clock.reboot()
+    clock.advance(10)
+    assert clock.boot_id() != before
+    assert len(clock.boot_id()) == 16
+
+
+def test_the_system_clocks_move_and_the_boot_id_stays() -> None:
+    """Real readings, sanity only."""
+    clock = SystemClock()
+    assert clock.wall_ms() > 1_600_000_000_000
+    assert 0 <= clock.monotonic_ms() <= clock.monotonic_ms()
+    assert clock.boot_id() == clock.boot_id()
+    assert len(clock.boot_id()) == 16
+
+
+def test_a_new_timeline_is_anchored_to_the_wall_clock() -> None:
+    """From then on only passing time moves it."""
+    clock = ManualClock(wall_ms=5_000)
+    timeline = Timeline(clock, None, 0)
+    assert (timeline.now_ms(), timeline.wall_offset_ms()) == (5_000, 0)
+    clock.advance(100)
+    clock.jump_wall(-3_000)
+    assert (timeline.now_ms(), timeline.wall_offset_ms()) == (5_100, -3_000)
+    assert timeline.now_ms() + timeline.wall_offset_ms() == clock.wall_ms()
+
+
+@pytest.mark.parametrize("jump", [-3_600_000, 0, 3_600_000])
+def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> None:
+    """Whatever the wall clock did meanwhile."""
+    clock = ManualClock()
+    first = Timeline(clock, None, 0)
+    last, then = beat(clock, first), first.now_ms()
+    clock.advance(700)
+    clock.jump_wall(jump)
+    assert Timeline(clock, last, 0).now_ms() == then + 700
+
+
+def test_after_a_reboot_the_wall_clock_is_believed_less_what_it_had_strayed() -> None:
+    """A correction made before the reboot is not taken for time that passed."""
+    clock = ManualClock()
+    first = Timeline(clock, None, 0)
+    clock.jump_wall(50_000)
+    last, then = beat(clock, first), first.now_ms()
+    clock.advance(700)
+    clock.reboot()
+    assert Timeline(clock, last, 0).now_ms() == then + 700
+
+
+def test_time_never_goes_back_after_a_reboot() -> None:
+    """Though the wall clock did, by a day."""
+    clock = ManualClock()
+    first = Timeline(clock, None, 0)
+    last, then = beat(clock, first), first.now_ms()
+    clock.reboot()
+    clock.jump_wall(-86_400_000)
+    assert Timeline(clock, last, 0).now_ms() == then
+
+
+def test_the_newest_journal_record_is_a_floor() -> None:
+    """The heart may lag behind it."""
+    clock = ManualClock()
+    first = Timeline(clock, None, 0)
+    last, then = beat(clock, first), first.now_ms()
+    assert Timeline(clock, last, then + 500).now_ms() == then + 500
+    assert Timeline(clock, None, clock.wall_ms() + 9).now_ms() == clock.wall_ms() + 9
+
+
+def test_an_unknown_boot_is_never_taken_for_the_same_one() -> None:
+    """Zeros stand for "cannot tell": then the wall clock decides."""
+    clock = ManualClock()
+    clock._boot_id = bytes(16)
+    first = Timeline(clock, None, 0)
+    last, then = beat(clock, first), first.now_ms()
+    clock._monotonic_ms += 99_999  # another boot whose monotonic clock happens to be ahead
+    clock._wall_ms += 10
+    assert Timeline(clock, last, 0).now_ms() == then + 10
+
+
+def test_a_monotonic_clock_that_went_back_is_another_boot() -> None:
+    """Though its id is the same."""
+    clock = ManualClock()
+    first = Timeline(clock, None, 0)
+    last, then = beat(clock, first), first.now_ms()
+    clock._monotonic_ms -= 500
+    clock._wall_ms += 40
+    assert Timeline(clock, last, 0).now_ms() == then + 40

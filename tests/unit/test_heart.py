@@ -1,0 +1,119 @@
+"""The heart file: two slots in turn, a torn one loses, two bad ones are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tenantq.errors import StoreDamaged
+from tenantq.store.heart import _SLOT, _SLOT_BYTES, Heart, read_beat
+
+BOOT = b"b" * 16
+MANIFEST = (5, 1_234)
+WHOLE = _SLOT.size + 4  # a slot and its checksum
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a heart file may be."""
+    return tmp_path / "heart"
+
+
+def beats(path: Path, *numbers: int) -> None:
+    """Write beats with these sequence numbers."""
+    heart = Heart(path)
+    for n in numbers:
+        heart.beat(n, 100 + n, 200 + n, 300 + n, BOOT, MANIFEST)
+    heart.close()
+
+
+def spoil(path: Path, at: int) -> None:
+    """Flip a byte."""
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 0xFF
+    path.write_bytes(raw)
+
+
+def test_a_missing_heart_is_none(path: Path) -> None:
+    """Reading does not make one."""
+    assert read_beat(path) is None
+    assert not path.exists()
+
+
+def test_a_new_heart_has_not_beaten(path: Path) -> None:
+    """Two empty slots are no damage."""
+    beats(path)
+    assert path.exists()
+    assert read_beat(path) is None
+
+
+def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
+    """Also by the next heart on the file, which counts on."""
+    beats(path, 1, 2, 3)
+    last = read_beat(path)
+    assert last is not None
+    assert (last.count, last.seq, last.engine_ms, last.wall_ms, last.monotonic_ms) == (3, 3, 103, 203, 303)
+    assert (last.boot_id, last.clean) == (BOOT, False)
+    assert (last.manifest_number, last.manifest_bytes) == MANIFEST
+    heart = Heart(path)
+    assert heart.last == last
+    heart.beat(4, 1, 2, 3, BOOT, MANIFEST, clean=True)
+    heart.close()
+    last = read_beat(path)
+    assert last is not None
+    assert (last.count, last.seq, last.clean) == (4, 4, True)
+
+
+def test_a_torn_newest_slot_loses_to_the_other(path: Path) -> None:
+    """Wherever it is torn: an older but true value."""
+    for at in range(WHOLE):
+        path.unlink(missing_ok=True)
+        beats(path, 1, 2, 3)  # the third is in slot 1
+        spoil(path, _SLOT_BYTES + at)
+        last = read_beat(path)
+        assert last is not None
+        assert last.seq == 2
+
+
+def test_a_torn_older_slot_does_not_matter(path: Path) -> None:
+    """The newest is whole."""
+    beats(path, 1, 2, 3)
+    spoil(path, 5)
+    last = read_beat(path)
+    assert last is not None
+    assert last.seq == 3
+
+
+def test_two_bad_slots_are_refused(path: Path) -> None:
+    """It cannot be told then whether acknowledged work is missing."""
+    beats(path, 1, 2)
+    spoil(path, 3)
+    spoil(path, _SLOT_BYTES + 3)
+    with pytest.raises(StoreDamaged, match="heart"):
+        read_beat(path)
+    with pytest.raises(StoreDamaged, match="heart"):
+        Heart(path)
+
+
+@pytest.mark.parametrize("length", [1, 30, WHOLE - 1, WHOLE, _SLOT_BYTES, _SLOT_BYTES + 30])
+def test_a_file_cut_short_gives_what_is_whole_or_is_refused(path: Path, length: int) -> None:
+    """Never a wrong value."""
+    beats(path, 1, 2)  # 2 is in slot 0, 1 in slot 1
+    path.write_bytes(path.read_bytes()[:length])
+    if length < WHOLE:
+        if any(path.read_bytes()):
+            with pytest.raises(StoreDamaged):
+                read_beat(path)
+        else:
+            assert read_beat(path) is None
+    else:
+        last = read_beat(path)
+        assert last is not None
+        assert last.seq == 2
+
+
+def test_garbage_is_refused(path: Path) -> None:
+    """Of the right size or not."""
+    for garbage in (b"x", b"\xff" * 2 * _SLOT_BYTES, b"hello" * 100):
+        path.write_bytes(garbage)
+        with pytest.raises(StoreDamaged):
+            read_beat(path)

@@ -1,0 +1,88 @@
+"""Names of tenants and queues."""
+
+import pytest
+
+from tenantq.errors import Invalid
+from tenantq.names import check_queue_name, check_tenant_name, dead_letter_name
+
+
+@pytest.mark.parametrize("name", ["abc", "a-b", "0a0", "default", "a" * 32, "a--b", "123"])
+def test_a_tenant_name_is_3_to_32_of_lower_case_digits_and_hyphen(name: str) -> None:
+    """These are returned as they are."""
+    assert check_tenant_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "ab",
+        "a" * 33,
+        "-ab",
+        "ab-",
+        "Abc",
+        "a_b",
+        "a.b",
+        "a/b",
+        "../x",
+        "abc\n",
+        "äbc",
+        "a b",
+        "a\0b",
+        None,
+        3,
+        b"abc",
+    ],
+)
+def test_other_tenant_names_are_refused_without_echo(name: object) -> None:
+    """The error says what is allowed, not what was sent."""
+    with pytest.raises(Invalid, match="tenant: ") as caught:
+        check_tenant_name(name)
+    assert "../x" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["a", "A", "_", "-", "x-y", "x_y", "0", "q" * 80, "a.fifo", "q" * 75 + ".fifo"])
+def test_a_queue_name_is_1_to_80_with_an_optional_fifo_ending(name: str) -> None:
+    """The ending counts towards the 80."""
+    assert check_queue_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "q" * 81,
+        "q" * 76 + ".fifo",
+        ".fifo",
+        "a.fif",
+        "a.fifo.fifo",
+        "a.b",
+        "a/b",
+        "a\n",
+        "a b",
+        "ä",
+        "a\0",
+        None,
+        1,
+        b"a",
+    ],
+)
+def test_other_queue_names_are_refused(name: object) -> None:
+    """With the field's name first."""
+    with pytest.raises(Invalid, match="queue: "):
+        check_queue_name(name)
+
+
+@pytest.mark.parametrize(
+    ("queue", "letters"),
+    [
+        ("work", "work-dlq"),
+        ("work.fifo", "work-dlq.fifo"),
+        ("q" * 80, "q" * 76 + "-dlq"),
+        ("q" * 75 + ".fifo", "q" * 71 + "-dlq.fifo"),
+    ],
+)
+def test_the_dead_letter_queues_name_is_a_valid_name_too(queue: str, letters: str) -> None:
+    """However long the queue's is; FIFO stays FIFO."""
+    assert dead_letter_name(queue) == letters
+    assert check_queue_name(letters) == letters

@@ -1,0 +1,109 @@
+"""Message ids and receipts."""
+
+import itertools
+import random
+import uuid
+
+import pytest
+
+from tenantq.engine.ops.settle import parse_receipt
+from tenantq.errors import Invalid
+from tenantq.randomness import MessageIds, id_bytes, id_text, system_randomness
+
+
+class Highest:
+    """Randomness at its upper end."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return all ones."""
+        return (1 << k) - 1
+
+    def random(self) -> float:
+        """Return almost one."""
+        return 0.999
+
+
+def test_ids_are_uuids_of_version_7_with_the_time_in_front() -> None:
+    """As any UUID library reads them."""
+    (raw,) = MessageIds(random.Random(1)).take(1_700_000_000_123, 1)
+    parsed = uuid.UUID(bytes=raw)
+    assert (parsed.version, parsed.variant) == (7, uuid.RFC_4122)
+    assert int.from_bytes(raw[:6]) == 1_700_000_000_123
+
+
+@pytest.mark.parametrize("source", [random.Random(1), Highest()], ids=["random", "highest"])
+def test_ids_rise_whatever_the_clock_does(source: random.Random) -> None:
+    """Standing still, going on, going back; also when the random part overflows."""
+    ids = MessageIds(source)
+    taken = [id for now in (1_000, 1_000, 1_001, 900, 5, 1_001, 2_000) for id in ids.take(now, 500)]
+    assert all(a < b for a, b in itertools.pairwise(taken))
+    assert all(uuid.UUID(bytes=id).version == 7 for id in taken)
+    assert ids.last == taken[-1]
+
+
+@pytest.mark.parametrize("now", [1, 1_000, 5_000])
+def test_ids_rise_across_a_restart(now: int) -> None:
+    """From the last one given out, though its random state is lost and the clock may be back."""
+    first = MessageIds(random.Random(1))
+    before = first.take(1_000, 10)
+    after = MessageIds(random.Random(1), first.last).take(now, 10)
+    assert before[-1] < after[0]
+    assert after == sorted(after)
+
+
+def test_taking_none_changes_nothing() -> None:
+    """The last stays the last."""
+    ids = MessageIds(random.Random(1))
+    (one,) = ids.take(5, 1)
+    assert ids.take(9, 0) == []
+    assert ids.last == one
+
+
+def test_two_sources_do_not_meet() -> None:
+    """Seeded by the system."""
+    a, b = (MessageIds(system_randomness()).take(1_000, 1_000) for _ in range(2))
+    assert not set(a) & set(b)
+
+
+def test_an_id_reads_back_from_its_text() -> None:
+    """With or without hyphens, in either case, or as bytes."""
+    (raw,) = MessageIds(random.Random(1)).take(1_000, 1)
+    text = id_text(raw)
+    assert text == str(uuid.UUID(bytes=raw))
+    for form in (text, text.upper(), raw.hex(), raw):
+        assert id_bytes(form) == raw
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "0" * 31, "g" * 32, "0" * 33, "z" * 36, b"", bytes(15), bytes(17), None, 7])
+def test_what_is_no_id_is_refused_with_an_example(wrong: object) -> None:
+    """So that the reader sees what one looks like."""
+    with pytest.raises(Invalid, match="for example"):
+        id_bytes(wrong)
+
+
+def test_a_receipt_is_an_id_and_a_token() -> None:
+    """In hexadecimal."""
+    assert parse_receipt("ab" * 16 + "00" * 7 + "07") == (b"\xab" * 16, 7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "0" * 48,
+        "a" * 47,
+        "a" * 49,
+        "g" * 48,
+        "ab " * 16,
+        "a" * 32 + " " * 16,
+        "é" * 48,
+        "\u0661" * 48,
+        None,
+        5,
+        b"a" * 48,
+    ],
+    ids=repr,
+)
+def test_what_never_was_a_receipt_is_none(wrong: object) -> None:
+    """Never an exception: it comes from outside."""
+    assert parse_receipt(wrong) is None
