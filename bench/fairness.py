@@ -30,6 +30,9 @@ class FifoLines(FairLines):
     def __bool__(self) -> bool:
         return bool(self.waiting)
 
+    def put_back(self, operations: list[Operation]) -> None:
+        self.waiting.extendleft(reversed(operations))
+
     @property
     def shared(self) -> bool:
         return False
@@ -140,7 +143,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         )  # fmt: skip
     table.show()
     ratios = []
-    for attempt in range(3 if quick else 7):
+    for attempt in range(3 if quick else 5):
         fair = await _drain_seconds(directory / f"fair-{attempt}", fifo=False, operations=300 if quick else 2_000)
         fifo = await _drain_seconds(directory / f"fifo-{attempt}", fifo=True, operations=300 if quick else 2_000)
         ratios.append(fair / fifo)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 OpenShard = Callable[..., Awaitable[Shard]]
 
 
 @pytest.fixture
 def clock() -> ManualClock:
+    """Time that passes when told to."""
     return ManualClock()
 
 

@@ -196,7 +196,7 @@ def check_message(message: NewMessage) -> None:
         check_text("key", message.key, limits.KEY_CHARS_MAX)
     if message.group is not None:
         check_text("group", message.group, limits.GROUP_CHARS_MAX)
-    if message.attributes:
+    if type(message.attributes) is not dict or message.attributes:
         _check_attributes(message.attributes)
 
 
@@ -213,7 +213,8 @@ def _is_plain(message: NewMessage) -> bool:
         and message.key is None
         and message.group is None
         and message.max_attempts is None
-        and message.attributes == {}
+        and type(message.attributes) is dict
+        and not message.attributes
     )
 
 
@@ -226,7 +227,7 @@ def _check_attributes(attributes: object) -> None:
         if not isinstance(value, str):
             raise Invalid(f"attributes: the value of {name!r} must be text, not {type(value).__name__}")
         try:
-            size += len(name) + len(value.encode())
+            size += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as error:
             raise Invalid(f"attributes: the value of {name!r} is not valid Unicode text") from error
     if size > limits.ATTRIBUTES_BYTES_MAX:

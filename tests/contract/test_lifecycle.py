@@ -1,6 +1,7 @@
 """Tenants and queues: made, paused, emptied, deleted for good; messages looked at, counted and outlived."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,16 +12,19 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
 from tenantq.message import Caller, Result
 from tenantq.store.heart import read_beat
-from tenantq.store.keys import QUEUE_FAMILIES, queue_prefix, tenant_prefix
-from tenantq.store.rocks import Store, prefix_range
+from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
+from tenantq.store.rocks import Store
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 
 def left(shard: Shard, prefix: bytes) -> dict[str, int]:
     """Return how many rows of each queue family start with ``prefix``, without those that have none."""
     store = shard._store
-    counts = {name: len(store.scan(store.family(name), *prefix_range(prefix), 10_000)) for name in QUEUE_FAMILIES}
+    counts = {name: len(store.scan(store.family(name), prefix, after(prefix), 10_000)) for name in QUEUE_FAMILIES}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -322,13 +326,15 @@ async def test_a_reason_that_cannot_be_journaled_is_refused_and_nothing_happens(
     """It must not stop the shard."""
     await shard.put_tenant("acme")
     await shard.add("acme", Q, [message()])
+    call: Awaitable[object]
+    if what == "purge":
+        call = shard.purge("acme", Q, reason=reason)
+    elif what == "delete_queue":
+        call = shard.delete_queue("acme", Q, reason=reason)
+    else:
+        call = shard.delete_tenant("acme", reason=reason)
     with pytest.raises(Invalid, match="reason"):
-        if what == "purge":
-            await shard.purge("acme", Q, reason=reason)
-        elif what == "delete_queue":
-            await shard.delete_queue("acme", Q, reason=reason)
-        else:
-            await shard.delete_tenant("acme", reason=reason)
+        await call
     assert shard.failure is None
     assert shard.stats("acme", Q).ready == 1
 

@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tenantq.clock import SystemClock
 from tenantq.config import ShardSettings
+from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tests.crash import events
 from tests.crash.oracle import Oracle
@@ -142,10 +143,6 @@ class Chaos:
 
     def _doctor(self) -> None:
         """Have the program's own examination agree."""
-        try:
-            from tenantq.doctor import examine  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
-        except ImportError:
-            return
         report = examine(self.directory)
         if not report.clean:
             for finding in report.findings:
@@ -205,7 +202,17 @@ class Chaos:
             "nack confirmed", "release confirmed", "extend confirmed", "carried leases acked", "removed", "expired", "drained",
         )  # fmt: skip
         lines += [f"  {name:<31} {figures[name]:>7}" for name in wanted]
-        wrongs = ("lost", "unexpected", "resurrected", "doubled", "duplicate", "reordered", "lease lost early", "drift")
+        wrongs = (
+            "lost",
+            "unexpected",
+            "resurrected",
+            "doubled",
+            "duplicate",
+            "reordered",
+            "lease lost early",
+            "time jumped",
+            "drift",
+        )
         lines += [f"  {name:<31} {figures[name]:>7}" for name in wrongs]
         lines += [f"WRONG {wrong}" for wrong in oracle.wrongs[:50]]
         if len(oracle.wrongs) > 50:

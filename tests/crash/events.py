@@ -10,7 +10,7 @@ import os
 import zlib
 from typing import Final
 
-OPENED: Final = "O"  # time, last journal seq
+OPENED: Final = "O"  # time, the machine's monotonic time, last journal seq
 ADD: Final = "A"  # token, tenant, queue, key, group, ttl_ms, delay_ms, max_attempts
 ADDED: Final = "a"  # token, id, duplicate
 REFUSED: Final = "x"  # token, error code

@@ -64,6 +64,7 @@ class Oracle:
         self.wrongs: list[str] = []
         self.figures: Counter[str] = Counter()
         self.carried: set[str] = set()  # receipts that were handed to the next worker
+        self._time_offset: int | None = None  # shard time less the machine's
         self.crashed_at: str | None = None
         self.failure: tuple[str, str] | None = None
         self.closed = False
@@ -88,6 +89,13 @@ class Oracle:
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(self, fields)
+
+    def _on_opened(self, fields: list[str]) -> None:
+        """Shard time goes on like the machine's through every restart, else leases would end early or late."""
+        offset = int(fields[0]) - int(fields[1])
+        if self._time_offset is not None and abs(offset - self._time_offset) > SLACK_MS:
+            self.wrong("time jumped", f"shard time is off by {offset - self._time_offset} ms after a restart")
+        self._time_offset = offset
 
     def _on_add(self, fields: list[str]) -> None:
         name = fields[1]
@@ -240,7 +248,7 @@ class Oracle:
         self.closed = True
 
     _handlers = {  # noqa: RUF012  # written once
-        events.ADD: _on_add, events.ADDED: _on_added, events.REFUSED: _on_refused, events.DELIVERED: _on_delivered,
+        events.OPENED: _on_opened, events.ADD: _on_add, events.ADDED: _on_added, events.REFUSED: _on_refused, events.DELIVERED: _on_delivered,
         events.SETTLE: _on_settle, events.SETTLED: _on_settled, events.REMOVE: _on_remove, events.REMOVED: _on_removed,
         events.CRASH: _on_crash, events.FAILED: _on_failed, events.TORN: _on_torn, events.DONE: _on_done,
     }  # fmt: skip

@@ -7,13 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tenantq.config import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.rocks import Store
 from tests.crash import chaos, events
@@ -25,6 +23,7 @@ from tests.shards import Q, T, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.conftest import OpenShard
 
@@ -174,7 +173,7 @@ async def test_a_sync_that_fails_inside_the_process_confirms_nothing(
 # ---- not ours ----
 
 
-async def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -> None:
     """The refusal says which directory and which process, and changes nothing."""
     directory = tmp_path / "data"
     code = (
@@ -188,20 +187,19 @@ async def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: P
         assert holder.stdout.readline() == b"open\n"
         before = fingerprint(directory)
         with pytest.raises(StoreLocked) as refused:
-            await Shard(directory).open()
+            Store(directory)
         assert str(directory) in str(refused.value)
         assert str(holder.pid) in str(refused.value)
         assert fingerprint(directory) == before
         holder.stdin.close()
-    async with Shard(directory):
-        pass
+    Store(directory).close()
 
 
-async def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """A directory with foreign files is not made into a store."""
     (tmp_path / "thesis.txt").write_text("do not touch", encoding="ascii")
     with pytest.raises(StoreFormat, match=r"thesis\.txt"):
-        await Shard(tmp_path).open()
+        Store(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "lock") == ["thesis.txt"]
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +97,9 @@ def test_58_a_power_cut_takes_nothing_that_was_confirmed(
     for seed in range(SEED + after, SEED + after + 8):
         died = crash(tmp_path, seed, point, after)
         if died.cut_power(tail):
-            break  # else the last rounds had nothing to write, and the power cut took nothing
+            break  # else the last rounds had nothing to write
+    else:
+        pytest.fail("no power cut took anything, so this shows nothing")
     oracle = Oracle()
     oracle.read(line + "\n" for line in died.lines)
     oracle.compare(recount(died.directory, JournalTally()))
@@ -189,3 +193,23 @@ def test_an_old_or_missing_heart_is_no_reason_to_refuse(tmp_path: Path) -> None:
         oracle.read(line + "\n" for line in died.lines)
         oracle.compare(recount(died.directory, JournalTally()))
         assert not oracle.wrongs, oracle.wrongs[:5]
+
+
+def test_58_a_new_store_is_durable_as_a_directory_before_it_confirms_anything(tmp_path: Path) -> None:
+    """The format file, the data directory and its entry in the one above are synced, not only what RocksDB syncs."""
+    directory, trace = tmp_path / "data", tmp_path / "trace"
+    command = ["strace", "-f", "-y", "-qq", "-e", "trace=fsync,fdatasync,rename", "-o", str(trace)]
+    command += [sys.executable, "-m", "tests.crash.worker", str(directory), "--seed", "1", "--seconds", "0.05"]
+    try:
+        ran = subprocess.run(command, capture_output=True, cwd=chaos.PROJECT, timeout=60, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs strace, to see which files are synced")
+    if not trace.exists() or b"ptrace" in ran.stderr:
+        pytest.skip("needs the right to trace processes")
+    assert ran.returncode == 0, ran.stderr[-1_000:]
+    calls = trace.read_text(encoding="utf-8").splitlines()
+    first_log = next(number for number, call in enumerate(calls) if ".log>" in call)  # covers the first confirmation
+    synced = {call.split("<", 1)[1].split(">", 1)[0] for call in calls[:first_log] if "sync(" in call and "<" in call}
+    assert str(tmp_path) in synced
+    assert str(directory) in synced
+    assert {str(directory / "format"), str(directory / "format.new")} & synced

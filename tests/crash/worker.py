@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.clock import SystemClock
 from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
@@ -279,7 +280,7 @@ async def run(arguments: argparse.Namespace) -> int:
     shard = Shard(directory, settings=settings, probe=probe)
     await shard.open()
     traffic = Traffic(shard, rng, arguments.name or f"s{arguments.seed}", arguments.body_bytes)
-    emit(events.OPENED, traffic.now(), shard.journal_span[1])
+    emit(events.OPENED, traffic.now(), SystemClock().monotonic_ms(), shard.journal_span[1])
     carried = msgspec.json.decode(arguments.carried.read_bytes(), type=Carried) if arguments.carried else Carried()
     jobs: list[Callable[[], Coroutine[None, None, None]]] = (
         [traffic.produce] * 3 + [traffic.consume] * arguments.consumers + [traffic.remove]

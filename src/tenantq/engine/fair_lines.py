@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 class Line:
     """One tenant's waiting operations."""
 
-    __slots__ = ("operations", "time", "weight")
+    __slots__ = ("operations", "ticket", "time", "weight")
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
         self.time = 0.0
+        self.ticket = -1  # of its valid entry in the heap; older entries are dropped when they come up
         self.operations: deque[Operation] = deque()
 
     def charge(self, cost: float) -> None:
@@ -35,39 +36,36 @@ class Line:
 class FairLines:
     """All lines that have work, furthest behind first."""
 
-    __slots__ = ("_heap", "_tie", "time", "turn_cost")
+    __slots__ = ("_heap", "_tickets", "active", "time", "turn_cost")
 
     def __init__(self, turn_cost: int) -> None:
         self.turn_cost = turn_cost
-        self.time = 0.0
+        self.time = 0.0  # where the line that was served last stood when its turn began
+        self.active = 0  # lines that have work
         self._heap: list[tuple[float, int, Line]] = []
-        self._tie = itertools.count()
+        self._tickets = itertools.count()
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return self.active > 0
 
     @property
     def shared(self) -> bool:
         """Whether more than one tenant has work."""
-        return len(self._heap) > 1
+        return self.active > 1
 
     def push(self, line: Line, operation: Operation) -> None:
         """Put an operation at the end of its tenant's line."""
         if not line.operations:
             line.time = max(line.time, self.time)
-            heapq.heappush(self._heap, (line.time, next(self._tie), line))
+            self.active += 1
+            self._enter(line)
         line.operations.append(operation)
 
     def take_turn(self, budget: float) -> list[Operation]:
         """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one."""
-        heap = self._heap
-        while True:
-            at, _, line = heap[0]
-            if line.time <= at:
-                break
-            heapq.heapreplace(heap, (line.time, next(self._tie), line))  # it was charged since: not its turn yet
-        self.time = max(self.time, at)
-        allowed = budget if len(heap) == 1 else min(budget, self.turn_cost * line.weight)
+        line = self._furthest_behind()
+        self.time = max(self.time, line.time)
+        allowed = min(budget, self.turn_cost * line.weight) if self.active > 1 else budget
         turn: list[Operation] = []
         spent = 0.0
         waiting = line.operations
@@ -77,24 +75,50 @@ class FairLines:
             turn.append(operation)
         line.charge(spent)
         if waiting:
-            heapq.heapreplace(heap, (line.time, next(self._tie), line))
+            line.ticket = next(self._tickets)
+            heapq.heapreplace(self._heap, (line.time, line.ticket, line))
         else:
-            heapq.heappop(heap)
+            self.active -= 1
+            heapq.heappop(self._heap)
         return turn
 
     def put_back(self, operations: list[Operation]) -> None:
         """Return operations that were taken and not started to the front of their lines, uncharged."""
+        lines: dict[Line, None] = {}
         for operation in reversed(operations):
             line = operation.tenant.line
             if not line.operations:
-                heapq.heappush(self._heap, (line.time, next(self._tie), line))
+                self.active += 1
             line.operations.appendleft(operation)
             line.charge(-operation.cost)
+            lines[line] = None
+        for line in lines:
+            self._enter(line)
+            self.time = min(self.time, line.time)  # nobody who comes now may have to wait for what was not served
 
     def drain(self) -> list[Operation]:
         """Take everything out, for a shard that stops."""
-        left = [operation for _, _, line in self._heap for operation in line.operations]
+        left: list[Operation] = []
         for _, _, line in self._heap:
+            left += line.operations
             line.operations.clear()
         self._heap.clear()
+        self.active = 0
         return left
+
+    def _enter(self, line: Line) -> None:
+        line.ticket = next(self._tickets)
+        heapq.heappush(self._heap, (line.time, line.ticket, line))
+
+    def _furthest_behind(self) -> Line:
+        """Return the line at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
+        heap = self._heap
+        while True:
+            at, ticket, line = heap[0]
+            if ticket != line.ticket or not line.operations:
+                heapq.heappop(heap)
+            elif line.time > at:
+                line.ticket = next(self._tickets)
+                heapq.heapreplace(heap, (line.time, line.ticket, line))
+            else:
+                return line

@@ -72,6 +72,7 @@ JOURNAL_ANCHOR = b"journal_anchor"
 """meta: seq(be64) and hash of the last record that was trimmed from the journal."""
 
 _ROUNDS_UNSYNCED_MAX = 2
+_IDLE_BEAT_MS = 5_000
 _SYSTEM = Caller("system")
 
 
@@ -92,7 +93,7 @@ def _no_probe(_: str) -> None:
 class Shard:
     """The engine of one data directory, used from one event loop.
 
-    Open with ``async with Shard.open(path) as shard``. Every method that changes something returns after the sync that
+    Open with ``async with Shard(path) as shard``. Every method that changes something returns after the sync that
     makes it durable (with ``durability="os"``: after the write). Times are milliseconds.
     """
 
@@ -121,9 +122,14 @@ class Shard:
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
         self._sync_timer: Timer | None = None
         self._synced_seq = 0
+        self._beaten_manifest = (0, 0)
+        self._idle_timer: Timer | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[asyncio.Future[None]] = []
         self._compactions: set[asyncio.Future[None]] = set()
+        self._round_cost = float(
+            self._settings.round_cost_alone
+        )  # what a tenant that is alone may put into a round now
         self._space_checked = -1
         self._has_space = True
         self.rounds = 0  # run so far
@@ -145,6 +151,7 @@ class Shard:
             await self.put_tenant(DEFAULT_TENANT)
         for queue in self.core.catalog.queues():
             self._after_round(queue)
+        self._beat_while_idle()
         self._schedule()
 
     def _start(self, store: Store) -> None:
@@ -204,6 +211,8 @@ class Shard:
         for queue in self.core.catalog.queues():
             if queue.timer is not None:
                 queue.timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._closed = True
         if self._failure is None:
             self._beat(clean=True)
@@ -296,6 +305,8 @@ class Shard:
         allowed = None
         if tenants is not None:
             allowed = frozenset(self.core.catalog.tenant(name).id for name in tenants)
+            if len(allowed) > limits.FLEET_TENANTS_MAX:
+                raise Invalid(f"tenants: {len(allowed)} named, allowed are {limits.FLEET_TENANTS_MAX}")
         poll = FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms)
         got: list[Delivery] = await self._submit(poll)
         return got
@@ -499,8 +510,10 @@ class Shard:
             check_int("rate", rate, 1, 1_000_000)
         found = self._find(tenant, queue)
         wanted = filter or RedriveFilter()
-        letters = found.tenant.queues.get(self.core.catalog.dead_letter_name(found))
-        if letters is None or letters is found:
+        name_of = self.core.catalog.dead_letter_name
+        letters = found.tenant.queues.get(name_of(found))
+        takes_letters = any(name_of(one) == queue for one in found.tenant.queues.values())
+        if letters is None or takes_letters:
             letters = found
         else:
             wanted = RedriveFilter(source=queue, reason=wanted.reason, ids=wanted.ids, limit=wanted.limit)
@@ -589,7 +602,7 @@ class Shard:
         operations = self._pick()
         round = Round(core, self._seq + 1, shared=shared)
         try:
-            core.lines.put_back(round.run(operations))
+            self._adapt(operations, round.run(operations))
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):
@@ -604,11 +617,20 @@ class Shard:
         elif not self._syncing:
             self._idle.set()
 
+    def _adapt(self, operations: list[Operation], unstarted: list[Operation]) -> None:
+        """Put back what the round had no time for, and pick as much next time as there was time for, or a little more."""
+        if unstarted:
+            self.core.lines.put_back(unstarted)
+            done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)
+            self._round_cost = max(float(self._settings.round_cost_shared), done)
+        elif self._round_cost < self._settings.round_cost_alone:
+            self._round_cost = min(float(self._settings.round_cost_alone), self._round_cost * 1.25)
+
     def _pick(self) -> list[Operation]:
         """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
         lines, settings = self.core.lines, self._settings
         operations: list[Operation] = []
-        budget = float(settings.round_cost_shared if lines.shared else settings.round_cost_alone)
+        budget = float(settings.round_cost_shared) if lines.shared else self._round_cost
         while lines and budget > 0:
             turn = lines.take_turn(budget)
             budget -= sum(operation.cost for operation in turn)
@@ -675,13 +697,22 @@ class Shard:
         self._compactions.add(work)
         work.add_done_callback(self._compactions.discard)
 
+    def _beat_while_idle(self) -> None:
+        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync."""
+        if self._closed or self._failure is not None:
+            return
+        if self._store.manifest() != self._beaten_manifest:
+            self._beat()
+        self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
+
     def _beat(self, *, clean: bool = False) -> None:
         heart = self._store.heart
         assert heart is not None
         timeline, clock = self.core.timeline, self._clock
         seq = self._seq if clean else self._synced_seq
         times = (timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms())
-        heart.beat(seq, *times, timeline.boot_id, self._store.manifest(), clean=clean)
+        self._beaten_manifest = self._store.manifest()
+        heart.beat(seq, *times, timeline.boot_id, self._beaten_manifest, clean=clean)
 
     async def _all_synced(self) -> None:
         """Return when everything written so far is durable, so that no read tells of what a crash may undo."""

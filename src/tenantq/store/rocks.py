@@ -29,7 +29,7 @@ from rocksdict import (
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.framing import check_framing, current_manifest
 from tenantq.store.heart import Heart, read_beat
-from tenantq.store.keys import FAMILIES, after, from_be64
+from tenantq.store.keys import FAMILIES, from_be64
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,8 +282,10 @@ class Store:
                 raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
             if not read_only:
                 fresh = self.path / "format.new"
-                fresh.write_bytes(msgspec.json.encode(FormatFile(FORMAT)))
+                _write_durably(fresh, msgspec.json.encode(FormatFile(FORMAT)))
                 fresh.rename(file)
+                _sync_directory(self.path)
+                _sync_directory(self.path.parent)
             return
         try:
             found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
@@ -299,9 +301,13 @@ class Store:
             raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
         check_framing(directory, last)
         if last is not None:
-            # A read-only open replays the log in memory and alters nothing, so a refusal leaves the evidence as it was.
+            # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
+            # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
             self._check_nothing_lost(_open_rocks(directory, memory_bytes, read_only=True), last.seq)
-        return _open_rocks(directory, memory_bytes, read_only=read_only)
+        db = _open_rocks(directory, memory_bytes, read_only=read_only)
+        if last is None and not read_only:
+            _sync_directory(self.path)  # a new store: its files' names are durable before anything is confirmed
+        return db
 
     def _check_nothing_lost(self, db: Rdict, seq: int) -> None:
         journal = db.get_column_family("jn")
@@ -339,7 +345,7 @@ def _open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
     options.set_db_write_buffer_size(memory_bytes * 2 // 3)
     options.set_max_total_wal_size(memory_bytes)
@@ -374,6 +380,16 @@ def _family_options(name: str, cache: Cache) -> Options:
     return options
 
 
-def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
-    """Return the bounds of all keys that start with ``prefix``."""
-    return prefix, after(prefix)
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
