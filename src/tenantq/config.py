@@ -82,7 +82,7 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_every_ms: int = 100  # with durability "os" only
     round_cost_alone: int = 1_024  # most work in a round while one tenant has any (1 = a message of up to 4 KiB)
     round_cost_shared: int = 32  # the same while several tenants have work
-    round_ms: int = 4  # no operation is started in a round after this
+    round_ms: int = 2  # no operation is started in a round after this
     turn_cost: int = 8  # work a tenant may do before the next one's turn
     sweep_rows: int = 256  # most rows one slice of sweeping touches
     line_ops_max: int = 20_000  # operations of one tenant that may wait

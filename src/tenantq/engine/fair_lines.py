@@ -42,7 +42,7 @@ class FairLines:
         self.turn_cost = turn_cost
         self.time = 0.0  # where the line that was served last stood when its turn began
         self.active = 0  # lines that have work
-        self._heap: list[tuple[float, int, Line]] = []
+        self._heap: list[tuple[float, float, int, Line]] = []  # time, rested since, ticket
         self._tickets = itertools.count()
 
     def __bool__(self) -> bool:
@@ -56,9 +56,10 @@ class FairLines:
     def push(self, line: Line, operation: Operation) -> None:
         """Put an operation at the end of its tenant's line."""
         if not line.operations:
+            rested_since = line.time
             line.time = max(line.time, self.time)
             self.active += 1
-            self._enter(line)
+            self._enter(line, rested_since)
         line.operations.append(operation)
 
     def take_turn(self, budget: float) -> list[Operation]:
@@ -76,7 +77,7 @@ class FairLines:
         line.charge(spent)
         if waiting:
             line.ticket = next(self._tickets)
-            heapq.heapreplace(self._heap, (line.time, line.ticket, line))
+            heapq.heapreplace(self._heap, (line.time, line.time, line.ticket, line))
         else:
             self.active -= 1
             heapq.heappop(self._heap)
@@ -93,32 +94,33 @@ class FairLines:
             line.charge(-operation.cost)
             lines[line] = None
         for line in lines:
-            self._enter(line)
+            self._enter(line, line.time)
             self.time = min(self.time, line.time)  # nobody who comes now may have to wait for what was not served
 
     def drain(self) -> list[Operation]:
         """Take everything out, for a shard that stops."""
         left: list[Operation] = []
-        for _, _, line in self._heap:
+        for *_, line in self._heap:
             left += line.operations
             line.operations.clear()
         self._heap.clear()
         self.active = 0
         return left
 
-    def _enter(self, line: Line) -> None:
+    def _enter(self, line: Line, rested_since: float) -> None:
+        """Put a line into the heap; of several that stand equal, the one that has rested longest is first."""
         line.ticket = next(self._tickets)
-        heapq.heappush(self._heap, (line.time, line.ticket, line))
+        heapq.heappush(self._heap, (line.time, rested_since, line.ticket, line))
 
     def _furthest_behind(self) -> Line:
         """Return the line at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
         heap = self._heap
         while True:
-            at, ticket, line = heap[0]
+            at, _, ticket, line = heap[0]
             if ticket != line.ticket or not line.operations:
                 heapq.heappop(heap)
             elif line.time > at:
                 line.ticket = next(self._tickets)
-                heapq.heapreplace(heap, (line.time, line.ticket, line))
+                heapq.heapreplace(heap, (line.time, line.time, line.ticket, line))
             else:
                 return line
