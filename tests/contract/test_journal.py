@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from tenantq.clock import ManualClock
-from tenantq.engine.shard import JOURNAL_ANCHOR, Shard
+from tenantq.engine.round_loop import JOURNAL_ANCHOR
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
 from tenantq.journal.record import GENESIS, Record, Row, rows, unseal
 from tenantq.message import Caller, Result

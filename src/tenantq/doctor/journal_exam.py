@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.doctor.pages import pages_of_items
-from tenantq.engine.shard import JOURNAL_ANCHOR
+from tenantq.engine.round_loop import JOURNAL_ANCHOR
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import GENESIS, unseal
 from tenantq.store.heart import read_beat

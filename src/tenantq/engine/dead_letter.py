@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.config import QueueConfig
+from tenantq.engine import groups
 from tenantq.engine.core import DeadLetterEvent
 from tenantq.engine.discard import take_out
 from tenantq.engine.queue_state import DEAD
@@ -62,7 +63,7 @@ def bury(
     past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
     take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
     if lease.group:
-        round.leave_group(queue, lease.group, id)
+        groups.leave(round, queue, lease.group, id)
     moved = LeaseRow(
         0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
     )  # fmt: skip
@@ -86,8 +87,8 @@ def move_in(round: Round, target: QueueState, id: bytes, message: MessageRow, le
     lease.group = target.group_digest(message.group)
     round.put_lease(target, id, lease)
     target.bytes += lease.size
-    if not lease.group or round.join_group(
-        target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
+    if not lease.group or groups.join(
+        round, target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
     ):
         round.insert_waiting(target, id, lease.priority, lease.visible_at, delivered_before=True)
     round.touch(target)

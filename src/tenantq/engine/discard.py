@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.engine import groups
 from tenantq.engine.queue_state import EXPIRED
 from tenantq.store.keys import EXPIRES_TTL, expiry_key
 
@@ -18,7 +19,7 @@ def discard(round: Round, queue: QueueState, id: bytes, message: MessageRow, lea
     take_out(round, queue, id, size=message.size, expires_at=message.expires_at, leased=lease is not None)
     group = queue.group_digest(message.group)
     if group:
-        round.leave_group(queue, group, id)
+        groups.leave(round, queue, group, id)
     if queue.result_waiters:
         round.results_ready.append((queue, id))
     queue.totals[EXPIRED] += 1

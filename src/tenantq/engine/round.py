@@ -9,12 +9,12 @@ import msgspec
 from rocksdict import WriteBatch
 
 from tenantq.config import QueueConfig
-from tenantq.engine import serve
+from tenantq.engine import groups, serve
 from tenantq.engine.operation import POINT, REGISTER
 from tenantq.engine.queue_state import HEALED
 from tenantq.errors import Draining, NotFound, StoreFailed, TenantqError, Unavailable
 from tenantq.journal.record import Entry, Record, seal
-from tenantq.store.keys import ID_BYTES, be64
+from tenantq.store.keys import be64
 from tenantq.store.rows import (
     KeyRow,
     LeaseRow,
@@ -52,8 +52,8 @@ class Round:
     """The effects of one round. Reads see them: point reads through the overlays, scans by running first."""
 
     __slots__ = (
-        "_events", "_gone", "_heads", "_keys", "_new_members", "_started_ms", "batch", "caller_ops", "cleared",
-        "core", "covers", "dirty", "emptied", "entries", "fresh", "now", "overlay", "results_ready", "seq", "shared", "skip", "store", "wall",
+        "_events", "_gone", "_keys", "_started_ms", "batch", "caller_ops", "cleared",
+        "core", "covers", "dirty", "emptied", "entries", "fresh", "heads", "members_gone", "new_members", "now", "overlay", "results_ready", "seq", "shared", "skip", "store", "wall",
     )  # fmt: skip
 
     def __init__(self, core: Core, seq: int, *, shared: bool = False) -> None:
@@ -78,8 +78,9 @@ class Round:
         self._keys: dict[bytes, KeyRow | None] = {}
         self.overlay: dict[bytes, bytes | None] = {}  # lease rows as changed in this round
         self._gone: set[bytes] = set()
-        self._heads: dict[bytes, bytes | None] = {}
-        self._new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}
+        self.heads: dict[bytes, bytes | None] = {}  # group heads as changed in this round
+        self.new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}  # priority, visible_at, delivered before
+        self.members_gone: set[bytes] = set()
 
     # ---- running ----
 
@@ -371,7 +372,7 @@ class Round:
         if lease is not None and lease.token:
             return Located("in_flight", message, lease, lease.visible_at, group)
         visible_at = lease.visible_at if lease is not None else message.visible_at
-        if group and self.group_head(queue, group) != id:
+        if group and groups.head_of(self, queue, group) != id:
             return Located("blocked", message, lease, visible_at, group)
         return Located("waiting", message, lease, visible_at, group)
 
@@ -382,92 +383,6 @@ class Round:
         self._gone.add(key)
         queue.bytes -= size
         self.dirty[queue] = None
-
-    # ---- groups ----
-
-    def group_head(self, queue: QueueState, group: bytes) -> bytes | None:
-        """Return the message at the head of a group, or None if the group is empty."""
-        key = queue.prefix + group
-        if key in self._heads:
-            return self._heads[key]
-        if queue.prefix in self.cleared:
-            return None
-        return self.store.get(self.store.gr, key)
-
-    def join_group(
-        self,
-        queue: QueueState,
-        group: bytes,
-        id: bytes,
-        priority: int,
-        visible_at: int,
-        *,
-        delivered_before: bool = False,
-    ) -> bool:
-        """Put a message into its group; return whether it is the head and so may be delivered."""
-        key = queue.prefix + group
-        gr = self.store.gr.handle
-        self.batch.put(key + id, b"", gr)
-        head = self.group_head(queue, group)
-        if head is not None and key not in self._heads and self.store.get(self.store.m, queue.prefix + head) is None:
-            self.heal(queue, head, "group head without a body")
-            self.leave_group(queue, group, head)
-            head = self.group_head(queue, group)
-        if head is None:
-            self._heads[key] = id
-            self.batch.put(key, id, gr)
-            return True
-        self._new_members.setdefault(key, {})[id] = (priority, visible_at, delivered_before)
-        queue.blocked += 1
-        return False
-
-    def leave_group(self, queue: QueueState, group: bytes, id: bytes) -> None:
-        """Take a message out of its group; if it was the head, the next one may be delivered."""
-        key = queue.prefix + group
-        gr = self.store.gr.handle
-        self.batch.delete(key + id, gr)
-        fresh = self._new_members.get(key, {})
-        fresh.pop(id, None)
-        if self.group_head(queue, group) != id:
-            queue.blocked -= 1
-            self._gone.add(key + id)
-            return
-        self._gone.add(key + id)
-        following = self._next_member(queue, key, fresh)
-        self._heads[key] = following
-        if following is None:
-            self.batch.delete(key, gr)
-            return
-        self.batch.put(key, following, gr)
-        queue.blocked -= 1
-        if following in fresh:
-            priority, visible_at, delivered_before = fresh.pop(following)
-        else:
-            found = self.store.get(self.store.m, queue.prefix + following)
-            if found is None:
-                queue.blocked += 1
-                self.heal(queue, following, "group member without a body")
-                self.leave_group(queue, group, following)
-                return
-            message = unpack_message(found)
-            lease = self.lease(queue, following)
-            priority, delivered_before = message.priority, lease is not None
-            visible_at = lease.visible_at if lease is not None else message.visible_at
-        self.insert_waiting(queue, following, priority, visible_at, delivered_before=delivered_before)
-
-    def _next_member(self, queue: QueueState, key: bytes, fresh: dict[bytes, tuple[int, int, bool]]) -> bytes | None:
-        candidates = list(fresh)
-        lower = key + b"\0"
-        while queue.prefix not in self.cleared:
-            page = self.store.scan(self.store.gr, lower, key + b"\xff" * (ID_BYTES + 1), 16)
-            alive = [one for one in page if one not in self._gone]
-            if alive:
-                candidates.append(alive[0][-ID_BYTES:])
-                break
-            if len(page) < 16:
-                break
-            lower = page[-1] + b"\0"
-        return min(candidates, default=None)
 
     def tell_dead_letter(self, event: DeadLetterEvent) -> None:
         """Have listeners called after the sync."""

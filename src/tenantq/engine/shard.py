@@ -1,41 +1,20 @@
-"""A shard: one event loop, one store, one writer. Everything that changes goes through its rounds."""
+"""A shard: what can be asked of it. Everything that changes goes through the rounds of its loop."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tenantq import limits
-from tenantq.clock import Clock, SystemClock
-from tenantq.config import QueueConfig, ShardSettings, TenantConfig, check_shard
 from tenantq.engine import reads
-from tenantq.engine.catalog import Catalog
-from tenantq.engine.committer import Committer
-from tenantq.engine.core import Core
-from tenantq.engine.fair_lines import Line
 from tenantq.engine.operation import FleetPoll, Operation, Poll
 from tenantq.engine.ops.add import Add
-from tenantq.engine.ops.lifecycle import (
-    DeleteQueue,
-    DeleteTenant,
-    DropQueue,
-    Purge,
-    PutQueue,
-    PutTenant,
-    SetPaused,
-)
-from tenantq.engine.ops.mend import Mend
+from tenantq.engine.ops.lifecycle import DeleteQueue, DeleteTenant, Purge, PutQueue, PutTenant, SetPaused
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
-from tenantq.engine.ops.sweep import Advance, Sweep
-from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
-from tenantq.engine.timeline import Timeline
-from tenantq.errors import Busy, Closed, Conflict, DiskFull, Invalid, StoreFailed, TenantqError, TooLarge
-from tenantq.journal.record import GENESIS, unseal
+from tenantq.engine.round_loop import JOURNAL_ANCHOR, SYSTEM, RoundLoop, let_go
+from tenantq.errors import Conflict, Invalid, StoreFailed, TenantqError, TooLarge
+from tenantq.journal.record import unseal
 from tenantq.message import (
     LOCAL,
     Added,
@@ -53,27 +32,17 @@ from tenantq.message import (
     check_text,
 )
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
-from tenantq.randomness import MessageIds, Randomness, id_bytes, system_randomness
-from tenantq.store.keys import after, be64, from_be64
-from tenantq.store.rocks import Store
+from tenantq.randomness import id_bytes
+from tenantq.store.keys import be64
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
-    from tenantq.clock import Timer
+    from tenantq.config import QueueConfig, TenantConfig
     from tenantq.engine.core import DeadLetterEvent
     from tenantq.engine.queue_state import QueueState
     from tenantq.journal.record import Row
-
-log = logging.getLogger("tenantq")
-
-JOURNAL_ANCHOR = b"journal_anchor"
-"""meta: seq(be64) and hash of the last record that was trimmed from the journal."""
-
-_ROUNDS_UNSYNCED_MAX = 2
-_IDLE_BEAT_MS = 5_000
-_SYSTEM = Caller("system")
 
 
 def _check_reason(reason: str) -> None:
@@ -81,165 +50,12 @@ def _check_reason(reason: str) -> None:
         check_text("reason", reason, limits.REASON_CHARS_MAX)
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _no_probe(_: str) -> None:
-    pass
-
-
-class Shard:
+class Shard(RoundLoop):
     """The engine of one data directory, used from one event loop.
 
     Open with ``async with Shard(path) as shard``. Every method that changes something returns after the sync that
     makes it durable (with ``durability="os"``: after the write). Times are milliseconds.
     """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        settings: ShardSettings | None = None,
-        clock: Clock | None = None,
-        randomness: Randomness | None = None,
-        name: str = "0",
-        probe: Callable[[str], None] = _no_probe,
-    ) -> None:
-        """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests."""
-        self._path = Path(path)
-        self._settings = check_shard(settings or ShardSettings())
-        self._clock = clock or SystemClock()
-        self._randomness = randomness or system_randomness()
-        self._name = name
-        self._probe = probe
-        self._failure: StoreFailed | None = None
-        self._closing = False
-        self._closed = False
-        self._redrives: set[RedriveTask] = set()
-        self._step_scheduled = False
-        self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
-        self._sync_timer: Timer | None = None
-        self._synced_seq = 0
-        self._beaten_manifest = (0, 0)
-        self._idle_timer: Timer | None = None
-        self._idle: asyncio.Event = asyncio.Event()
-        self._sync_waiters: list[asyncio.Future[None]] = []
-        self._compactions: set[asyncio.Future[None]] = set()
-        self._round_cost = float(
-            self._settings.round_cost_alone
-        )  # what a tenant that is alone may put into a round now
-        self._space_checked = -1
-        self._has_space = True
-        self.rounds = 0  # run so far
-        self.stopped = asyncio.Event()  # set when the shard stops because of a failure
-
-    # ---- opening and closing ----
-
-    async def open(self) -> None:
-        """Open or make the store, rebuild what is kept in memory, and start serving."""
-        self._loop = asyncio.get_running_loop()
-        store = Store(self._path, memory_bytes=self._settings.memory_bytes)
-        try:
-            self._start(store)
-        except BaseException:
-            store.close()
-            raise
-        self._committer = Committer(store, self._loop, self._synced, self._probe)
-        if self.core.catalog.is_new:
-            await self.put_tenant(DEFAULT_TENANT)
-        for queue in self.core.catalog.queues():
-            self._after_round(queue)
-        self._beat_while_idle()
-        self._schedule()
-
-    def _start(self, store: Store) -> None:
-        self._store = store
-        self._load_journal_end()
-        self._synced_seq = self._seq
-        assert store.heart is not None
-        timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
-        catalog = Catalog(store)
-        catalog.load()
-        self.core = Core(
-            shard=self._name,
-            store=store,
-            catalog=catalog,
-            clock=self._clock,
-            timeline=timeline,
-            randomness=self._randomness,
-            ids=MessageIds(self._randomness, self._last_id),
-            settings=self._settings,
-            system=_SYSTEM,
-        )
-        self.core.wake = self._schedule
-        self.core.finished_waiting = self._wait_is_over
-        self._system = TenantState(0, "", TenantConfig(), Line())
-        self._idle.set()
-
-    def _load_journal_end(self) -> None:
-        store = self._store
-        anchor = store.get(store.meta, JOURNAL_ANCHOR)
-        self._journal_first = from_be64(anchor) + 1 if anchor else 1
-        newest = store.last_item(store.jn, b"", b"\xff" * 9)
-        if newest is not None:
-            self._link, record = unseal(newest[1])
-            self._seq, self._engine_ms, self._last_id = record.seq, record.engine_ms, record.last_id
-        elif anchor:
-            self._seq, self._link = from_be64(anchor), anchor[8:40]
-            self._engine_ms, self._last_id = from_be64(anchor[40:]), anchor[48:]
-        else:
-            self._seq, self._link, self._engine_ms, self._last_id = 0, GENESIS, 0, b""
-
-    async def close(self) -> None:
-        """Finish what stands in line, sync, and let the directory go. Leases are kept."""
-        if self._closing:
-            return
-        self._closing = True
-        for task in self._redrives:
-            task.cancel()
-        self._send_waiting_polls_away()
-        if self._failure is None and self._settings.durability == "os":
-            self._idle.clear()
-            self._hand_over(Round(self.core, self._seq))
-        if self._failure is None:
-            await self._idle.wait()
-        await asyncio.gather(*self._compactions, return_exceptions=True)
-        self._committer.close()
-        await asyncio.sleep(0)  # let the last sync's report arrive
-        for queue in self.core.catalog.queues():
-            if queue.timer is not None:
-                queue.timer.cancel()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._closed = True
-        if self._failure is None:
-            self._beat(clean=True)
-        try:
-            self._store.close()
-        except StoreFailed as error:
-            self._failure = self._failure or error
-            raise
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def durability(self) -> str:
-        """What a reply promises: "fsync", or "os" where the sync follows later."""
-        return self._settings.durability
-
-    @property
-    def failure(self) -> StoreFailed | None:
-        """Why the shard stopped, if it did."""
-        return self._failure
 
     # ---- producing ----
 
@@ -263,14 +79,6 @@ class Shard:
         self._check_space()
         added: list[Added] = await self._submit(Add(self.core.catalog.tenant(tenant), caller, queue, checked))
         return added
-
-    def _check_space(self) -> None:
-        if self._space_checked != self.rounds:
-            self._space_checked = self.rounds
-            self._has_space = self._store.free_bytes() >= self._settings.disk_reserve_bytes
-        if not self._has_space:
-            self._space_checked = -1
-            raise DiskFull
 
     # ---- consuming ----
 
@@ -419,7 +227,7 @@ class Shard:
             return result
         future: asyncio.Future[None] = self._loop.create_future()
         found.result_waiters.setdefault(raw, []).append(future)
-        timer = self._clock.call_later(wait_ms, lambda: _let_go(future))
+        timer = self._clock.call_later(wait_ms, lambda: let_go(future))
         try:
             await future
         finally:
@@ -553,264 +361,10 @@ class Shard:
             raise StoreFailed(f"journal: record {upto_seq} is missing")
         link, record = unseal(value)
         round = Round(self.core, self._seq + 1)
-        round.log_tenant("trim_journal", self._system, _SYSTEM, f"up to {upto_seq}")
+        round.log_tenant("trim_journal", self._system, SYSTEM, f"up to {upto_seq}")
         anchor = be64(upto_seq) + link + be64(record.engine_ms) + record.last_id
         round.batch.put(JOURNAL_ANCHOR, anchor, store.meta.handle)
         round.batch.delete_range(be64(0), be64(upto_seq + 1), store.jn.handle)
         self._write(round)
         self._journal_first = upto_seq + 1
         await self._all_synced()
-
-    # ---- rounds ----
-
-    async def _submit(self, operation: Operation) -> Any:
-        self._check_open()
-        line = operation.tenant.line
-        if len(line.operations) >= self._settings.line_ops_max:
-            raise Busy(tenant=operation.tenant.name or None)
-        operation.future = self._loop.create_future()
-        operation.entered_round = self.rounds
-        self.core.lines.push(line, operation)
-        if not self._step_scheduled:
-            self._schedule()
-        return await operation.future
-
-    def _check_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closing:
-            raise Closed
-
-    def _schedule(self) -> None:
-        if not self._step_scheduled and self._failure is None and not self._closed:
-            self._step_scheduled = True
-            self._idle.clear()
-            self._loop.call_soon(self._step)
-
-    def _step(self) -> None:
-        """Run one round if the pipeline has room; the sync of earlier rounds goes on meanwhile."""
-        self._step_scheduled = False
-        core = self.core
-        if self._failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
-            return
-        if not (core.lines or core.hot or core.hot_lanes):
-            if not self._syncing:
-                self._idle.set()
-            return
-        self.rounds += 1
-        shared = core.lines.shared
-        operations = self._pick()
-        round = Round(core, self._seq + 1, shared=shared)
-        try:
-            self._adapt(operations, round.run(operations))
-            self._write(round)
-        except Exception as error:
-            if not isinstance(error, StoreFailed):
-                log.exception("a round broke; the shard stops, the store keeps what was synced")
-                error = StoreFailed(f"internal error in a round: {error!r}; nothing of this round is confirmed")
-            round.caller_ops += operations
-            round.fail(error)
-            self._fail(error)
-            return
-        if core.lines or core.hot or core.hot_lanes:
-            self._schedule()
-        elif not self._syncing:
-            self._idle.set()
-
-    def _adapt(self, operations: list[Operation], unstarted: list[Operation]) -> None:
-        """Put back what the round had no time for, and pick as much next time as there was time for, or a little more."""
-        if unstarted:
-            self.core.lines.put_back(unstarted)
-            done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)
-            self._round_cost = max(float(self._settings.round_cost_shared), done)
-        elif self._round_cost < self._settings.round_cost_alone:
-            self._round_cost = min(float(self._settings.round_cost_alone), self._round_cost * 1.25)
-
-    def _pick(self) -> list[Operation]:
-        """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
-        lines, settings = self.core.lines, self._settings
-        operations: list[Operation] = []
-        budget = float(settings.round_cost_shared) if lines.shared else self._round_cost
-        while lines and budget > 0:
-            turn = lines.take_turn(budget)
-            budget -= sum(operation.cost for operation in turn)
-            operations += turn
-        return operations
-
-    def _write(self, round: Round) -> None:
-        """Write a round's batch and hand it over for syncing; a round without effects is answered at once."""
-        if round.finish():
-            self._link = round.seal(self._link, self.core.ids.last)
-            self._seq = round.seq
-            self._probe("before_write")
-            self._store.write(round.batch)
-            self._probe("after_write")
-            if self._settings.durability == "os":
-                round.announce()
-                if self._sync_timer is None:
-                    self._sync_timer = self._clock.call_later(self._settings.sync_every_ms, self._sync_behind)
-            else:
-                self._hand_over(round)
-        elif self._syncing:
-            self._hand_over(round)  # what it read may not be durable yet: answer it after the sync
-        else:
-            round.announce()
-        for queue in round.dirty:
-            self._after_round(queue)
-        for task in self._redrives:
-            if task.letters.tenant.gone:
-                task.cancel()
-
-    def _hand_over(self, round: Round) -> None:
-        round.covers = self._seq
-        self._syncing.append(round)
-        self._committer.hand_over(round)
-
-    def _sync_behind(self) -> None:
-        """With durability "os": sync what was written and answered since the last time."""
-        self._sync_timer = None
-        if self._failure is None and not self._closing:
-            self._hand_over(Round(self.core, self._seq))
-
-    def _synced(self, rounds: list[Round], failure: StoreFailed | None) -> None:
-        """Answer everyone whose work the sync covered."""
-        if failure is not None:
-            self._fail(failure)
-            return
-        for _ in rounds:
-            self._syncing.popleft()
-        self._synced_seq = max(self._synced_seq, *(round.covers for round in rounds))
-        self._beat()
-        self._probe("before_reply")
-        for round in rounds:
-            round.announce()
-            for prefix in round.emptied:
-                self._give_back_space(prefix)
-        waiters, self._sync_waiters = self._sync_waiters, []
-        for future in waiters:
-            _let_go(future)
-        self._schedule()
-
-    def _give_back_space(self, prefix: bytes) -> None:
-        """Compact what was deleted by range, on a thread; the loop goes on meanwhile."""
-        work = self._loop.run_in_executor(None, self._store.compact, prefix, after(prefix))
-        self._compactions.add(work)
-        work.add_done_callback(self._compactions.discard)
-
-    def _beat_while_idle(self) -> None:
-        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync."""
-        if self._closed or self._failure is not None:
-            return
-        if self._store.manifest() != self._beaten_manifest:
-            self._beat()
-        self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
-
-    def _beat(self, *, clean: bool = False) -> None:
-        heart = self._store.heart
-        assert heart is not None
-        timeline, clock = self.core.timeline, self._clock
-        seq = self._seq if clean else self._synced_seq
-        times = (timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms())
-        self._beaten_manifest = self._store.manifest()
-        heart.beat(seq, *times, timeline.boot_id, self._beaten_manifest, clean=clean)
-
-    async def _all_synced(self) -> None:
-        """Return when everything written so far is durable, so that no read tells of what a crash may undo."""
-        self._check_open()
-        if self._syncing:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._sync_waiters.append(future)
-            await future
-            self._check_open()
-
-    def _fail(self, error: StoreFailed) -> None:
-        """Stop for good: whoever waits learns that nothing more is confirmed."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        log.critical("the shard stops: %s", error)
-        for round in self._syncing:
-            round.fail(error)
-        for operation in self.core.lines.drain():
-            operation.error = error
-            operation.resolve()
-        for task in self._redrives:
-            task.cancel()
-        self._send_waiting_polls_away(error)
-        for future in self._sync_waiters:
-            if not future.done():
-                future.set_exception(error)
-        self._idle.set()
-        self.stopped.set()
-
-    # ---- between rounds ----
-
-    def _after_round(self, queue: QueueState) -> None:
-        """See what a changed queue needs next: polls served, timers set, the last step of a delete."""
-        core = self.core
-        if queue.dropping:
-            return
-        if queue.suspect:
-            core.push(Mend(core, queue))
-        if queue.status == "draining":
-            if queue.in_flight == 0 or queue.doomed:
-                core.push(DropQueue(core, queue))
-                return
-        elif queue.ready > 0:
-            if queue.demands:
-                core.hot[queue] = None
-            if queue.lane is not None and queue.status == "active":
-                queue.lane.enter(queue)
-                if queue.lane.demands:
-                    core.hot_lanes[queue.lane] = None
-        at = min(queue.next_due, queue.next_lease, queue.next_expiry)
-        if at < queue.timer_at:
-            if queue.timer is not None:
-                queue.timer.cancel()
-            queue.timer_at = at
-            delay_ms = max(0, at - core.timeline.now_ms())
-            if delay_ms == 0:
-                queue.timer = None
-                self._timer_fired(queue)
-            else:
-                queue.timer = core.clock.call_later(delay_ms, lambda: self._timer_fired(queue))
-
-    def _timer_fired(self, queue: QueueState) -> None:
-        """Bring the background work of a queue into its tenant's line."""
-        queue.timer, queue.timer_at = None, NEVER
-        if self._failure is not None or self._closing or queue.dropping:
-            return
-        core, now = self.core, self.core.timeline.now_ms()
-        if queue.next_due <= now and not queue.advancing:
-            core.push(Advance(core, queue))
-        if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping:
-            core.push(Sweep(core, queue))
-        if (
-            not queue.advancing
-            and not queue.sweeping
-            and min(queue.next_due, queue.next_lease, queue.next_expiry) < NEVER
-        ):
-            self._after_round(queue)
-
-    def _wait_is_over(self, poll: Poll | FleetPoll) -> None:
-        """Answer a long poll that got nothing in its time."""
-        if poll.future is not None and not poll.future.done() and not poll.got:
-            poll.future.set_result([])
-
-    def _send_waiting_polls_away(self, error: StoreFailed | None = None) -> None:
-        demands: list[Poll | FleetPoll] = []
-        for queue in self.core.catalog.queues():
-            demands += queue.demands
-            queue.demands.clear()
-            for futures in queue.result_waiters.values():
-                for future in futures:
-                    _let_go(future)
-        for lane in self.core.lanes.values():
-            demands += lane.demands
-            lane.demands.clear()
-        for poll in demands:
-            if poll.timer is not None:
-                poll.timer.cancel()
-            poll.error = error
-            poll.reply = poll.got
-            poll.resolve()

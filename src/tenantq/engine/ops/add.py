@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.engine import groups
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError
@@ -68,7 +69,7 @@ class Add(Operation):
                 put(expiry_key(prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
                 queue.next_expiry = min(queue.next_expiry, expires_at)
             group = queue.group_digest(name) if fifo or name is not None else b""
-            if not group or round.join_group(queue, group, id, priority, visible_at):
+            if not group or groups.join(round, queue, group, id, priority, visible_at):
                 if level is None or level.priority != priority:
                     level = queue.level(priority)
                 suffix = be64(visible_at) + id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from tenantq.engine import groups
 from tenantq.engine.operation import ADVANCE, Operation
 from tenantq.engine.queue_state import NEVER
 from tenantq.store.keys import SUFFIX_BYTES, after, split_waiting_key
@@ -105,5 +106,5 @@ class Mend(Operation):
             id = key[_HEAD_BYTES:]
             if id not in bodies:
                 round.heal(queue, id, "group member without a body")
-                round.leave_group(queue, key[8:_HEAD_BYTES], id)
+                groups.leave(round, queue, key[8:_HEAD_BYTES], id)
         return blocked

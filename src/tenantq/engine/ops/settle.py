@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq import limits
-from tenantq.engine import dead_letter, discard, fleet
+from tenantq.engine import dead_letter, discard, fleet, groups
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import LeaseLost, NotFound, TenantqError
@@ -148,7 +148,7 @@ class Ack(_Settle):
         if lease.expires_at:
             delete(expiry_key(queue.prefix, lease.expires_at, EXPIRES_TTL, id), store.ex.handle)
         if lease.group:
-            round.leave_group(queue, lease.group, id)
+            groups.leave(round, queue, lease.group, id)
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)
         result = self.results.get((id, lease.token)) if self.results else None
@@ -325,7 +325,7 @@ def remove_message(round: Round, queue: QueueState, id: bytes) -> int | None:
     expires_at = lease.expires_at if lease is not None else message.expires_at
     discard.take_out(round, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
     if found.group:
-        round.leave_group(queue, found.group, id)
+        groups.leave(round, queue, found.group, id)
     if queue.result_waiters:
         round.results_ready.append((queue, id))
     return message.size

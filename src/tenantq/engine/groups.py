@@ -1,0 +1,102 @@
+"""Groups: messages that are delivered one at a time, in order. Only a group's head stands in the delivery order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.store.keys import ID_BYTES
+from tenantq.store.rows import unpack_message
+
+if TYPE_CHECKING:
+    from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.round import Round
+
+
+def head_of(round: Round, queue: QueueState, group: bytes) -> bytes | None:
+    """Return the message at the head of a group, or None if the group is empty."""
+    key = queue.prefix + group
+    if key in round.heads:
+        return round.heads[key]
+    if queue.prefix in round.cleared:
+        return None
+    return round.store.get(round.store.gr, key)
+
+
+def join(
+    round: Round,
+    queue: QueueState,
+    group: bytes,
+    id: bytes,
+    priority: int,
+    visible_at: int,
+    *,
+    delivered_before: bool = False,
+) -> bool:
+    """Put a message into its group; return whether it is the head and so may be delivered."""
+    key = queue.prefix + group
+    gr = round.store.gr.handle
+    round.batch.put(key + id, b"", gr)
+    head = head_of(round, queue, group)
+    if head is not None and key not in round.heads and round.store.get(round.store.m, queue.prefix + head) is None:
+        round.heal(queue, head, "group head without a body")
+        leave(round, queue, group, head)
+        head = head_of(round, queue, group)
+    if head is None:
+        round.heads[key] = id
+        round.batch.put(key, id, gr)
+        return True
+    round.new_members.setdefault(key, {})[id] = (priority, visible_at, delivered_before)
+    queue.blocked += 1
+    return False
+
+
+def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
+    """Take a message out of its group; if it was the head, the next one may be delivered."""
+    key = queue.prefix + group
+    gr = round.store.gr.handle
+    round.batch.delete(key + id, gr)
+    fresh = round.new_members.get(key, {})
+    fresh.pop(id, None)
+    if head_of(round, queue, group) != id:
+        queue.blocked -= 1
+        round.members_gone.add(key + id)
+        return
+    round.members_gone.add(key + id)
+    following = _next_member(round, queue, key, fresh)
+    round.heads[key] = following
+    if following is None:
+        round.batch.delete(key, gr)
+        return
+    round.batch.put(key, following, gr)
+    queue.blocked -= 1
+    if following in fresh:
+        priority, visible_at, delivered_before = fresh.pop(following)
+    else:
+        found = round.store.get(round.store.m, queue.prefix + following)
+        if found is None:
+            queue.blocked += 1
+            round.heal(queue, following, "group member without a body")
+            leave(round, queue, group, following)
+            return
+        message = unpack_message(found)
+        lease = round.lease(queue, following)
+        priority, delivered_before = message.priority, lease is not None
+        visible_at = lease.visible_at if lease is not None else message.visible_at
+    round.insert_waiting(queue, following, priority, visible_at, delivered_before=delivered_before)
+
+
+def _next_member(
+    round: Round, queue: QueueState, key: bytes, fresh: dict[bytes, tuple[int, int, bool]]
+) -> bytes | None:
+    candidates = list(fresh)
+    lower = key + b"\0"
+    while queue.prefix not in round.cleared:
+        page = round.store.scan(round.store.gr, lower, key + b"\xff" * (ID_BYTES + 1), 16)
+        alive = [one for one in page if one not in round.members_gone]
+        if alive:
+            candidates.append(alive[0][-ID_BYTES:])
+            break
+        if len(page) < 16:
+            break
+        lower = page[-1] + b"\0"
+    return min(candidates, default=None)
