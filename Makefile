@@ -9,7 +9,7 @@ SECONDS_LONG ?= 600
 run: .venv/installed
 	$(BIN)/tenantq demo
 
-test: .venv/installed lint
+test: .venv/installed .venv/tools lint
 	$(BIN)/pytest
 
 lint: .venv/installed
@@ -29,6 +29,12 @@ chaos: .venv/installed
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# strace injects disk errors into the crash tests. Where it cannot be installed those tests say so and are skipped.
+.venv/tools: .venv/installed
+	@command -v strace >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq strace >/dev/null; } \
+	  || echo "strace is missing, so the tests that need it are skipped: install it with your package manager"
+	@touch .venv/tools
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'

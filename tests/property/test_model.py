@@ -90,15 +90,18 @@ class ShardMachine(RuleBasedStateMachine):
         for tenant in TENANTS:
             await self.shard.put_tenant(tenant)
             for name in QUEUES:
-                await self.shard.put_queue(
-                    tenant,
-                    name,
-                    max_attempts=self.model.max_attempts,
-                    dedup_ms=self.model.dedup_ms,
-                    result_ttl_ms=self.model.result_ttl_ms,
-                    low_priority_after_ms=10**9,
-                )
-                self.model.queue(tenant, name)
+                await self.make_queue(tenant, name)
+
+    async def make_queue(self, tenant: str, name: str) -> None:
+        await self.shard.put_queue(
+            tenant,
+            name,
+            max_attempts=self.model.max_attempts,
+            dedup_ms=self.model.dedup_ms,
+            result_ttl_ms=self.model.result_ttl_ms,
+            low_priority_after_ms=10**9,
+        )
+        self.model.queues[tenant, name] = ModelQueue(name)
 
     # ---- producing ----
 
@@ -380,8 +383,76 @@ class ShardMachine(RuleBasedStateMachine):
     def purge(self, place: tuple[str, str]) -> None:
         queue = self.model.queue(*place)
         assert self.run(self.shard.purge(*place, reason="model test")) == len(queue.messages)
-        self.lost_receipts += [(*place, one.token) for one in queue.messages.values() if one.token is not None]
+        self.lose_receipts(place)
         self.model.queues[place] = ModelQueue(queue.name, paused=queue.paused)
+
+    def lose_receipts(self, place: tuple[str, str]) -> None:
+        held = self.model.queue(*place).messages.values()
+        self.lost_receipts += [(*place, one.token) for one in held if one.token is not None]
+
+    @rule(place=places, force=st.booleans())
+    def delete_and_remake_queue(self, place: tuple[str, str], force: bool) -> None:  # noqa: FBT001
+        """Delete a queue: by force at once, else when its leases have settled; its namesake starts empty."""
+        queue = self.model.queue(*place)
+        self.lose_receipts(place)
+
+        async def delete() -> None:
+            leased = [one.token for one in queue.messages.values() if one.token is not None]
+            await self.shard.delete_queue(*place, force=force)
+            if leased and not force:
+                assert self.shard.stats(*place).status == "draining"
+                for outcome in await self.shard.ack(*place, leased):
+                    assert outcome.ok
+            await settled(self.shard)
+            assert place not in self.known()
+            await self.make_queue(*place)
+
+        self.run(delete())
+
+    @rule(tenant=st.sampled_from(TENANTS[:2]))
+    def delete_and_remake_tenant(self, tenant: str) -> None:
+        for place in list(self.model.queues):
+            if place[0] == tenant:
+                self.lost_receipts = [one for one in self.lost_receipts if one[0] != tenant]
+                del self.model.queues[place]
+
+        async def delete() -> None:
+            await self.shard.delete_tenant(tenant, reason="model test")
+            await self.shard.put_tenant(tenant)
+            for name in QUEUES:
+                await self.make_queue(tenant, name)
+
+        self.run(delete())
+
+    @rule(place=any_places)
+    def peek_and_get(self, place: tuple[str, str]) -> None:
+        """Peek shows what waits in order of delivery, then what waits for its group; get tells each one's state."""
+        if place not in self.known():
+            return
+        queue, now = self.model.queue(*place), self.model.now
+        found: list[Any] = []
+        cursor = None
+        while True:
+            page = self.run(self.shard.peek(*place, limit=3, cursor=cursor))
+            found += page.messages
+            cursor = page.cursor
+            if cursor is None:
+                break
+        free = [one for one in queue.messages.values() if one.token is None]
+        waiting = sorted(
+            (one for one in free if not queue.blocked(one)), key=lambda one: (-one.priority, one.visible_at, one.id)
+        )
+        assert [one.raw_id for one in found[: len(waiting)]] == [one.id for one in waiting]
+        assert {one.raw_id for one in found} == {one.id for one in free}
+        for held in queue.messages.values():
+            facts = self.run(self.shard.get(*place, held.id))
+            if held.token is not None:
+                state = "in_flight"
+            elif queue.blocked(held):
+                state = "blocked"
+            else:
+                state = "delayed" if held.visible_at > now else "ready"
+            assert (facts.state, facts.attempts, facts.body) == (state, held.attempts, held.body)
 
     @rule(tenant=st.sampled_from(TENANTS), letters=st.sampled_from(("jobs-dlq", "line-dlq.fifo")))
     def redrive(self, tenant: str, letters: str) -> None:
