@@ -44,13 +44,15 @@ async def _cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> No
 def _count_syncs(shard: Shard) -> list[None]:
     """Return a list that grows with every sync."""
     syncs: list[None] = []
-    sync = shard._committer._sync
+    committer = shard._committer
+    assert committer is not None
+    sync = committer._sync
 
     def counted() -> StoreFailed | None:
         syncs.append(None)
         return sync()
 
-    shard._committer._sync = counted  # type: ignore[method-assign]
+    committer._sync = counted  # type: ignore[method-assign]
     return syncs
 
 

@@ -53,7 +53,7 @@ def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig
     if "weight" in changes:
         check_int("weight", changes["weight"], 1, limits.WEIGHT_MAX)
     if "create_queues" in changes and not isinstance(changes["create_queues"], bool):
-        raise Invalid(f"create_queues: {changes['create_queues']!r} is not true or false")
+        raise Invalid(f"create_queues: this {type(changes['create_queues']).__name__} is not true or false")
     return msgspec.structs.replace(config, **changes)
 
 

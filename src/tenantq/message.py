@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Literal
 
 import msgspec
@@ -162,14 +163,22 @@ LOCAL = Caller()
 def check_int(field: str, value: object, low: int, high: int) -> int:
     """Return ``value`` if it is a whole number in [low, high], else raise Invalid naming the field."""
     if type(value) is not int or not low <= value <= high:
-        shown = repr(value)[:40]
+        shown = _shown(value)
         raise Invalid(f"{field}: {shown} is not a whole number from {low} to {high}")
     return value
 
 
+def _shown(value: object) -> str:
+    """Return a short text for any value, also for one that cannot say what it is."""
+    try:
+        return reprlib.repr(value)[:60]
+    except ValueError:
+        return f"this {type(value).__name__}"
+
+
 def check_text(field: str, value: object, chars_max: int) -> str:
     """Return ``value`` if it is text of 1 to ``chars_max`` characters without NUL, else raise Invalid."""
-    if not isinstance(value, str) or not 1 <= len(value) <= chars_max or "\0" in value:
+    if type(value) is not str or not 1 <= len(value) <= chars_max or "\0" in value:
         raise Invalid(f"{field}: must be text of 1 to {chars_max} characters without NUL")
     try:
         value.encode()
@@ -182,7 +191,9 @@ def check_message(message: NewMessage) -> None:
     """Raise Invalid or TooLarge if ``message`` breaks a limit."""
     if _is_plain(message):
         return
-    if not isinstance(message.body, bytes):
+    if type(message) is not NewMessage:
+        raise Invalid(f"messages: each must be a NewMessage, not {type(message).__name__}")
+    if type(message.body) is not bytes:
         raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
     if len(message.body) > limits.BODY_BYTES_MAX:
         raise TooLarge(f"body: {len(message.body)} bytes, the limit is {limits.BODY_BYTES_MAX}")
@@ -200,10 +211,18 @@ def check_message(message: NewMessage) -> None:
         _check_attributes(message.attributes)
 
 
+def own_copy(message: NewMessage) -> NewMessage:
+    """Return a message that its caller can no longer change."""
+    if type(message) is NewMessage and type(message.attributes) is dict and message.attributes:
+        return msgspec.structs.replace(message, attributes=dict(message.attributes))
+    return message
+
+
 def _is_plain(message: NewMessage) -> bool:
     """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
     return (
-        type(message.body) is bytes
+        type(message) is NewMessage
+        and type(message.body) is bytes
         and len(message.body) <= limits.BODY_BYTES_MAX
         and type(message.priority) is int
         and 0 <= message.priority <= limits.PRIORITY_MAX
@@ -224,7 +243,7 @@ def _check_attributes(attributes: object) -> None:
     size = 0
     for name, value in attributes.items():
         check_text("attributes: a name", name, limits.ATTRIBUTE_NAME_CHARS_MAX)
-        if not isinstance(value, str):
+        if type(value) is not str:
             raise Invalid(f"attributes: the value of {name!r} must be text, not {type(value).__name__}")
         try:
             size += len(name.encode()) + len(value.encode())
@@ -236,10 +255,13 @@ def _check_attributes(attributes: object) -> None:
 
 def check_result(result: Result) -> None:
     """Raise Invalid if a completed result has no value, a failed one no error, or either is malformed or too large."""
-    if result.status not in ("completed", "failed"):
+    if type(result) is not Result:
+        raise Invalid(f"results: each must be a Result or None, not {type(result).__name__}")
+    status: object = result.status
+    if type(status) is not str or status not in ("completed", "failed"):
         raise Invalid("result: status must be 'completed' or 'failed'")
     if result.value is not None:
-        if not isinstance(result.value, bytes):
+        if type(result.value) is not bytes:
             raise Invalid(f"result: the value must be bytes, not {type(result.value).__name__}")
         if len(result.value) > limits.RESULT_BYTES_MAX:
             raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
@@ -249,3 +271,21 @@ def check_result(result: Result) -> None:
         raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
     if result.status == "failed" and result.error is None:
         raise Invalid("result: a failed result needs an error that says why")
+
+
+def check_caller(caller: Caller) -> None:
+    """Raise Invalid if the journal could not name the caller."""
+    if type(caller) is not Caller:
+        raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
+    for field in ("principal", "remote", "request_id"):
+        value = getattr(caller, field)
+        if type(value) is not str or len(value) > limits.REASON_CHARS_MAX:
+            raise Invalid(f"caller: {field} must be text of at most {limits.REASON_CHARS_MAX} characters")
+
+
+def check_batch(field: str, items: object) -> None:
+    """Raise Invalid unless ``items`` is a list or tuple of 1 to BATCH_MESSAGES_MAX."""
+    if not isinstance(items, list | tuple):
+        raise Invalid(f"{field}: must be a list, not {type(items).__name__}")
+    if not 1 <= len(items) <= limits.BATCH_MESSAGES_MAX:
+        raise Invalid(f"{field}: {len(items)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 from tenantq.errors import Invalid
 
@@ -11,18 +12,19 @@ _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 DEFAULT_TENANT = "default"
 FIFO_SUFFIX = ".fifo"
+QUEUE_CHARS_MAX = 80
 
 
 def check_tenant_name(name: object) -> str:
     """Return ``name`` if it may name a tenant, else raise Invalid."""
-    if not isinstance(name, str) or _TENANT.fullmatch(name) is None:
+    if type(name) is not str or _TENANT.fullmatch(name) is None:
         raise Invalid("tenant: a name is 3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends")
     return name
 
 
 def check_queue_name(name: object) -> str:
     """Return ``name`` if it may name a queue, else raise Invalid."""
-    if not isinstance(name, str) or _QUEUE.fullmatch(name) is None:
+    if type(name) is not str or _QUEUE.fullmatch(name) is None:
         raise Invalid("queue: a name is 1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'")
     return name
 
@@ -33,4 +35,7 @@ def dead_letter_name(queue: str) -> str:
     A FIFO queue's dead letters keep their groups, so their queue is FIFO as well.
     """
     stem, fifo = (queue[: -len(FIFO_SUFFIX)], FIFO_SUFFIX) if queue.endswith(FIFO_SUFFIX) else (queue, "")
-    return stem[: 80 - len("-dlq") - len(fifo)] + "-dlq" + fifo
+    tail = "-dlq" + fifo
+    if len(stem) + len(tail) > QUEUE_CHARS_MAX:
+        tail = f"-{zlib.crc32(queue.encode()):08x}" + tail  # a name cut short must not be another queue's
+    return stem[: QUEUE_CHARS_MAX - len(tail)] + tail

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from tenantq.clock import ManualClock
-from tenantq.engine.round_loop import JOURNAL_ANCHOR
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
-from tenantq.journal.record import GENESIS, Record, Row, rows, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, Record, Row, rows, unseal
 from tenantq.message import Caller, Result
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
@@ -97,7 +96,9 @@ async def test_what_happens_by_itself_has_rows_too(shard: Shard, clock: ManualCl
     await shard.poll(T, Q, lease_ms=1_000)
     await pass_time(shard, clock, 1_000)
     assert [row.message_id for row in journal(shard, "lease_expired")] == [held.id]
-    assert [(row.message_id, row.details) for row in journal(shard, "dead_letter")] == [(held.id, "LEASE_EXPIRED")]
+    assert [(row.message_id, row.details) for row in journal(shard, "dead_letter")] == [
+        (held.id, "to work-dlq: LEASE_EXPIRED")
+    ]
     assert [(row.message_id, row.outcome) for row in journal(shard, "expire")] == [(short.id, "expired")]
     assert journal(shard, "collect")
 
@@ -228,7 +229,7 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
     assert (first, last) == (1, 11)
     await shard.trim_journal(5)
     assert shard.journal_span == (6, 12)
-    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
     assert anchor is not None
     records = verified(shard, anchor[8:40])
     assert [record.seq for record in records] == list(range(6, 13))
@@ -237,7 +238,7 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
     shard = await open_shard()
     assert shard.journal_span == (13, 13)
     await shard.add(T, Q, [message()])
-    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
     assert anchor is not None
     assert [record.seq for record in verified(shard, anchor[8:40])] == [13, 14]
     for wrong in (0, 12, 15):
@@ -251,7 +252,7 @@ async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(20)]
     await shard.trim_journal(1)
     await asyncio.gather(*adds)
-    anchor = shard._store.get(shard._store.meta, JOURNAL_ANCHOR)
+    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
     assert anchor is not None
     numbers = [record.seq for record in verified(shard, anchor[8:40])]
     assert numbers == list(range(2, shard.journal_span[1] + 1))

@@ -78,11 +78,19 @@ def test_other_queue_names_are_refused(name: object) -> None:
     [
         ("work", "work-dlq"),
         ("work.fifo", "work-dlq.fifo"),
-        ("q" * 80, "q" * 76 + "-dlq"),
-        ("q" * 75 + ".fifo", "q" * 71 + "-dlq.fifo"),
+        ("q" * 76, "q" * 76 + "-dlq"),
     ],
 )
-def test_the_dead_letter_queues_name_is_a_valid_name_too(queue: str, letters: str) -> None:
-    """However long the queue's is; FIFO stays FIFO."""
+def test_the_dead_letter_queues_name_is_the_queues_and_dlq(queue: str, letters: str) -> None:
+    """FIFO stays FIFO."""
     assert dead_letter_name(queue) == letters
+
+
+@pytest.mark.parametrize("queue", ["q" * 80, "q" * 75 + ".fifo", "q" * 76 + "-dlq", "q" * 77, "q" * 76 + "abcd"])
+def test_a_long_name_has_a_dead_letter_queue_of_its_own(queue: str) -> None:
+    """Its name is valid, is not the queue itself, and is no other queue's."""
+    letters = dead_letter_name(queue)
     assert check_queue_name(letters) == letters
+    assert letters != queue
+    assert letters != dead_letter_name("q" * 76)
+    assert letters.endswith(".fifo") == queue.endswith(".fifo")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.doctor.pages import pages_of_items
-from tenantq.engine.round_loop import JOURNAL_ANCHOR
 from tenantq.errors import StoreDamaged
-from tenantq.journal.record import GENESIS, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
 from tenantq.store.heart import read_beat
 from tenantq.store.keys import be64, from_be64
 
@@ -29,7 +28,7 @@ def last_time_ms(store: Store) -> int:
 
 def examine_journal(store: Store, notes: Notes) -> None:
     """Walk the chain from the anchor, or from the beginning where nothing was trimmed yet."""
-    anchor = store.get(store.meta, JOURNAL_ANCHOR)
+    anchor = store.get(store.meta, ANCHOR_KEY)
     seq, link = (from_be64(anchor), anchor[8 : 8 + _HASH_BYTES]) if anchor else (0, GENESIS)
     early = store.scan(store.jn, b"", be64(seq + 1), 1)
     if early:

@@ -15,7 +15,7 @@ from tenantq import limits
 from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.queue_state import QueueState, Status, TenantState
-from tenantq.errors import NotFound, Unavailable
+from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.names import DEFAULT_TENANT, dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
 from tenantq.store.rows import unpack_counters
@@ -47,6 +47,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     name: str
     config: QueueConfig
     status: Status
+    doomed: bool = False  # deleted by force: leases are not waited for
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,7 +66,9 @@ class Catalog:
     # ---- reading ----
 
     def tenant(self, name: str) -> TenantState:
-        """Return a tenant, or raise NotFound."""
+        """Return a tenant, or raise NotFound; Invalid for what is no name."""
+        if type(name) is not str:
+            raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
         tenant = self.tenants.get(name)
         if tenant is None:
             raise NotFound("no such tenant", tenant=name)
@@ -126,7 +129,7 @@ class Catalog:
 
     def save_queue(self, batch: WriteBatch, queue: QueueState) -> None:
         """Write a queue's row."""
-        row = QueueRow(queue.name, queue.config, queue.status)
+        row = QueueRow(queue.name, queue.config, queue.status, queue.doomed)
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
     def drop_queue(self, batch: WriteBatch, queue: QueueState) -> None:
@@ -153,6 +156,7 @@ class Catalog:
             stored = _decode_queue(value)
             tenant = by_id[tenant_id]
             queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
+            queue.doomed = stored.doomed
             by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
         lower = b""
         while page := store.scan_items(store.qc, lower, b"\xff" * 9, _PAGE):

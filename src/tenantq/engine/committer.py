@@ -67,4 +67,6 @@ class Committer:
             self._probe("after_sync")
         except StoreFailed as error:
             return error
+        except Exception as error:  # noqa: BLE001  # whatever it is, nothing may be confirmed after it
+            return StoreFailed(f"the sync broke: {error!r}; nothing of this round is confirmed")
         return None

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tenantq.store.rocks import Store
 
 
+_LANES_MAX = 1_000
+
+
 class DeadLetterEvent(msgspec.Struct, frozen=True):
     """A message became a dead letter; told to listeners once, after the sync."""
 
@@ -76,6 +79,8 @@ class Core:
         """Return the lane of a queue name, making it from the queues there are on first use."""
         lane = self.lanes.get(name)
         if lane is None:
+            if len(self.lanes) >= _LANES_MAX:
+                self._let_idle_lanes_go()
             lane = self.lanes[name] = Lane(name)
             for tenant in self.catalog.tenants.values():
                 queue = tenant.queues.get(name)
@@ -84,6 +89,13 @@ class Core:
                     if queue.ready:
                         lane.enter(queue)
         return lane
+
+    def _let_idle_lanes_go(self) -> None:
+        """Forget lanes that no fleet poll waits in; the next poll of their name makes them anew."""
+        for queue in self.catalog.queues():
+            if queue.lane is not None and not queue.lane.demands:
+                queue.lane, queue.in_lane = None, False
+        self.lanes = {name: lane for name, lane in self.lanes.items() if lane.demands}
 
 
 def _nothing() -> None:

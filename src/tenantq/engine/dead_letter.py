@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.config import QueueConfig
-from tenantq.engine import groups
+from tenantq.engine import discard, groups
 from tenantq.engine.core import DeadLetterEvent
-from tenantq.engine.discard import take_out
 from tenantq.engine.queue_state import DEAD
 from tenantq.message import DeadLetter, Result
 from tenantq.store.keys import EXPIRES_RESULT, expiry_key
@@ -53,15 +52,22 @@ def bury(
     name = round.core.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
     if target is not None and target.status == "draining":
+        if lease.expires_at and lease.expires_at <= round.now:
+            discard.discard(round, queue, id, message, lease)
+            return
         # It takes no letters any more. This one stays where it is, undeliverable, until there is a new one.
         lease.token, lease.deadline, lease.visible_at = 0, 0, round.now + _RETRY_MS
         round.put_lease(queue, id, lease)
         round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+        round.log(
+            "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
+            attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is being deleted",
+        )  # fmt: skip
         return
     target = target or round.create_queue(queue.tenant, name, QueueConfig(), round.core.system)
     past = lease.unpack_past()
     past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
-    take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
+    discard.take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
     if lease.group:
         groups.leave(round, queue, lease.group, id)
     moved = LeaseRow(
@@ -72,7 +78,7 @@ def bury(
     _fail_result(round, queue, id, reason)
     round.log(
         "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
-        attempt=lease.attempts, outcome="dead", details=reason,
+        attempt=lease.attempts, outcome="dead", details=f"to {name}: {reason}",
     )  # fmt: skip
     round.tell_dead_letter(DeadLetterEvent(id, queue.tenant.name, queue.name, name, reason, lease.attempts))
 

@@ -51,38 +51,42 @@ def join(
 
 
 def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
-    """Take a message out of its group; if it was the head, the next one may be delivered."""
+    """Take a message out of its group; if it was the head, the next one that has a body may be delivered."""
     key = queue.prefix + group
-    gr = round.store.gr.handle
-    round.batch.delete(key + id, gr)
+    gr, store = round.store.gr.handle, round.store
     fresh = round.new_members.get(key, {})
+    was_head = head_of(round, queue, group) == id
+    _strike(round, key, id)
     fresh.pop(id, None)
-    if head_of(round, queue, group) != id:
+    if not was_head:
         queue.blocked -= 1
-        round.members_gone.add(key + id)
         return
-    round.members_gone.add(key + id)
-    following = _next_member(round, queue, key, fresh)
-    round.heads[key] = following
-    if following is None:
-        round.batch.delete(key, gr)
-        return
-    round.batch.put(key, following, gr)
-    queue.blocked -= 1
-    if following in fresh:
-        priority, visible_at, delivered_before = fresh.pop(following)
-    else:
-        found = round.store.get(round.store.m, queue.prefix + following)
-        if found is None:
-            queue.blocked += 1
-            round.heal(queue, following, "group member without a body")
-            leave(round, queue, group, following)
+    while True:
+        following = _next_member(round, queue, key, fresh)
+        round.heads[key] = following
+        if following is None:
+            round.batch.delete(key, gr)
             return
-        message = unpack_message(found)
-        lease = round.lease(queue, following)
-        priority, delivered_before = message.priority, lease is not None
-        visible_at = lease.visible_at if lease is not None else message.visible_at
+        queue.blocked -= 1
+        if following in fresh:
+            priority, visible_at, delivered_before = fresh.pop(following)
+            break
+        found = store.get(store.m, queue.prefix + following)
+        if found is not None:
+            message, lease = unpack_message(found), round.lease(queue, following)
+            priority, delivered_before = message.priority, lease is not None
+            visible_at = lease.visible_at if lease is not None else message.visible_at
+            break
+        round.heal(queue, following, "group member without a body")
+        _strike(round, key, following)
+    round.batch.put(key, following, gr)
     round.insert_waiting(queue, following, priority, visible_at, delivered_before=delivered_before)
+
+
+def _strike(round: Round, key: bytes, id: bytes) -> None:
+    """Delete a member's row."""
+    round.batch.delete(key + id, round.store.gr.handle)
+    round.members_gone.add(key + id)
 
 
 def _next_member(

@@ -29,6 +29,7 @@ class Operation:
 
     __slots__ = ("caller", "cost", "entered_round", "error", "future", "reply", "tenant")
     phase: ClassVar[int] = POINT
+    journal_op: ClassVar[str] = ""  # what the journal calls it when it is refused
 
     def __init__(self, tenant: TenantState, caller: Caller, cost: float = 1) -> None:
         self.tenant = tenant
@@ -63,6 +64,7 @@ class Poll(Operation):
 
     __slots__ = ("bytes", "got", "lease_ms", "max", "queue_name", "timer", "wait_ms")
     phase = REGISTER
+    journal_op = "poll"
 
     def __init__(
         self, tenant: TenantState, caller: Caller, queue_name: str, max: int, wait_ms: int, lease_ms: int | None
@@ -86,6 +88,7 @@ class FleetPoll(Operation):
 
     __slots__ = ("allowed", "bytes", "got", "lease_ms", "max", "queue_name", "timer", "wait_ms")
     phase = REGISTER
+    journal_op = "poll"
 
     def __init__(
         self,

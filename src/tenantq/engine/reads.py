@@ -138,7 +138,7 @@ def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, 
         return first.prefix + first.cursor if first is not None else queue.prefix, queue.prefix
     try:
         raw = bytes.fromhex(cursor)
-    except ValueError:
+    except (ValueError, TypeError):
         raw = b""
     if len(raw) == 1 + SUFFIX_BYTES:
         return queue.prefix + raw + b"\0", queue.prefix

@@ -102,6 +102,8 @@ class Round:
                     return operations[position:]
             try:
                 if operation.tenant.gone:
+                    if operation.future is None:
+                        continue  # background work that has lost its object
                     raise NotFound("no such tenant", tenant=operation.tenant.name)
                 operation.execute(self)
             except StoreFailed:
@@ -118,8 +120,10 @@ class Round:
     def finish(self) -> bool:
         """Complete the batch with counters and the journal record; return whether there is anything to write."""
         if not self.entries:
-            assert self.batch.is_empty(), "an effect without a journal entry"
-            return False
+            if self.batch.is_empty():
+                return False
+            log.error("an effect without a journal entry: please report this")
+            self.entries.append(Entry("unexplained", "", "", self.core.system.principal, details="no entry was given"))
         for queue in self.dirty:
             if min(queue.ready, queue.blocked, queue.in_flight, queue.bytes) < 0:
                 queue.ready, queue.blocked = max(0, queue.ready), max(0, queue.blocked)
@@ -181,7 +185,7 @@ class Round:
         caller = operation.caller
         self.entries.append(
             Entry(
-                type(operation).__name__.lower(),
+                operation.journal_op,
                 operation.tenant.name,
                 error.queue or "",
                 caller.principal,

@@ -21,8 +21,8 @@ from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
 from tenantq.engine.timeline import Timeline
 from tenantq.errors import Busy, Closed, DiskFull, StoreFailed
-from tenantq.journal.record import GENESIS, unseal
-from tenantq.message import Caller
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
+from tenantq.message import LOCAL, Caller, check_caller
 from tenantq.names import DEFAULT_TENANT
 from tenantq.randomness import MessageIds, Randomness, system_randomness
 from tenantq.store.keys import after, from_be64
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("tenantq")
-
-JOURNAL_ANCHOR = b"journal_anchor"
-"""meta: seq(be64) and hash of the last record that was trimmed from the journal."""
 
 _ROUNDS_UNSYNCED_MAX = 2
 _IDLE_BEAT_MS = 5_000
@@ -81,6 +78,9 @@ class RoundLoop:
         self._failure: StoreFailed | None = None
         self._closing = False
         self._closed = False
+        self._close_task: asyncio.Future[None] | None = None
+        self._committer: Committer | None = None
+        self._core: Core | None = None
         self._redrives: set[RedriveTask] = set()
         self._step_scheduled = False
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
@@ -89,7 +89,7 @@ class RoundLoop:
         self._beaten_manifest = (0, 0)
         self._idle_timer: Timer | None = None
         self._idle: asyncio.Event = asyncio.Event()
-        self._sync_waiters: list[asyncio.Future[None]] = []
+        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._compactions: set[asyncio.Future[None]] = set()
         self._round_cost = float(
             self._settings.round_cost_alone
@@ -107,14 +107,17 @@ class RoundLoop:
         store = Store(self._path, memory_bytes=self._settings.memory_bytes)
         try:
             self._start(store)
+            self._committer = Committer(store, self._loop, self._synced, self._probe)
+            if self.core.catalog.is_new:
+                await self._submit(PutTenant(self._system, SYSTEM, DEFAULT_TENANT, {}))
+            for queue in self.core.catalog.queues():
+                self._after_round(queue)
         except BaseException:
+            self._closing = self._closed = True
+            if self._committer is not None:
+                self._committer.close()
             store.close()
             raise
-        self._committer = Committer(store, self._loop, self._synced, self._probe)
-        if self.core.catalog.is_new:
-            await self._submit(PutTenant(self._system, SYSTEM, DEFAULT_TENANT, {}))
-        for queue in self.core.catalog.queues():
-            self._after_round(queue)
         self._beat_while_idle()
         self._schedule()
 
@@ -126,7 +129,7 @@ class RoundLoop:
         timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
         catalog = Catalog(store)
         catalog.load()
-        self.core = Core(
+        self._core = Core(
             shard=self._name,
             store=store,
             catalog=catalog,
@@ -144,7 +147,7 @@ class RoundLoop:
 
     def _load_journal_end(self) -> None:
         store = self._store
-        anchor = store.get(store.meta, JOURNAL_ANCHOR)
+        anchor = store.get(store.meta, ANCHOR_KEY)
         self._journal_first = from_be64(anchor) + 1 if anchor else 1
         newest = store.last_item(store.jn, b"", b"\xff" * 9)
         if newest is not None:
@@ -157,29 +160,41 @@ class RoundLoop:
             self._seq, self._link, self._engine_ms, self._last_id = 0, GENESIS, 0, b""
 
     async def close(self) -> None:
-        """Finish what stands in line, sync, and let the directory go. Leases are kept."""
-        if self._closing:
+        """Finish what stands in line, sync, and let the directory go. Leases are kept.
+
+        Who is cancelled while waiting here does not stop the closing.
+        """
+        if self._core is None or (self._closed and self._close_task is None):
             return
+        if self._close_task is None:
+            self._close_task = asyncio.ensure_future(self._finish_and_close())
+        await asyncio.shield(self._close_task)
+
+    async def _finish_and_close(self) -> None:
         self._closing = True
         for task in self._redrives:
             task.cancel()
         self._send_waiting_polls_away()
-        if self._failure is None and self._settings.durability == "os":
-            self._idle.clear()
-            self._hand_over(Round(self.core, self._seq))
         if self._failure is None:
             await self._idle.wait()
+        if self._failure is None and self._synced_seq < self._seq:  # durability "os"
+            self._idle.clear()
+            self._hand_over(Round(self.core, self._seq))
+            await self._idle.wait()
+        self._send_waiting_polls_away()  # those that still stood in line
         await asyncio.gather(*self._compactions, return_exceptions=True)
+        assert self._committer is not None
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
         for queue in self.core.catalog.queues():
             if queue.timer is not None:
                 queue.timer.cancel()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
         self._closed = True
         if self._failure is None:
-            self._beat(clean=True)
+            self._beat(clean=self._synced_seq == self._seq)
         try:
             self._store.close()
         except StoreFailed as error:
@@ -196,6 +211,13 @@ class RoundLoop:
         await self.close()
 
     @property
+    def core(self) -> Core:
+        """The shard's parts, once it was opened."""
+        if self._core is None:
+            raise Closed("the shard is not open yet: use 'async with', or await open() first")
+        return self._core
+
+    @property
     def durability(self) -> str:
         """What a reply promises: "fsync", or "os" where the sync follows later."""
         return self._settings.durability
@@ -209,6 +231,8 @@ class RoundLoop:
 
     async def _submit(self, operation: Operation) -> Any:
         self._check_open()
+        if operation.caller is not LOCAL:
+            check_caller(operation.caller)
         line = operation.tenant.line
         if len(line.operations) >= self._settings.line_ops_max:
             raise Busy(tenant=operation.tenant.name or None)
@@ -224,6 +248,8 @@ class RoundLoop:
             raise self._failure
         if self._closing:
             raise Closed
+        if self._core is None:
+            raise Closed("the shard is not open yet: use 'async with', or await open() first")
 
     def _schedule(self) -> None:
         if not self._step_scheduled and self._failure is None and not self._closed:
@@ -284,13 +310,13 @@ class RoundLoop:
     def _write(self, round: Round) -> None:
         """Write a round's batch and hand it over for syncing; a round without effects is answered at once."""
         if round.finish():
-            self._link = round.seal(self._link, self.core.ids.last)
-            self._seq = round.seq
+            link = round.seal(self._link, self.core.ids.last)
             self._probe("before_write")
             self._store.write(round.batch)
+            self._link, self._seq = link, round.seq
             self._probe("after_write")
             if self._settings.durability == "os":
-                round.announce()
+                self._announce(round)
                 if self._sync_timer is None:
                     self._sync_timer = self._clock.call_later(self._settings.sync_every_ms, self._sync_behind)
             else:
@@ -298,7 +324,7 @@ class RoundLoop:
         elif self._syncing:
             self._hand_over(round)  # what it read may not be durable yet: answer it after the sync
         else:
-            round.announce()
+            self._announce(round)
         for queue in round.dirty:
             self._after_round(queue)
         for task in self._redrives:
@@ -308,12 +334,13 @@ class RoundLoop:
     def _hand_over(self, round: Round) -> None:
         round.covers = self._seq
         self._syncing.append(round)
+        assert self._committer is not None
         self._committer.hand_over(round)
 
     def _sync_behind(self) -> None:
         """With durability "os": sync what was written and answered since the last time."""
         self._sync_timer = None
-        if self._failure is None and not self._closing:
+        if self._failure is None and not self._closed:
             self._hand_over(Round(self.core, self._seq))
 
     def _synced(self, rounds: list[Round], failure: StoreFailed | None) -> None:
@@ -327,13 +354,19 @@ class RoundLoop:
         self._beat()
         self._probe("before_reply")
         for round in rounds:
-            round.announce()
-            for prefix in round.emptied:
-                self._give_back_space(prefix)
+            self._announce(round)
         waiters, self._sync_waiters = self._sync_waiters, []
-        for future in waiters:
-            let_go(future)
+        for seq, future in waiters:
+            if seq <= self._synced_seq:
+                let_go(future)
+            else:
+                self._sync_waiters.append((seq, future))
         self._schedule()
+
+    def _announce(self, round: Round) -> None:
+        round.announce()
+        for prefix in round.emptied:
+            self._give_back_space(prefix)
 
     def _give_back_space(self, prefix: bytes) -> None:
         """Compact what was deleted by range, on a thread; the loop goes on meanwhile."""
@@ -342,12 +375,10 @@ class RoundLoop:
         work.add_done_callback(self._compactions.discard)
 
     def _beat_while_idle(self) -> None:
-        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync."""
-        if self._closed or self._failure is not None:
-            return
-        if self._store.manifest() != self._beaten_manifest:
+        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until it grows no more."""
+        self._idle_timer = None
+        if not self._closed and self._failure is None and self._store.manifest() != self._beaten_manifest:
             self._beat()
-        self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
 
     def _beat(self, *, clean: bool = False) -> None:
         heart = self._store.heart
@@ -357,13 +388,15 @@ class RoundLoop:
         times = (timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms())
         self._beaten_manifest = self._store.manifest()
         heart.beat(seq, *times, timeline.boot_id, self._beaten_manifest, clean=clean)
+        if self._idle_timer is None and not self._closed:
+            self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
 
     async def _all_synced(self) -> None:
-        """Return when everything written so far is durable, so that no read tells of what a crash may undo."""
+        """Return when everything written so far is durable, so that a read does not tell of what a crash may undo."""
         self._check_open()
-        if self._syncing:
+        if self._synced_seq < self._seq and self._settings.durability == "fsync":
             future: asyncio.Future[None] = self._loop.create_future()
-            self._sync_waiters.append(future)
+            self._sync_waiters.append((self._seq, future))
             await future
             self._check_open()
 
@@ -381,7 +414,7 @@ class RoundLoop:
         for task in self._redrives:
             task.cancel()
         self._send_waiting_polls_away(error)
-        for future in self._sync_waiters:
+        for _, future in self._sync_waiters:
             if not future.done():
                 future.set_exception(error)
         self._idle.set()

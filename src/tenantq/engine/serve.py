@@ -83,17 +83,32 @@ def _serve_lane(round: Round, lane: Lane, budget: int) -> int:
     dealt = 0
     for allowed in dict.fromkeys(poll.allowed for poll in polls):
         takers = [poll for poll in polls if poll.allowed == allowed]
-        wanted = min(budget - dealt, sum(poll.max for poll in takers))
-        for queue, share in lane.share_out(wanted, allowed).items():
-            hungry = [poll for poll in takers if len(poll.got) < poll.max]
-            hungry.sort(key=_taken)
-            if hungry and queue.prefix not in round.cleared:
-                dealt += deal(round, queue, hungry, share)
+        while dealt < budget:
+            wanted = min(budget - dealt, sum(poll.max - len(poll.got) for poll in takers))
+            shares = lane.share_out(wanted, allowed) if wanted else {}
+            before = sum(queue.ready for queue in shares)
+            dealt += _deal_shares(round, lane, takers, shares)
+            if sum(queue.ready for queue in shares) == before:
+                break  # nothing left, or nothing that this round can see
     lane.demands.clear()
     for poll in polls:
-        _answer_or_wait(round, poll, lane.demands, more=False)
-    if dealt and lane.demands and lane.has_work():
+        _answer_or_wait(round, poll, lane.demands, more=dealt >= budget)
+    if dealt >= budget and lane.demands:
         round.core.hot_lanes[lane] = None
+    return dealt
+
+
+def _deal_shares(round: Round, lane: Lane, takers: list[FleetPoll], shares: dict[QueueState, int]) -> int:
+    """Deal what each queue may give, those that have least first; what it could not give stays in the lane."""
+    dealt = 0
+    for queue, share in shares.items():
+        hungry = sorted(
+            (poll for poll in takers if len(poll.got) < poll.max and poll.bytes < limits.REPLY_BYTES_MAX), key=_taken
+        )
+        if hungry and queue.prefix not in round.cleared:
+            dealt += deal(round, queue, hungry, share)
+        if queue.ready > 0:
+            lane.enter(queue)
     return dealt
 
 
@@ -121,7 +136,7 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
     prefix, store = queue.prefix, round.store
     ids = [suffix[8:] for _, suffix, _ in picks]
     bodies = store.get_many(store.m, [prefix + id for id in ids])
-    hands: deque[_Hand] = deque(_Hand(round, queue, poll) for poll in polls if len(poll.got) < poll.max)
+    hands: deque[_Hand] = deque(hand for hand in (_Hand(round, queue, poll) for poll in polls) if hand.hungry())
     all_hands = list(hands)
     delete, vi, skip = round.batch.delete, store.vi.handle, round.skip
     dealt = 0
@@ -246,16 +261,20 @@ _Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was del
 def _choose(round: Round, queue: QueueState, count: int) -> list[_Pick]:
     """Return up to ``count`` ready rows: strict priority, with a bounded share for lower ones that wait long."""
     levels = [level for level in queue.levels if level.ready > 0]
+    if not levels:
+        queue.ready = 0
+        round.heal(queue, b"", "ready messages counted, but at no priority")
+        return []
     if len(levels) == 1:
-        return _scan_level(round, queue, levels[0], count)
+        return _scan_level(round, queue, levels[0], count, {})
     picks: list[_Pick] = []
-    owed = _owed_to_lower(round, queue, levels, count)
-    for level, share in owed:
-        picks += _scan_level(round, queue, level, share)
+    behind: dict[Level, bytes] = {}  # where a level's next scan goes on
+    for level, share in _owed_to_lower(round, queue, levels, count):
+        picks += _scan_level(round, queue, level, share, behind)
     for level in levels:
         if len(picks) >= count:
             break
-        picks += _scan_level(round, queue, level, count - len(picks))
+        picks += _scan_level(round, queue, level, count - len(picks), behind)
     picks.sort(key=lambda pick: -pick[0].priority)
     return picks
 
@@ -287,12 +306,12 @@ def _waits_long(round: Round, queue: QueueState, level: Level) -> bool:
     return bool(heads) and from_be64(heads[0][9:17]) <= round.now - queue.config.low_priority_after_ms
 
 
-def _scan_level(round: Round, queue: QueueState, level: Level, count: int) -> list[_Pick]:
+def _scan_level(round: Round, queue: QueueState, level: Level, count: int, behind: dict[Level, bytes]) -> list[_Pick]:
     """Take up to ``count`` rows off the front of a level and move its cursor behind them."""
     picks: list[_Pick] = []
     upper = level.prefix + be64(round.now + 1)
     skip = round.skip
-    start = level.prefix + level.cursor
+    start = behind.get(level, level.prefix + level.cursor)
     while len(picks) < count:
         wanted = count - len(picks)
         rows = round.store.scan_items(round.store.vi, start, upper, wanted)
@@ -300,12 +319,12 @@ def _scan_level(round: Round, queue: QueueState, level: Level, count: int) -> li
             if not skip or key not in skip:
                 picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
         if rows:
-            start = rows[-1][0] + b"\0"
-            behind = rows[-1][0][-SUFFIX_BYTES:] + b"\0"
-            level.cursor = min(behind, round.fresh.get(level, behind))
+            start = behind[level] = rows[-1][0] + b"\0"
+            cursor = start[-SUFFIX_BYTES - 1 :]
+            level.cursor = min(cursor, round.fresh.get(level, cursor))
         if len(rows) < wanted:
             break
-    if not picks and level.ready > 0 and not _has_new_rows(round, queue):
+    if not picks and level not in behind and level.ready > 0 and not _has_new_rows(round, queue):
         # The counter promises rows that are not there: believe the rows, and tell.
         lost = level.ready
         level.ready = 0

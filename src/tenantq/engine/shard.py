@@ -9,12 +9,11 @@ from tenantq.engine import reads
 from tenantq.engine.operation import FleetPoll, Operation, Poll
 from tenantq.engine.ops.add import Add
 from tenantq.engine.ops.lifecycle import DeleteQueue, DeleteTenant, Purge, PutQueue, PutTenant, SetPaused
-from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
-from tenantq.engine.round import Round
-from tenantq.engine.round_loop import JOURNAL_ANCHOR, SYSTEM, RoundLoop, let_go
-from tenantq.errors import Conflict, Invalid, StoreFailed, TenantqError, TooLarge
-from tenantq.journal.record import unseal
+from tenantq.engine.ops.trim import TrimJournal
+from tenantq.engine.round_loop import SYSTEM, RoundLoop, let_go
+from tenantq.errors import Conflict, Invalid, TenantqError, TooLarge
 from tenantq.message import (
     LOCAL,
     Added,
@@ -26,18 +25,20 @@ from tenantq.message import (
     Page,
     QueueStats,
     Result,
+    check_batch,
+    check_caller,
     check_int,
     check_message,
     check_result,
     check_text,
+    own_copy,
 )
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.randomness import id_bytes
-from tenantq.store.keys import be64
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tenantq.config import QueueConfig, TenantConfig
     from tenantq.engine.core import DeadLetterEvent
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def _check_reason(reason: str) -> None:
-    if reason != "":
+    if type(reason) is not str or reason:
         check_text("reason", reason, limits.REASON_CHARS_MAX)
 
 
@@ -62,18 +63,18 @@ class Shard(RoundLoop):
     async def add(self, tenant: str, queue: str, messages: Sequence[NewMessage], caller: Caller = LOCAL) -> list[Added]:
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order."""
         check_queue_name(queue)
-        if not 1 <= len(messages) <= limits.BATCH_MESSAGES_MAX:
-            raise Invalid(f"messages: {len(messages)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+        check_batch("messages", messages)
         checked: list[NewMessage | TenantqError] = []
         size = 0
         for message in messages:
             try:
-                check_message(message)
+                kept = own_copy(message)
+                check_message(kept)
             except TenantqError as error:
                 checked.append(error)
                 continue
-            size += len(message.body)
-            checked.append(message)
+            size += len(kept.body)
+            checked.append(kept)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()
@@ -102,7 +103,7 @@ class Shard(RoundLoop):
         self,
         queue: str,
         *,
-        tenants: Iterable[str] | None = None,
+        tenants: Collection[str] | None = None,
         max: int = 1,
         wait_ms: int = 0,
         lease_ms: int | None = None,
@@ -112,6 +113,8 @@ class Shard(RoundLoop):
         self._check_poll(queue, max, wait_ms, lease_ms)
         allowed = None
         if tenants is not None:
+            if not isinstance(tenants, list | tuple | set | frozenset):
+                raise Invalid(f"tenants: must be a list of names, not {type(tenants).__name__}")
             allowed = frozenset(self.core.catalog.tenant(name).id for name in tenants)
             if len(allowed) > limits.FLEET_TENANTS_MAX:
                 raise Invalid(f"tenants: {len(allowed)} named, allowed are {limits.FLEET_TENANTS_MAX}")
@@ -139,6 +142,7 @@ class Shard(RoundLoop):
         """Finish leased messages, with a result each or none."""
         self._check_receipts(queue, receipts)
         if results is not None:
+            check_batch("results", results)
             if len(results) != len(receipts):
                 raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
             for result in results:
@@ -192,8 +196,7 @@ class Shard(RoundLoop):
     @staticmethod
     def _check_receipts(queue: str, receipts: Sequence[object], field: str = "receipts") -> None:
         check_queue_name(queue)
-        if not 1 <= len(receipts) <= limits.BATCH_MESSAGES_MAX:
-            raise Invalid(f"{field}: {len(receipts)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+        check_batch(field, receipts)
 
     async def _settle(self, operation: Operation) -> list[Outcome]:
         outcomes: list[Outcome] = await self._submit(operation)
@@ -237,6 +240,7 @@ class Shard(RoundLoop):
                 waiting.remove(future)
                 if not waiting:
                     del found.result_waiters[raw]
+        await self._all_synced()
         return reads.result(self.core, found, raw)
 
     async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[Row]:
@@ -247,7 +251,7 @@ class Shard(RoundLoop):
 
     def _find(self, tenant: str, queue: str) -> QueueState:
         self._check_open()
-        return self.core.catalog.queue(self.core.catalog.tenant(tenant), queue)
+        return self.core.catalog.queue(self.core.catalog.tenant(tenant), check_queue_name(queue))
 
     # ---- tenants and queues ----
 
@@ -281,10 +285,12 @@ class Shard(RoundLoop):
 
     async def pause_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
         """Stop deliveries; adding goes on and waiting polls wait."""
+        check_queue_name(name)
         await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=True))
 
     async def resume_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
         """Deliver again."""
+        check_queue_name(name)
         await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=False))
 
     async def delete_queue(
@@ -292,11 +298,13 @@ class Shard(RoundLoop):
     ) -> None:
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
         _check_reason(reason)
+        check_queue_name(name)
         await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
 
     async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
         """Empty a queue; return how many messages went."""
         _check_reason(reason)
+        check_queue_name(name)
         count: int = await self._submit(Purge(self.core.catalog.tenant(tenant), caller, name, reason))
         return count
 
@@ -317,7 +325,8 @@ class Shard(RoundLoop):
         if rate is not None:
             check_int("rate", rate, 1, 1_000_000)
         found = self._find(tenant, queue)
-        wanted = filter or RedriveFilter()
+        check_caller(caller)
+        wanted = check_filter(filter or RedriveFilter())
         name_of = self.core.catalog.dead_letter_name
         letters = found.tenant.queues.get(name_of(found))
         takes_letters = any(name_of(one) == queue for one in found.tenant.queues.values())
@@ -332,6 +341,8 @@ class Shard(RoundLoop):
 
     async def finished(self, task: RedriveTask) -> None:
         """Wait until a redrive has ended and is durable."""
+        if not isinstance(task, RedriveTask):
+            raise Invalid(f"task: must be what redrive returned, not {type(task).__name__}")
         if task.state == "running":
             future: asyncio.Future[None] = self._loop.create_future()
             task.waiters.append(future)
@@ -352,19 +363,5 @@ class Shard(RoundLoop):
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
         check_int("upto_seq", upto_seq, self._journal_first, self._seq)
-        await self._all_synced()
-        if upto_seq < self._journal_first:
-            return  # somebody else trimmed as far meanwhile
-        store = self._store
-        value = store.get(store.jn, be64(upto_seq))
-        if value is None:
-            raise StoreFailed(f"journal: record {upto_seq} is missing")
-        link, record = unseal(value)
-        round = Round(self.core, self._seq + 1)
-        round.log_tenant("trim_journal", self._system, SYSTEM, f"up to {upto_seq}")
-        anchor = be64(upto_seq) + link + be64(record.engine_ms) + record.last_id
-        round.batch.put(JOURNAL_ANCHOR, anchor, store.meta.handle)
-        round.batch.delete_range(be64(0), be64(upto_seq + 1), store.jn.handle)
-        self._write(round)
-        self._journal_first = upto_seq + 1
-        await self._all_synced()
+        self._journal_first = upto_seq + 1  # at once, so that no other call trims less than this one
+        await self._submit(TrimJournal(self._system, SYSTEM, upto_seq))

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GENESIS: Final = bytes(32)
+ANCHOR_KEY: Final = b"journal_anchor"
+"""meta: seq(be64), hash, time(be64) and last id of the last record that was trimmed."""
+
 _HASH_BYTES: Final = 32
 _ID_BYTES: Final = 16
 
@@ -93,7 +96,7 @@ def seal(previous: bytes, record: Record) -> tuple[bytes, bytes]:
 def _without_surrogates(record: Record) -> Record:
     """Replace what UTF-8 cannot say in a caller's own words; what was done must be journaled all the same."""
     for entry in record.entries:
-        for field in ("principal", "remote", "request_id", "details"):
+        for field in ("tenant", "queue", "principal", "remote", "request_id", "details"):
             setattr(entry, field, getattr(entry, field).encode("utf-8", "replace").decode())
     return record
 

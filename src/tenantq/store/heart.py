@@ -50,7 +50,7 @@ class Heart:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < 2 * _SLOT_BYTES:
-                os.ftruncate(descriptor, 2 * _SLOT_BYTES)
+                os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)  # a hole would be a bus error on a full disk
             self._map = mmap.mmap(descriptor, 2 * _SLOT_BYTES)
         finally:
             os.close(descriptor)

@@ -27,6 +27,7 @@ class Add(Operation):
     """Add a batch to one queue. A message that was refused beforehand keeps its place in the reply."""
 
     __slots__ = ("messages", "queue_name")
+    journal_op = "add"
 
     def __init__(
         self, tenant: TenantState, caller: Caller, queue_name: str, messages: Sequence[NewMessage | TenantqError]
@@ -38,6 +39,9 @@ class Add(Operation):
 
     def execute(self, round: Round) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
+        if self.queue_name not in self.tenant.queues and all(isinstance(one, TenantqError) for one in self.messages):
+            self._refuse_all(round)
+            return
         queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
         ids = round.core.ids.take(round.now, len(self.messages))
         reply: list[Added] = []
@@ -91,6 +95,11 @@ class Add(Operation):
             queue.totals[ADDED_BYTES] += total
             round.dirty[queue] = None
             round.log("add", queue, self.caller, ids=b"".join(added), size=sizes, priority=priorities)
+
+    def _refuse_all(self, round: Round) -> None:
+        """Answer a batch of which nothing can be added, without making the queue that it names."""
+        self.reply = [Added(_NO_ID, error=one) for one in self.messages if isinstance(one, TenantqError)]
+        round.note_refusal(self, self.reply[0].error)
 
     def _known(self, round: Round, queue: QueueState, message: NewMessage, id: bytes) -> Added | None:
         """Return the earlier message that the key stands for, or note the key for this one."""

@@ -27,6 +27,7 @@ class PutTenant(Operation):
     """Make a tenant, or change one."""
 
     __slots__ = ("changes", "name")
+    journal_op = "configure_tenant"
 
     def __init__(self, system: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
         super().__init__(system, caller)
@@ -52,6 +53,7 @@ class DeleteTenant(Operation):
     """Delete a tenant and everything it has, by range."""
 
     __slots__ = ("name", "reason")
+    journal_op = "delete_tenant"
     phase = RANGE
 
     def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
@@ -74,6 +76,7 @@ class PutQueue(Operation):
     """Make a queue, or change one."""
 
     __slots__ = ("changes", "name")
+    journal_op = "configure_queue"
 
     def __init__(self, tenant: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
         super().__init__(tenant, caller)
@@ -100,6 +103,7 @@ class SetPaused(Operation):
     """Stop or resume deliveries of a queue; adding goes on."""
 
     __slots__ = ("name", "paused")
+    journal_op = "pause_queue"
 
     def __init__(self, tenant: TenantState, caller: Caller, name: str, *, paused: bool) -> None:
         super().__init__(tenant, caller)
@@ -121,6 +125,7 @@ class Purge(Operation):
     """Empty a queue: messages, leases, idempotency keys and results go, in one range."""
 
     __slots__ = ("name", "reason")
+    journal_op = "purge"
     phase = RANGE
 
     def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str) -> None:
@@ -147,6 +152,7 @@ class DeleteQueue(Operation):
     """Begin to delete a queue: no adds, no polls; when no lease is left, or at once by force, its rows go."""
 
     __slots__ = ("force", "name", "reason")
+    journal_op = "delete_queue"
 
     def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str, *, force: bool) -> None:
         super().__init__(tenant, caller)
@@ -171,6 +177,7 @@ class DropQueue(Operation):
     """Finish deleting a queue that has drained."""
 
     __slots__ = ("queue",)
+    journal_op = "drop_queue"
     phase = RANGE
 
     def __init__(self, core: Core, queue: QueueState) -> None:

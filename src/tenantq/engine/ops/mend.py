@@ -31,6 +31,7 @@ class Mend(Operation):
     """Recount one queue from its rows and let groups go on whose messages are gone. Rare, so it takes one round."""
 
     __slots__ = ("queue",)
+    journal_op = "mend"
     phase = ADVANCE
 
     def __init__(self, core: Core, queue: QueueState) -> None:

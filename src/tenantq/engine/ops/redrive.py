@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tenantq import limits
 from tenantq.engine import dead_letter
 from tenantq.engine.operation import SCAN, Operation
 from tenantq.engine.ops.settle import remove_message
 from tenantq.engine.queue_state import REMOVED
+from tenantq.errors import Invalid
+from tenantq.message import check_int, check_text
+from tenantq.names import check_queue_name
+from tenantq.randomness import id_bytes
 from tenantq.store.keys import after
 from tenantq.store.rows import LeaseRow, Past, pack_past, unpack_lease
 
@@ -29,8 +34,25 @@ class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str | None = None  # the queue they came from
     reason: str | None = None  # the reason contains this text
-    ids: frozenset[bytes] | None = None
+    ids: frozenset[str | bytes] | None = None
     limit: int | None = None  # at most so many
+
+
+def check_filter(wanted: RedriveFilter) -> RedriveFilter:
+    """Return ``wanted`` if each condition makes sense, else raise Invalid."""
+    if type(wanted) is not RedriveFilter:
+        raise Invalid(f"filter: must be a RedriveFilter, not {type(wanted).__name__}")
+    if wanted.source is not None:
+        check_queue_name(wanted.source)
+    if wanted.reason is not None:
+        check_text("filter: reason", wanted.reason, limits.REASON_CHARS_MAX)
+    if wanted.limit is not None:
+        check_int("filter: limit", wanted.limit, 0, 1 << 40)
+    if wanted.ids is None:
+        return wanted
+    if not isinstance(wanted.ids, frozenset | set | list | tuple):
+        raise Invalid(f"filter: ids must be a set of message ids, not {type(wanted.ids).__name__}")
+    return msgspec.structs.replace(wanted, ids=frozenset(id_bytes(id) for id in wanted.ids))
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):
@@ -104,6 +126,7 @@ class RedriveSlice(Operation):
     """A bounded part of a redrive."""
 
     __slots__ = ("task",)
+    journal_op = "redrive"
     phase = SCAN
 
     def __init__(self, task: RedriveTask) -> None:
@@ -113,23 +136,30 @@ class RedriveSlice(Operation):
     def execute(self, round: Round) -> None:
         """Look at the next letters, in order of their ids so that groups keep theirs, and move those that pass."""
         task = self.task
-        letters, store = task.letters, round.store
-        if task.state != "running" or letters.status == "draining" or letters.prefix in round.cleared:
+        letters_queue, store = task.letters, round.store
+        if task.state != "running" or letters_queue.status == "draining" or letters_queue.prefix in round.cleared:
             task.go_on(more=False)
             return
         wanted = task.slice_rows()
-        rows = store.scan_items(store.le, task.cursor, after(letters.prefix), wanted)
-        moved = [key[-16:] for key, value in rows if self._move(round, key[-16:], unpack_lease(value).unpack_past())]
-        task.moved += len(moved)
-        task.skipped += len(rows) - len(moved)
+        rows = store.scan_items(store.le, task.cursor, after(letters_queue.prefix), wanted)
+        moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
+        for key, value in rows:
+            lease = unpack_lease(value)
+            target = self._move(round, key[-16:], lease.unpack_past())
+            if target is not None:
+                moved.setdefault(target, []).append((key[-16:], lease.size))
+        count = sum(len(letters) for letters in moved.values())
+        task.moved += count
+        task.skipped += len(rows) - count
         if rows:
             task.cursor = rows[-1][0] + b"\0"
-        if moved and not task.dry_run:
-            round.log("redrive", letters, task.caller, ids=b"".join(moved))
+        for target, sent in moved.items() if not task.dry_run else ():
+            ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
+            round.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
         task.go_on(more=len(rows) == wanted)
 
-    def _move(self, round: Round, id: bytes, past: Past) -> bool:
-        """Move one letter if it passes the filter, is not in flight, and its queue is there to take it."""
+    def _move(self, round: Round, id: bytes, past: Past) -> str | None:
+        """Move one letter if it passes the filter, is not in flight, and its queue is there; return that queue's name."""
         task = self.task
         letters, wanted, dead = task.letters, task.filter, past.dead
         if (
@@ -138,13 +168,13 @@ class RedriveSlice(Operation):
             or (wanted.reason is not None and wanted.reason not in dead.reason)
             or (wanted.ids is not None and id not in wanted.ids)
         ):
-            return False
+            return None
         target = letters.tenant.queues.get(dead.source)
         found = round.locate(letters, id)
         if target is None or target.status == "draining" or found is None or found.state == "in_flight":
-            return False
+            return None
         if task.dry_run:
-            return True
+            return target.name
         lease = found.lease
         assert lease is not None
         remove_message(round, letters, id)
@@ -155,4 +185,4 @@ class RedriveSlice(Operation):
         )  # fmt: skip
         round.batch.delete(target.prefix + id, round.store.re.handle)
         dead_letter.move_in(round, target, id, found.message, fresh)
-        return True
+        return target.name

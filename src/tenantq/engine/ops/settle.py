@@ -41,7 +41,6 @@ class _Settle(Operation):
     """Work on the current leases of a batch of receipts."""
 
     __slots__ = ("queue_name", "receipts")
-    name = ""
     ends_lease = True
 
     def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object]) -> None:
@@ -62,7 +61,7 @@ class _Settle(Operation):
             outcomes = {id: self.settle(round, queue, id, lease) for id, lease in current.items()}
             round.dirty[queue] = None
             round.log(
-                self.name, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
+                self.journal_op, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
                 process_ms=held, details=self.details(),
             )  # fmt: skip
             if len(outcomes) == len(self.receipts):
@@ -77,7 +76,12 @@ class _Settle(Operation):
         self.reply = reply
         if lost:
             round.log(
-                self.name, queue, self.caller, ids=b"".join(lost.values()), outcome="refused", error_code=LeaseLost.code
+                self.journal_op,
+                queue,
+                self.caller,
+                ids=b"".join(lost.values()),
+                outcome="refused",
+                error_code=LeaseLost.code,
             )
 
     def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
@@ -118,7 +122,7 @@ class Ack(_Settle):
     """Finish messages, with or without results."""
 
     __slots__ = ("results",)
-    name = "ack"
+    journal_op = "ack"
 
     def __init__(
         self,
@@ -163,7 +167,7 @@ class Nack(_Settle):
     """Give messages back as failed: later again, or to the dead letters once their attempts are used up."""
 
     __slots__ = ("delay_ms", "reason")
-    name = "nack"
+    journal_op = "nack"
 
     def __init__(
         self,
@@ -235,7 +239,7 @@ class Release(_Settle):
     """Give messages back untouched: at once, in their old place, without using up an attempt."""
 
     __slots__ = ()
-    name = "release"
+    journal_op = "release"
 
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Undo the delivery."""
@@ -254,7 +258,7 @@ class Extend(_Settle):
     """Set leases to end ``lease_ms`` from now."""
 
     __slots__ = ("lease_ms",)
-    name = "extend"
+    journal_op = "extend"
     ends_lease = False
 
     def __init__(
@@ -278,6 +282,7 @@ class Remove(Operation):
     """Delete messages by id, whatever their state; a lease on one is lost."""
 
     __slots__ = ("ids", "queue_name")
+    journal_op = "remove"
 
     def __init__(
         self, tenant: TenantState, caller: Caller, queue_name: str, ids: Sequence[bytes | TenantqError]
