@@ -493,6 +493,8 @@ class RoundLoop:
             poll.resolve()
 
     def _check_space(self) -> None:
+        """Raise DiskFull if free space is below the reserve; looked at once a round."""
+        self._check_open()
         if self._space_checked != self.rounds:
             self._space_checked = self.rounds
             self._has_space = self._store.free_bytes() >= self._settings.disk_reserve_bytes
