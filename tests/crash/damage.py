@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import select
@@ -198,12 +199,13 @@ def _unreachable(shard: Shard, expected: Contents) -> str:
 
 
 def fingerprint(path: Path) -> dict[str, str]:
-    """Return the hash of every file that a refusal must leave alone."""
-    return {
-        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and not file.name.startswith(_OWN_LOGS)
-    }
+    """Return the hash of every file that a refusal must leave alone; one that goes while it is looked at is gone."""
+    hashes: dict[str, str] = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not file.name.startswith(_OWN_LOGS):
+            with contextlib.suppress(FileNotFoundError):
+                hashes[str(file.relative_to(path))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return hashes
 
 
 def log_records(raw: bytes) -> list[tuple[int, int]]:
@@ -253,12 +255,16 @@ def try_all(image: Image, damages: Sequence[Damage], scratch: Path) -> list[tupl
             (scratch / "errors").open("wb") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=PROJECT, bufsize=0) as process,
         ):
-            told = _listen(process, len(rest))
+            told = _listen(process, len(rest), scratch / "errors")
         verdicts += zip(rest, told, strict=False)
     return verdicts
 
 
-def _listen(process: subprocess.Popen[bytes], count: int) -> list[Verdict]:
+def _last_words(errors: Path) -> str:
+    return errors.read_text(errors="replace")[-300:]
+
+
+def _listen(process: subprocess.Popen[bytes], count: int, errors: Path) -> list[Verdict]:
     """Collect verdicts until the process has told ``count``, hangs or dies."""
     told: list[Verdict] = []
     pipe = process.stdout
@@ -269,7 +275,7 @@ def _listen(process: subprocess.Popen[bytes], count: int) -> list[Verdict]:
         if line:
             told.append(msgspec.json.decode(line, type=Verdict))
         elif readable:
-            told.append(Verdict("died", f"exit status {process.wait()}"))
+            told.append(Verdict("died", f"exit status {process.wait()}: {_last_words(errors)}"))
             break
         else:
             process.kill()
@@ -292,7 +298,7 @@ async def _run_batch(scratch: Path) -> None:
             shutil.copy(image.path / damage.file, copy / damage.file)
             fresh = copy  # as good as new
         else:
-            shutil.rmtree(copy)
+            shutil.rmtree(copy, ignore_errors=True)
             fresh = None
 
 

@@ -1,0 +1,389 @@
+"""Wrong arguments: each is refused with an error of tenantq's own; none stops the shard or spoils its directory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.shard import Shard
+from tenantq.errors import Closed, TenantqError
+from tenantq.message import Caller, NewMessage, Result
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, settled
+
+Call = Callable[[Shard, Any], Awaitable[Any]]
+
+
+class Text(str):
+    """Text of another type, as template libraries have it."""
+
+    __slots__ = ()
+
+
+class Bytes(bytes):
+    """Bytes of another type."""
+
+    __slots__ = ()
+
+
+class Unspeakable:
+    """Something that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise RuntimeError("no words")
+
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "bytes": lambda: b"work",
+    "int": lambda: 5,
+    "nan": lambda: float("nan"),
+    "huge": lambda: 10**5000,
+    "list": list,
+    "dict": dict,
+    "generator": lambda: (one for one in ("work",)),
+    "subclass": lambda: Text("work"),
+    "unspeakable": Unspeakable,
+    "surrogate": lambda: "\ud800",
+}
+
+NAMES: dict[str, Call] = {
+    "add queue": lambda s, v: s.add(T, v, [message()]),
+    "poll queue": lambda s, v: s.poll(T, v),
+    "fleet_poll queue": lambda s, v: s.fleet_poll(v),
+    "ack queue": lambda s, v: s.ack(T, v, ["x"]),
+    "nack queue": lambda s, v: s.nack(T, v, ["x"]),
+    "release queue": lambda s, v: s.release(T, v, ["x"]),
+    "extend queue": lambda s, v: s.extend(T, v, ["x"], lease_ms=5),
+    "remove queue": lambda s, v: s.remove(T, v, [bytes(16)]),
+    "get queue": lambda s, v: s.get(T, v, bytes(16)),
+    "peek queue": lambda s, v: s.peek(T, v),
+    "result queue": lambda s, v: s.result(T, v, bytes(16)),
+    "trace queue": lambda s, v: s.trace(T, v, bytes(16)),
+    "put_queue name": lambda s, v: s.put_queue(T, v),
+    "pause_queue name": lambda s, v: s.pause_queue(T, v),
+    "resume_queue name": lambda s, v: s.resume_queue(T, v),
+    "delete_queue name": lambda s, v: s.delete_queue(T, v),
+    "purge name": lambda s, v: s.purge(T, v),
+    "redrive queue": lambda s, v: s.redrive(T, v),
+    "put_tenant name": lambda s, v: s.put_tenant(v),
+    "delete_tenant name": lambda s, v: s.delete_tenant(v),
+    "add tenant": lambda s, v: s.add(v, Q, [message()]),
+    "poll tenant": lambda s, v: s.poll(v, Q),
+    "fleet_poll tenant": lambda s, v: s.fleet_poll(Q, tenants=[v]),
+    "ack tenant": lambda s, v: s.ack(v, Q, ["x"]),
+    "nack tenant": lambda s, v: s.nack(v, Q, ["x"]),
+    "release tenant": lambda s, v: s.release(v, Q, ["x"]),
+    "extend tenant": lambda s, v: s.extend(v, Q, ["x"], lease_ms=5),
+    "remove tenant": lambda s, v: s.remove(v, Q, [bytes(16)]),
+    "get tenant": lambda s, v: s.get(v, Q, bytes(16)),
+    "peek tenant": lambda s, v: s.peek(v, Q),
+    "result tenant": lambda s, v: s.result(v, Q, bytes(16)),
+    "trace tenant": lambda s, v: s.trace(v, Q, bytes(16)),
+    "put_queue tenant": lambda s, v: s.put_queue(v, Q),
+    "pause_queue tenant": lambda s, v: s.pause_queue(v, Q),
+    "resume_queue tenant": lambda s, v: s.resume_queue(v, Q),
+    "delete_queue tenant": lambda s, v: s.delete_queue(v, Q),
+    "purge tenant": lambda s, v: s.purge(v, Q),
+    "redrive tenant": lambda s, v: s.redrive(v, Q),
+}
+
+BATCHES: dict[str, Call] = {
+    "add messages": lambda s, v: s.add(T, Q, v),
+    "add a message": lambda s, v: s.add(T, Q, [v]),
+    "fleet_poll tenants": lambda s, v: s.fleet_poll(Q, tenants=v),
+    "ack receipts": lambda s, v: s.ack(T, Q, v),
+    "ack a receipt": lambda s, v: s.ack(T, Q, [v]),
+    "ack results": lambda s, v: s.ack(T, Q, ["x"], results=v),
+    "ack a result": lambda s, v: s.ack(T, Q, ["x"], results=[v]),
+    "nack receipts": lambda s, v: s.nack(T, Q, v),
+    "nack a receipt": lambda s, v: s.nack(T, Q, [v]),
+    "release receipts": lambda s, v: s.release(T, Q, v),
+    "release a receipt": lambda s, v: s.release(T, Q, [v]),
+    "extend receipts": lambda s, v: s.extend(T, Q, v, lease_ms=5),
+    "extend a receipt": lambda s, v: s.extend(T, Q, [v], lease_ms=5),
+    "remove ids": lambda s, v: s.remove(T, Q, v),
+    "remove an id": lambda s, v: s.remove(T, Q, [v]),
+    "get id": lambda s, v: s.get(T, Q, v),
+    "result id": lambda s, v: s.result(T, Q, v),
+    "trace id": lambda s, v: s.trace(T, Q, v),
+    "finished task": lambda s, v: s.finished(v),
+    "redrive ids": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=v)),
+    "redrive an id": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=(v,))),  # type: ignore[arg-type]
+    "redrive filter": lambda s, v: s.redrive(T, Q, filter=v),
+}
+
+FIELDS: dict[str, Call] = {
+    "body": lambda s, v: s.add(T, Q, [NewMessage(body=v)]),
+    "message priority": lambda s, v: s.add(T, Q, [message(priority=v)]),
+    "message delay_ms": lambda s, v: s.add(T, Q, [message(delay_ms=v)]),
+    "message ttl_ms": lambda s, v: s.add(T, Q, [message(ttl_ms=v)]),
+    "message max_attempts": lambda s, v: s.add(T, Q, [message(max_attempts=v)]),
+    "message key": lambda s, v: s.add(T, Q, [message(key=v)]),
+    "message group": lambda s, v: s.add(T, Q, [message(group=v)]),
+    "message attributes": lambda s, v: s.add(T, Q, [message(attributes=v)]),
+    "message attribute": lambda s, v: s.add(T, Q, [message(attributes={"a": v})]),
+    "poll max": lambda s, v: s.poll(T, Q, max=v),
+    "poll wait_ms": lambda s, v: s.poll(T, Q, wait_ms=v),
+    "poll lease_ms": lambda s, v: s.poll(T, Q, lease_ms=v),
+    "fleet_poll max": lambda s, v: s.fleet_poll(Q, max=v),
+    "fleet_poll wait_ms": lambda s, v: s.fleet_poll(Q, wait_ms=v),
+    "fleet_poll lease_ms": lambda s, v: s.fleet_poll(Q, lease_ms=v),
+    "nack delay_ms": lambda s, v: s.nack(T, Q, ["x"], delay_ms=v),
+    "nack reason": lambda s, v: s.nack(T, Q, ["x"], reason=v),
+    "extend lease_ms": lambda s, v: s.extend(T, Q, ["x"], lease_ms=v),
+    "peek limit": lambda s, v: s.peek(T, Q, limit=v),
+    "peek cursor": lambda s, v: s.peek(T, Q, cursor=v),
+    "result wait_ms": lambda s, v: s.result(T, Q, bytes(16), wait_ms=v),
+    "ack result status": lambda s, v: s.ack(T, Q, ["x"], results=[Result(v, b"x", "x")]),
+    "ack result value": lambda s, v: s.ack(T, Q, ["x"], results=[Result("completed", v)]),
+    "ack result error": lambda s, v: s.ack(T, Q, ["x"], results=[Result("failed", None, v)]),
+    "put_tenant weight": lambda s, v: s.put_tenant("acme", weight=v),
+    "put_tenant create_queues": lambda s, v: s.put_tenant("acme", create_queues=v),
+    "put_tenant unknown": lambda s, v: s.put_tenant("acme", unknown=v),
+    "put_queue lease_ms": lambda s, v: s.put_queue(T, Q, lease_ms=v),
+    "put_queue max_attempts": lambda s, v: s.put_queue(T, Q, max_attempts=v),
+    "put_queue ttl_ms": lambda s, v: s.put_queue(T, Q, ttl_ms=v),
+    "put_queue dead_letter": lambda s, v: s.put_queue(T, Q, dead_letter=v),
+    "put_queue low_priority_every": lambda s, v: s.put_queue(T, Q, low_priority_every=v),
+    "put_queue unknown": lambda s, v: s.put_queue(T, Q, unknown=v),
+    "delete_tenant reason": lambda s, v: s.delete_tenant("acme", reason=v),
+    "delete_queue reason": lambda s, v: s.delete_queue(T, Q, reason=v),
+    "purge reason": lambda s, v: s.purge(T, Q, reason=v),
+    "redrive rate": lambda s, v: s.redrive(T, Q, rate=v),
+    "redrive source": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(source=v)),
+    "redrive reason": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(reason=v)),
+    "redrive limit": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(limit=v)),
+    "trim_journal upto_seq": lambda s, v: s.trim_journal(v),
+}
+
+# Where a value of the table is a right one: None for what may be left out, 5 for numbers.
+ALLOWED: dict[str, set[str]] = {
+    "fleet_poll tenants": {"None", "list"},
+    "ack results": {"None"},
+    "ack a result": {"None"},
+    "redrive ids": {"None", "list"},
+    "redrive filter": {"None", "list", "dict"},  # an empty one is none
+    "body": {"bytes"},
+    "message priority": {"int"},
+    "message delay_ms": {"int"},
+    "message ttl_ms": {"None", "int"},
+    "message max_attempts": {"None", "int"},
+    "message key": {"None"},
+    "message group": {"None"},
+    "message attributes": {"dict"},
+    "poll max": {"int"},
+    "poll wait_ms": {"int"},
+    "poll lease_ms": {"None", "int"},
+    "fleet_poll max": {"int"},
+    "fleet_poll wait_ms": {"int"},
+    "fleet_poll lease_ms": {"None", "int"},
+    "peek limit": {"int"},
+    "peek cursor": {"None"},
+    "put_tenant weight": {"int"},
+    "put_queue lease_ms": {"int"},
+    "put_queue max_attempts": {"int"},
+    "put_queue ttl_ms": {"None", "int"},
+    "put_queue dead_letter": {"None"},
+    "put_queue low_priority_every": {"int"},
+    "redrive rate": {"None", "int"},
+    "redrive source": {"None"},
+    "redrive reason": {"None"},
+    "redrive limit": {"None", "int"},
+    "trim_journal upto_seq": {"int"},
+}
+
+CALLERS: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "alice": lambda: "alice",
+    "dict": dict,
+    "int principal": lambda: Caller(principal=5),  # type: ignore[arg-type]
+    "None principal": lambda: Caller(principal=None),  # type: ignore[arg-type]
+    "subclass principal": lambda: Caller(principal=Text("alice")),
+    "unspeakable principal": lambda: Caller(principal=Unspeakable()),  # type: ignore[arg-type]
+    "long principal": lambda: Caller(principal="x" * 100_000),
+    "bytes remote": lambda: Caller(remote=b"::1"),  # type: ignore[arg-type]
+    "nan request_id": lambda: Caller(request_id=float("nan")),  # type: ignore[arg-type]
+}
+
+BY_CALLER: dict[str, Call] = {
+    "add": lambda s, c: s.add(T, Q, [message()], c),
+    "poll": lambda s, c: s.poll(T, Q, caller=c),
+    "fleet_poll": lambda s, c: s.fleet_poll(Q, caller=c),
+    "ack": lambda s, c: s.ack(T, Q, ["x"], caller=c),
+    "nack": lambda s, c: s.nack(T, Q, ["x"], caller=c),
+    "release": lambda s, c: s.release(T, Q, ["x"], c),
+    "extend": lambda s, c: s.extend(T, Q, ["x"], lease_ms=5, caller=c),
+    "remove": lambda s, c: s.remove(T, Q, [bytes(16)], c),
+    "put_tenant": lambda s, c: s.put_tenant("other", c),
+    "delete_tenant": lambda s, c: s.delete_tenant("acme", caller=c),
+    "put_queue": lambda s, c: s.put_queue(T, "other", c),
+    "pause_queue": lambda s, c: s.pause_queue(T, Q, c),
+    "resume_queue": lambda s, c: s.resume_queue(T, Q, c),
+    "delete_queue": lambda s, c: s.delete_queue(T, Q, caller=c),
+    "purge": lambda s, c: s.purge(T, Q, caller=c),
+    "redrive": lambda s, c: s.redrive(T, Q, caller=c),
+}
+
+
+async def is_refused(call: Awaitable[Any]) -> bool:
+    """Tell whether a call raised an error of tenantq's own, or answered every item with one."""
+    try:
+        reply = await call
+    except TenantqError:
+        return True
+    return isinstance(reply, list) and bool(reply) and all(getattr(one, "error", None) for one in reply)
+
+
+async def serves(shard: Shard) -> None:
+    """Assert that a message goes in and out."""
+    await settled(shard)
+    assert shard.failure is None
+    (added,) = await shard.add(T, "probe", [message("probe")])
+    (got,) = await shard.poll(T, "probe")
+    assert (got.raw_id, got.body) == (added.raw_id, b"probe")
+    (outcome,) = await shard.ack(T, "probe", [got.receipt])
+    assert outcome.ok
+
+
+async def prepared(open_shard: OpenShard) -> Shard:
+    """Return a shard with a tenant, and a queue with a message and a dead letter."""
+    shard = await open_shard()
+    await shard.put_tenant("acme")
+    await shard.put_queue(T, Q, max_attempts=1)
+    await shard.add(T, Q, [message("dead")])
+    (got,) = await shard.poll(T, Q)
+    await shard.nack(T, Q, [got.receipt])
+    await shard.add(T, Q, [message("kept")])
+    return shard
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BATCHES, *FIELDS])
+async def test_a_wrong_value_is_refused_and_spoils_nothing(open_shard: OpenShard, name: str) -> None:
+    """Of any type, in any argument: the shard serves on, and its directory opens again with everything in it."""
+    call = (NAMES | BATCHES | FIELDS)[name]
+    shard = await prepared(open_shard)
+    for kind, value in VALUES.items():
+        if kind not in ALLOWED.get(name, set()):
+            assert await is_refused(call(shard, value())), f"{name}: {kind} was taken"
+            await serves(shard)
+    await shard.close()
+    shard = await open_shard()
+    assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"kept"]
+    assert sorted(shard.tenants()) == ["acme", T]
+    assert sorted(shard.queues(T)) == ["probe", Q, "work-dlq"]
+    await serves(shard)
+
+
+@pytest.mark.parametrize("method", BY_CALLER)
+async def test_a_caller_the_journal_cannot_name_is_refused(open_shard: OpenShard, method: str) -> None:
+    """Before anything is done in its name, and without a trace that could not be read back."""
+    shard = await prepared(open_shard)
+    span = shard.journal_span
+    for kind, caller in CALLERS.items():
+        with pytest.raises(TenantqError):
+            await BY_CALLER[method](shard, caller())
+        assert shard.failure is None, kind
+    await settled(shard)
+    assert shard.journal_span == span
+    await serves(shard)
+    await shard.close()
+    await serves(await open_shard())
+
+
+async def test_a_caller_named_with_a_lone_surrogate_spoils_nothing(open_shard: OpenShard) -> None:
+    """It is refused or journaled without it, and the directory opens again."""
+    shard = await prepared(open_shard)
+    for call in BY_CALLER.values():
+        await is_refused(call(shard, Caller("\ud800", "\udfff", "\ud800")))
+        await settled(shard)
+        assert shard.failure is None
+    await serves(shard)
+    await shard.close()
+    await serves(await open_shard())
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Result("completed", Bytes(b"x")),
+        Result("failed", None, Text("x")),
+        Result(Text("completed"), b"x"),  # type: ignore[arg-type]
+        Result([], b"x"),  # type: ignore[arg-type]
+    ],
+    ids=["value", "error", "status", "list status"],
+)
+async def test_a_result_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: Shard, result: Result) -> None:
+    """A subclass of text or bytes would not be read back as it was given."""
+    await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    with pytest.raises(TenantqError):
+        await shard.ack(T, Q, [got.receipt], results=[result])
+    (outcome,) = await shard.ack(T, Q, [got.receipt])
+    assert outcome.ok
+    await serves(shard)
+
+
+async def test_a_reason_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: Shard) -> None:
+    """Also when the receipt is a good one."""
+    await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    with pytest.raises(TenantqError):
+        await shard.nack(T, Q, [got.receipt], reason=Text("why"))
+    (outcome,) = await shard.ack(T, Q, [got.receipt])
+    assert outcome.ok
+    await serves(shard)
+
+
+async def test_attributes_changed_after_the_call_are_stored_as_they_were(shard: Shard) -> None:
+    """The caller may use its dictionary again while the message stands in line."""
+    attributes: dict[str, Any] = {"a": "b"}
+    adding = asyncio.create_task(shard.add(T, Q, [message(attributes=attributes)]))
+    await asyncio.sleep(0)
+    attributes["a"] = object()
+    attributes["more"] = "x"
+    await adding
+    (got,) = await shard.poll(T, Q)
+    assert got.attributes == {"a": "b"}
+    await serves(shard)
+
+
+async def test_good_messages_beside_wrong_ones_are_taken(shard: Shard) -> None:
+    """Each message of a batch is answered by itself."""
+    wrong: list[Any] = [message(priority=10**5000), None, message("good"), message(group=Text("g"))]
+    replies = await shard.add(T, Q, wrong)
+    assert [reply.error is None for reply in replies] == [False, False, True, False]
+    assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"good"]
+
+
+async def test_methods_before_open_say_that_the_shard_is_closed(tmp_path: Path, clock: ManualClock) -> None:
+    """And not that some attribute is missing."""
+    shard = Shard(tmp_path / "data", clock=clock)
+    calls = [call(shard, Caller()) for name, call in BY_CALLER.items() if name not in {"fleet_poll", "put_tenant"}]
+    calls += [
+        shard.get(T, Q, bytes(16)),
+        shard.peek(T, Q),
+        shard.result(T, Q, bytes(16)),
+        shard.trace(T, Q, bytes(16)),
+    ]
+    for call in calls:
+        with pytest.raises(Closed):
+            await call
+    with pytest.raises(Closed):
+        shard.stats(T, Q)
+    assert not (tmp_path / "data").exists()
+
+
+async def test_closing_a_shard_that_was_never_opened_does_nothing(tmp_path: Path, clock: ManualClock) -> None:
+    """It can still be opened afterwards."""
+    shard = Shard(tmp_path / "data", clock=clock)
+    await shard.close()
+    await shard.close()
+    assert not (tmp_path / "data").exists()
+    async with shard:
+        await serves(shard)

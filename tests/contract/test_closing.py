@@ -1,0 +1,187 @@
+"""Opening and closing: nobody is left waiting, the heart tells the truth, and the directory is let go in any case."""
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.config import ShardSettings
+from tenantq.doctor import examine
+from tenantq.engine.shard import Shard
+from tenantq.errors import StoreFailed
+from tenantq.store.heart import read_beat
+from tenantq.store.rocks import Store
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, settled
+
+
+class Gate:
+    """Holds every sync back until it is opened."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._opened = threading.Event()
+        real = Store.sync
+
+        def held(store: Store) -> None:
+            self._opened.wait(30)
+            real(store)
+
+        patch.setattr(Store, "sync", held)
+
+    def open(self) -> None:
+        """Let all syncs go on."""
+        self._opened.set()
+
+
+def failing(*_: object) -> None:
+    """Fail as a disk does."""
+    raise StoreFailed("the disk is gone")
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop go round a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 300_000])
+async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard, wait_ms: int) -> None:
+    """With nothing, at once, and not after their whole wait."""
+    await shard.put_queue(T, Q)
+    polls = [
+        asyncio.create_task(shard.poll(T, Q, wait_ms=wait_ms)),
+        asyncio.create_task(shard.fleet_poll(Q, wait_ms=wait_ms)),
+    ]
+    await asyncio.sleep(0)
+    await shard.close()
+    await turns()
+    assert [poll.done() and poll.result() for poll in polls] == [[], []]
+
+
+async def test_polls_that_wait_at_close_are_answered(shard: Shard) -> None:
+    """Those that have been registered before."""
+    await shard.put_queue(T, Q)
+    polls = [
+        asyncio.create_task(shard.poll(T, Q, wait_ms=300_000)),
+        asyncio.create_task(shard.fleet_poll(Q, wait_ms=300_000)),
+    ]
+    await settled(shard)
+    await shard.close()
+    await turns()
+    assert [poll.done() and poll.result() for poll in polls] == [[], []]
+
+
+async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
+    open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heart says clean only of records that a sync has covered."""
+    shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
+    synced: list[int] = []
+    real = Store.sync
+
+    def noted(store: Store) -> None:
+        at = shard._seq
+        real(store)
+        synced.append(at)
+
+    monkeypatch.setattr(Store, "sync", noted)
+    await shard.put_queue(T, Q)
+    adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(30)]
+    await asyncio.sleep(0)
+    await shard.close()
+    assert [reply.error for (reply,) in await asyncio.gather(*adds)] == [None] * 30
+    last = shard.journal_span[1]
+    beat = read_beat(tmp_path / "data" / "heart")
+    assert beat is not None
+    assert last == 32
+    assert (beat.seq, beat.clean) == (last, True)
+    assert synced[-1] == last
+    assert shard._synced_seq == last
+    shard = await open_shard()
+    assert shard.stats(T, Q).ready == 30
+
+
+async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives up waiting for it does not leave the directory locked."""
+    shard = await open_shard()
+    with monkeypatch.context() as patch:
+        gate = Gate(patch)
+        adding = asyncio.create_task(shard.add(T, Q, [message()]))
+        await turns()
+        closing = asyncio.create_task(shard.close())
+        await turns()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert not adding.done()
+        gate.open()
+        await shard.close()
+    (reply,) = await adding
+    assert reply.error is None
+    shard = await open_shard()
+    assert shard.stats(T, Q).ready == 1
+
+
+async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever's close has returned may open the directory."""
+    shard = await open_shard()
+    with monkeypatch.context() as patch:
+        gate = Gate(patch)
+        adding = asyncio.create_task(shard.add(T, Q, [message()]))
+        await turns()
+        first = asyncio.create_task(shard.close())
+        second = asyncio.create_task(shard.close())
+        await turns()
+        assert (first.done(), second.done()) == (False, False)
+        gate.open()
+        await second
+        await (await open_shard()).close()
+        await first
+    await adding
+
+
+async def test_an_open_whose_first_write_fails_lets_the_directory_go(
+    tmp_path: Path, open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another try finds it free, and no thread is left behind."""
+    threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", failing)
+        failed = Shard(tmp_path / "data", clock=ManualClock(), randomness=random.Random(7))
+        with pytest.raises(StoreFailed, match="the disk is gone"):
+            await failed.open()
+    assert threading.active_count() <= threads
+    shard = await open_shard()
+    await shard.add(T, Q, [message()])
+    assert shard.stats(T, Q).ready == 1
+    await failed.close()
+    assert shard.failure is None
+
+
+async def test_a_trim_whose_write_fails_stops_the_shard(
+    open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is confirmed after it, and the journal has no gap."""
+    shard = await open_shard()
+    for _ in range(2):
+        await shard.add(T, Q, [message()])
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", failing)
+        with pytest.raises(StoreFailed, match="the disk is gone"):
+            await shard.trim_journal(1)
+    assert shard.failure is not None
+    assert shard.stopped.is_set()
+    with pytest.raises(StoreFailed):
+        await shard.add(T, Q, [message()])
+    await shard.close()
+    assert examine(tmp_path / "data").findings == []
+    shard = await open_shard()
+    assert shard.journal_span == (1, 3)
+    assert shard.stats(T, Q).ready == 2
+    await shard.trim_journal(1)
+    await shard.add(T, Q, [message()])
+    await shard.close()
+    assert examine(tmp_path / "data").findings == []

@@ -1,0 +1,326 @@
+"""What happens in one round, or in the moment between two, leaves nothing twice, nothing stuck and nothing untold."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq import limits
+from tenantq.clock import ManualClock
+from tenantq.config import ShardSettings
+from tenantq.doctor import examine
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.round import Round
+from tenantq.engine.shard import Shard
+from tenantq.errors import Invalid, TenantqError
+from tenantq.journal.record import Row, rows, unseal
+from tenantq.store.rocks import Store
+from tests.conftest import OpenShard
+from tests.shards import Q, T, message, pass_time, settled
+
+HOUR = 3_600_000
+DLQ = "work-dlq"
+
+
+def journal(shard: Shard) -> list[Row]:
+    """Return the journal's rows in order."""
+    found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 100_000)
+    return [row for _, value in found for row in rows(unseal(value)[1])]
+
+
+async def is_well(shard: Shard, tmp_path: Path) -> None:
+    """Close the shard and assert that everything in its directory adds up."""
+    await settled(shard)
+    assert shard.failure is None
+    await shard.close()
+    assert examine(tmp_path / "data").findings == []
+
+
+async def drain_dead_letters(shard: Shard) -> str:
+    """Let the dead-letter queue be deleted but for one lease, and return its receipt."""
+    await shard.put_queue(T, Q, max_attempts=1)
+    await shard.add(T, DLQ, [message("in the way")])
+    (held,) = await shard.poll(T, DLQ, lease_ms=HOUR)
+    await shard.delete_queue(T, DLQ)
+    assert shard.stats(T, DLQ).status == "draining"
+    return held.receipt
+
+
+async def test_a_dead_letter_waits_while_its_queue_is_being_deleted(
+    shard: Shard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """It is not delivered again, each try is journaled, and the new dead-letter queue gets it."""
+    receipt = await drain_dead_letters(shard)
+    (added,) = await shard.add(T, Q, [message("letter")])
+    (got,) = await shard.poll(T, Q)
+    (outcome,) = await shard.nack(T, Q, [got.receipt], reason="broken")
+    assert outcome.ok
+    for _ in range(3):
+        await pass_time(shard, clock, 1_500)
+        assert await shard.poll(T, Q) == []
+        assert shard.failure is None
+    told = [row for row in await shard.trace(T, Q, added.id) if row.op == "dead_letter"]
+    assert {row.outcome for row in told} == {"deferred"}
+    assert len(told) >= 2
+    assert shard.stats(T, Q).dead_total == 0
+    await shard.ack(T, DLQ, [receipt])
+    await settled(shard)
+    assert DLQ not in shard.queues(T)
+    await pass_time(shard, clock, 1_500)
+    assert await shard.poll(T, Q) == []
+    await settled(shard)
+    (letter,) = await shard.poll(T, DLQ)
+    assert (letter.raw_id, letter.body) == (added.raw_id, b"letter")
+    assert (shard.stats(T, Q).dead_total, shard.stats(T, Q).ready) == (1, 0)
+    assert "unexplained" not in {row.op for row in journal(shard)}
+    await is_well(shard, tmp_path)
+
+
+async def test_a_waiting_dead_letter_still_ends_with_its_ttl(shard: Shard, clock: ManualClock, tmp_path: Path) -> None:
+    """Also when the time to live ran out during the last delivery, and nobody polls."""
+    await drain_dead_letters(shard)
+    await shard.add(T, Q, [message(ttl_ms=100)])
+    assert len(await shard.poll(T, Q, lease_ms=1_000)) == 1
+    await pass_time(shard, clock, 500)
+    await pass_time(shard, clock, 1_000)
+    await pass_time(shard, clock, 5_000)
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.delayed, stats.in_flight, stats.expired_total) == (0, 0, 0, 1)
+    await is_well(shard, tmp_path)
+
+
+async def test_a_parked_dead_letter_ends_when_its_ttl_does(shard: Shard, clock: ManualClock, tmp_path: Path) -> None:
+    """It was parked before that."""
+    await drain_dead_letters(shard)
+    await shard.add(T, Q, [message(ttl_ms=3_000)])
+    (got,) = await shard.poll(T, Q)
+    await shard.nack(T, Q, [got.receipt])
+    await pass_time(shard, clock, 1_500)
+    assert shard.stats(T, Q).ready == 1
+    await pass_time(shard, clock, 5_000)
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.delayed, stats.expired_total) == (0, 0, 1)
+    await is_well(shard, tmp_path)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_a_fleet_poll_goes_on_to_the_next_tenant_when_the_first_one_buries_its_message(
+    shard: Shard, wait_ms: int
+) -> None:
+    """What is ready elsewhere is delivered at once."""
+    await shard.put_tenant("aaa")
+    await shard.put_tenant("bbb")
+    await shard.add("aaa", Q, [message("old")])
+    (got,) = await shard.poll("aaa", Q)
+    await shard.nack("aaa", Q, [got.receipt], delay_ms=0)
+    await shard.put_queue("aaa", Q, max_attempts=1)
+    await shard.add("bbb", Q, [message("good")])
+    polling = asyncio.create_task(shard.fleet_poll(Q, max=1, wait_ms=wait_ms))
+    await settled(shard)
+    assert polling.done()
+    assert [one.body for one in polling.result()] == [b"good"]
+
+
+async def test_fleet_polls_for_different_tenants_in_one_round_all_get_messages(open_shard: OpenShard) -> None:
+    """The first one's tenants do not use up what the round may give."""
+    shard = await open_shard(settings=ShardSettings(round_cost_alone=8, round_cost_shared=2))
+    for tenant in ("aaa", "bbb"):
+        await shard.put_tenant(tenant)
+        await shard.add(tenant, Q, [message() for _ in range(50)])
+    first, second, third = await asyncio.gather(
+        shard.fleet_poll(Q, max=20, tenants=["aaa"]),
+        shard.fleet_poll(Q, max=5, tenants=["bbb"]),
+        shard.fleet_poll(Q, max=5),
+    )
+    assert min(len(first), len(second), len(third)) > 0
+    assert {one.tenant for one in first} == {"aaa"}
+    assert {one.tenant for one in second} == {"bbb"}
+    ids = [one.raw_id for got in (first, second, third) for one in got]
+    assert len(ids) == len(set(ids))
+
+
+async def test_an_add_of_which_everything_is_refused_makes_no_queue(shard: Shard) -> None:
+    """The refusal is journaled, and nothing else."""
+    (reply,) = await shard.add(T, "fresh", [message(priority=99)])
+    assert isinstance(reply.error, Invalid)
+    assert "fresh" not in shard.queues(T)
+    assert "create_queue" not in {row.op for row in journal(shard)}
+    replies = await shard.add(T, "fresh", [message(priority=99), message("good")])
+    assert [one.error is None for one in replies] == [False, True]
+    assert "fresh" in shard.queues(T)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 8])
+async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock, tmp_path: Path, most: int) -> None:
+    """When leases end and delays pass in the very round that delivers."""
+    await shard.put_queue(T, Q, max_attempts=0, low_priority_every=2, low_priority_after_ms=0)
+    await shard.add(T, Q, [message("x")])
+    await shard.poll(T, Q, lease_ms=1_000)
+    await shard.add(T, Q, [message(f"high {n}", priority=9) for n in range(4)])
+    await shard.poll(T, Q, max=4, lease_ms=1_000)
+    await shard.add(T, Q, [message(f"late {n}", delay_ms=1_000) for n in range(3)])
+    await settled(shard)
+    clock.advance(1_000)
+    bodies: list[bytes] = []
+    for _ in range(20):
+        got = await shard.poll(T, Q, max=most)
+        bodies += [one.body for one in got]
+        if got:
+            assert all(outcome.ok for outcome in await shard.ack(T, Q, [one.receipt for one in got]))
+    assert len(bodies) == len(set(bodies)) == 8
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.delayed, stats.in_flight, stats.healed_total) == (0, 0, 0, 0)
+    await is_well(shard, tmp_path)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+async def test_the_space_of_purged_messages_is_given_back(
+    open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """Whatever a reply promises."""
+    emptied: list[bytes] = []
+    monkeypatch.setattr(Store, "compact", lambda _, first, __: emptied.append(first))
+    shard = await open_shard(settings=ShardSettings(durability=durability))  # type: ignore[arg-type]
+    await shard.add(T, Q, [message()])
+    prefix = shard.core.catalog.tenant(T).queues[Q].prefix
+    assert await shard.purge(T, Q) == 1
+    await pass_time(shard, clock, 1_000)
+    await shard.close()
+    assert emptied == [prefix]
+
+
+@pytest.mark.parametrize("name", ["a" * 76 + "-dlq", "a" * 80, "a" * 71 + "-dlq.fifo", "a" * 75 + ".fifo"])
+async def test_a_queue_with_the_longest_name_is_not_its_own_dead_letter_queue(
+    shard: Shard, clock: ManualClock, name: str
+) -> None:
+    """Its messages are delivered as often as it says, and then never again."""
+    await shard.put_queue(T, name, max_attempts=1)
+    group = "g" if name.endswith(".fifo") else None
+    await shard.add(T, name, [message(group=group)])
+    (got,) = await shard.poll(T, name)
+    await shard.nack(T, name, [got.receipt])
+    await pass_time(shard, clock, HOUR)
+    assert await shard.poll(T, name) == []
+    (letters,) = set(shard.queues(T)) - {name}
+    assert len(letters) <= 80
+    assert [one.raw_id for one in await shard.poll(T, letters)] == [got.raw_id]
+
+
+async def test_a_forced_delete_survives_a_crash_before_the_drop(
+    open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the reply confirmed goes on after the restart, and does not wait for leases."""
+    shard = await open_shard()
+    await shard.add(T, Q, [message()])
+    await shard.poll(T, Q, lease_ms=HOUR)
+    real = shard._write
+
+    def copied(round: Round) -> None:
+        real(round)
+        if any(entry.op == "delete_queue" for entry in round.entries):
+            shard._store.sync()
+            shutil.copytree(tmp_path / "data", tmp_path / "crashed", ignore=shutil.ignore_patterns("lock", "LOCK"))
+
+    monkeypatch.setattr(shard, "_write", copied)
+    await shard.delete_queue(T, Q, force=True)
+    crashed = await open_shard("crashed")
+    await settled(crashed)
+    assert Q not in crashed.queues(T)
+    await crashed.close()
+    assert examine(tmp_path / "crashed").findings == []
+
+
+async def test_a_reply_of_many_tenants_keeps_to_its_bound_in_bytes(shard: Shard) -> None:
+    """It is over by less than one message, however many tenants have one; the others come with the next poll."""
+    size, tenants = 1 << 20, 24
+    for n in range(tenants):
+        await shard.put_tenant(f"tenant-{n:02}")
+        await shard.add(f"tenant-{n:02}", Q, [message(b"z" * size)])
+    got = await shard.fleet_poll(Q, max=100)
+    assert sum(len(one.body) for one in got) < limits.REPLY_BYTES_MAX + size
+    rest = await shard.fleet_poll(Q, max=100)
+    assert len({one.raw_id for one in got + rest}) == len(got) + len(rest) == tenants
+
+
+async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard, tmp_path: Path) -> None:
+    """They do not stop the shard, and the next member that has one is delivered."""
+    first = await shard.add(T, Q, [message(group="g") for _ in range(1_000)])
+    more = await shard.add(T, Q, [message(group="g") for _ in range(201)])
+    await shard.add(T, Q, [message("last", group="g")])
+    (head,) = await shard.poll(T, Q)
+    lost = WriteBatch(raw_mode=True)
+    prefix = shard.core.catalog.tenant(T).queues[Q].prefix
+    for one in (*first[1:], *more):
+        lost.delete(prefix + one.raw_id, shard._store.m.handle)
+    shard._store.write(lost)
+    (outcome,) = await shard.ack(T, Q, [head.receipt])
+    assert outcome.ok
+    (got,) = await shard.poll(T, Q)
+    assert got.body == b"last"
+    assert shard.stats(T, Q).healed_total == 1_200
+    await is_well(shard, tmp_path)
+
+
+async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard) -> None:
+    """The same name that it has when it is done."""
+    await shard.put_tenant("closed", create_queues=False)
+    calls = {
+        "add": shard.add("closed", "nope", [message()]),
+        "poll": shard.poll(T, "nope"),
+        "ack": shard.ack(T, "nope", ["x"]),
+        "nack": shard.nack(T, "nope", ["x"]),
+        "release": shard.release(T, "nope", ["x"]),
+        "extend": shard.extend(T, "nope", ["x"], lease_ms=5),
+        "remove": shard.remove(T, "nope", [bytes(16)]),
+        "configure_queue": shard.put_queue(T, "nope", lease_ms=0),
+        "pause_queue": shard.pause_queue(T, "nope"),
+        "resume_queue": shard.resume_queue(T, "nope"),
+        "delete_queue": shard.delete_queue(T, "nope"),
+        "purge": shard.purge(T, "nope"),
+        "configure_tenant": shard.put_tenant("acme", weight=0),
+    }
+    for call in calls.values():
+        with pytest.raises(TenantqError):
+            await call
+    assert [row.op for row in journal(shard) if row.outcome == "refused"] == list(calls)
+
+
+async def test_background_work_of_a_deleted_tenant_leaves_no_row(shard: Shard, clock: ManualClock) -> None:
+    """Nobody asked for it, so nobody was refused."""
+    await shard.put_tenant("acme")
+    await shard.add("acme", Q, [message(), message(delay_ms=10)])
+    await shard.poll("acme", Q, lease_ms=10)
+    await settled(shard)
+    last = shard.journal_span[1]
+    clock.advance(10)  # the sweep and the advance stand in line now
+    await shard.delete_tenant("acme")
+    await pass_time(shard, clock, 1_000)
+    assert [row.op for row in journal(shard) if row.seq > last] == ["delete_tenant"]
+    assert "refused" not in {row.outcome for row in journal(shard)}
+
+
+async def test_dead_letters_and_redrives_name_where_messages_went(shard: Shard) -> None:
+    """With their bytes, so that each queue's arrivals can be told from the journal."""
+    await shard.put_queue(T, Q, max_attempts=1)
+    (added,) = await shard.add(T, Q, [message("12345")])
+    (got,) = await shard.poll(T, Q)
+    await shard.nack(T, Q, [got.receipt])
+    await shard.finished(await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset({added.id}))))
+    moves = {row.op: row for row in await shard.trace(T, Q, added.id) if row.op in {"dead_letter", "redrive"}}
+    assert (moves["dead_letter"].queue, moves["dead_letter"].bytes) == (Q, 5)
+    assert DLQ in moves["dead_letter"].details
+    assert (moves["redrive"].queue, moves["redrive"].bytes) == (DLQ, 5)
+    assert moves["redrive"].details == f"to {Q}"
+
+
+async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard: Shard) -> None:
+    """Beyond a bound, lanes are let go; one that a poll waits in stays, and still gets its message."""
+    waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
+    await settled(shard)
+    for start in range(0, 2_000, 100):
+        assert await asyncio.gather(*(shard.fleet_poll(f"none-{start + n}") for n in range(100))) == [[]] * 100
+    assert len(shard.core.lanes) <= 1_000
+    await shard.add(T, Q, [message("found")])
+    assert [one.body for one in await waiting] == [b"found"]

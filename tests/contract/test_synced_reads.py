@@ -1,0 +1,152 @@
+"""Reads tell only of what is synced: nothing they say can be undone by a crash."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.engine.shard import Shard
+from tenantq.errors import StoreFailed
+from tenantq.message import Result
+from tenantq.store.rocks import Store
+from tests.shards import Q, T, message, settled
+
+
+class Syncs:
+    """Lets syncs through one by one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._passes = threading.Semaphore(0)
+        self._real = Store.sync
+        self._loop = asyncio.get_running_loop()
+        self._begun = asyncio.Semaphore(0)
+
+    def hold(self) -> None:
+        """Hold every sync from now on."""
+
+        def held(store: Store) -> None:
+            self._loop.call_soon_threadsafe(self._begun.release)
+            self._passes.acquire()
+            self._real(store)
+
+        self._patch.setattr(Store, "sync", held)
+
+    async def begun(self) -> None:
+        """Wait until one more sync has begun."""
+        await asyncio.wait_for(self._begun.acquire(), 30)
+
+    def let(self, count: int = 1) -> None:
+        """Let so many syncs through."""
+        for _ in range(count):
+            self._passes.release()
+
+
+@pytest.fixture
+async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Syncs]:
+    """Return the gate of the shard's syncs, which is opened in any case."""
+    gate = Syncs(monkeypatch)
+    yield gate
+    gate.let(1_000)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop go round a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+READS: dict[str, Callable[[Shard, bytes], Awaitable[Any]]] = {
+    "peek": lambda shard, _: shard.peek(T, Q),
+    "get": lambda shard, raw: shard.get(T, Q, raw),
+    "result": lambda shard, raw: shard.result(T, Q, raw),
+    "trace": lambda shard, raw: shard.trace(T, Q, raw),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_read_waits_for_the_sync_of_the_add_it_would_show(shard: Shard, syncs: Syncs, read: str) -> None:
+    """The sync of an earlier round does not let it go."""
+    await shard.put_queue(T, Q)
+    syncs.hold()
+    first = asyncio.create_task(shard.add(T, Q, [message("1")]))
+    await syncs.begun()
+    second = asyncio.create_task(shard.add(T, Q, [message("2")]))
+    await turns()
+    assert shard._seq == shard._synced_seq + 2  # both are written, and none is synced
+    reading = asyncio.create_task(_awaited(READS[read](shard, shard.core.ids.last)))
+    await turns()
+    syncs.let()
+    await first
+    await syncs.begun()  # the second sync
+    await turns()
+    assert (reading.done(), second.done()) == (False, False)
+    syncs.let()
+    await second
+    await reading
+
+
+async def _awaited(reading: Awaitable[Any]) -> Any:
+    return await reading
+
+
+async def test_a_read_before_the_sync_fails_with_it(
+    shard: Shard, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed sync did not confirm is not shown."""
+    await shard.put_queue(T, Q)
+    syncs.hold()
+    real = Store.sync
+
+    def broken(store: Store) -> None:
+        real(store)
+        raise StoreFailed("the sync failed")
+
+    monkeypatch.setattr(Store, "sync", broken)
+    adding = asyncio.create_task(shard.add(T, Q, [message()]))
+    await syncs.begun()
+    reading = asyncio.create_task(shard.peek(T, Q))
+    await turns()
+    syncs.let()
+    for task in (adding, reading):
+        with pytest.raises(StoreFailed, match="the sync failed"):
+            await task
+
+
+async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it learns that the store failed, as the one who acked does."""
+
+    def broken(_: Store) -> None:
+        raise StoreFailed("the sync failed")
+
+    (added,) = await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
+    await settled(shard)
+    monkeypatch.setattr(Store, "sync", broken)
+    with pytest.raises(StoreFailed):
+        await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")])
+    with pytest.raises(StoreFailed):
+        await waiting
+
+
+async def test_a_result_is_not_told_before_its_sync_when_the_wait_ends(
+    shard: Shard, clock: ManualClock, syncs: Syncs
+) -> None:
+    """The time runs out between the write and the sync of the ack."""
+    (added,) = await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=1_000))
+    await settled(shard)
+    syncs.hold()
+    acking = asyncio.create_task(shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")]))
+    await syncs.begun()
+    clock.advance(1_000)
+    await turns()
+    assert (waiting.done(), acking.done()) == (False, False)
+    syncs.let()
+    await acking
+    assert await waiting == Result("completed", b"r")
