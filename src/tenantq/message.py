@@ -211,13 +211,6 @@ def check_message(message: NewMessage) -> None:
         _check_attributes(message.attributes)
 
 
-def own_copy(message: NewMessage) -> NewMessage:
-    """Return a message that its caller can no longer change."""
-    if type(message) is NewMessage and type(message.attributes) is dict and message.attributes:
-        return msgspec.structs.replace(message, attributes=dict(message.attributes))
-    return message
-
-
 def _is_plain(message: NewMessage) -> bool:
     """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
     return (

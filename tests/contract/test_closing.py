@@ -15,7 +15,7 @@ from tenantq.errors import StoreFailed
 from tenantq.store.heart import read_beat
 from tenantq.store.rocks import Store
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, settled
+from tests.shards import Q, T, message
 
 
 class Gate:
@@ -47,28 +47,14 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("wait_ms", [0, 300_000])
-async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard, wait_ms: int) -> None:
+async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard) -> None:
     """With nothing, at once, and not after their whole wait."""
-    await shard.put_queue(T, Q)
-    polls = [
-        asyncio.create_task(shard.poll(T, Q, wait_ms=wait_ms)),
-        asyncio.create_task(shard.fleet_poll(Q, wait_ms=wait_ms)),
-    ]
-    await asyncio.sleep(0)
-    await shard.close()
-    await turns()
-    assert [poll.done() and poll.result() for poll in polls] == [[], []]
-
-
-async def test_polls_that_wait_at_close_are_answered(shard: Shard) -> None:
-    """Those that have been registered before."""
     await shard.put_queue(T, Q)
     polls = [
         asyncio.create_task(shard.poll(T, Q, wait_ms=300_000)),
         asyncio.create_task(shard.fleet_poll(Q, wait_ms=300_000)),
     ]
-    await settled(shard)
+    await asyncio.sleep(0)
     await shard.close()
     await turns()
     assert [poll.done() and poll.result() for poll in polls] == [[], []]

@@ -93,29 +93,6 @@ async def _awaited(reading: Awaitable[Any]) -> Any:
     return await reading
 
 
-async def test_a_read_before_the_sync_fails_with_it(
-    shard: Shard, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a failed sync did not confirm is not shown."""
-    await shard.put_queue(T, Q)
-    syncs.hold()
-    real = Store.sync
-
-    def broken(store: Store) -> None:
-        real(store)
-        raise StoreFailed("the sync failed")
-
-    monkeypatch.setattr(Store, "sync", broken)
-    adding = asyncio.create_task(shard.add(T, Q, [message()]))
-    await syncs.begun()
-    reading = asyncio.create_task(shard.peek(T, Q))
-    await turns()
-    syncs.let()
-    for task in (adding, reading):
-        with pytest.raises(StoreFailed, match="the sync failed"):
-            await task
-
-
 async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for it learns that the store failed, as the one who acked does."""
 

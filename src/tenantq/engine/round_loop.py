@@ -81,6 +81,8 @@ class RoundLoop:
         self._close_task: asyncio.Future[None] | None = None
         self._committer: Committer | None = None
         self._core: Core | None = None
+        self._system = TenantState(0, "", TenantConfig(), Line())  # in whose line the platform's own operations wait
+        self._journal_first, self._seq = 1, 0
         self._redrives: set[RedriveTask] = set()
         self._step_scheduled = False
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
@@ -142,7 +144,6 @@ class RoundLoop:
         )
         self.core.wake = self._schedule
         self.core.finished_waiting = self._wait_is_over
-        self._system = TenantState(0, "", TenantConfig(), Line())
         self._idle.set()
 
     def _load_journal_end(self) -> None:

@@ -8,7 +8,7 @@ from tenantq import limits
 from tenantq.engine import reads
 from tenantq.engine.operation import FleetPoll, Operation, Poll
 from tenantq.engine.ops.add import Add
-from tenantq.engine.ops.lifecycle import DeleteQueue, DeleteTenant, Purge, PutQueue, PutTenant, SetPaused
+from tenantq.engine.ops.lifecycle import DeleteQueue, DeleteTenant, PauseQueue, Purge, PutQueue, PutTenant, ResumeQueue
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
 from tenantq.engine.ops.trim import TrimJournal
@@ -31,10 +31,10 @@ from tenantq.message import (
     check_message,
     check_result,
     check_text,
-    own_copy,
 )
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.randomness import id_bytes
+from tenantq.store.rows import pack_extras
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,6 +51,11 @@ def _check_reason(reason: str) -> None:
         check_text("reason", reason, limits.REASON_CHARS_MAX)
 
 
+def _check_bool(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise Invalid(f"{field}: must be true or false, not {type(value).__name__}")
+
+
 class Shard(RoundLoop):
     """The engine of one data directory, used from one event loop.
 
@@ -64,17 +69,18 @@ class Shard(RoundLoop):
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order."""
         check_queue_name(queue)
         check_batch("messages", messages)
-        checked: list[NewMessage | TenantqError] = []
+        checked: list[tuple[NewMessage, bytes] | TenantqError] = []
         size = 0
         for message in messages:
             try:
-                kept = own_copy(message)
-                check_message(kept)
+                check_message(message)
             except TenantqError as error:
                 checked.append(error)
                 continue
-            size += len(kept.body)
-            checked.append(kept)
+            size += len(message.body)
+            # Packed at once: the caller may change its own mapping while the batch stands in line.
+            extras = message.group is not None or bool(message.attributes)
+            checked.append((message, pack_extras(message.group, message.attributes) if extras else b""))
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()
@@ -286,12 +292,12 @@ class Shard(RoundLoop):
     async def pause_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
         """Stop deliveries; adding goes on and waiting polls wait."""
         check_queue_name(name)
-        await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=True))
+        await self._submit(PauseQueue(self.core.catalog.tenant(tenant), caller, name))
 
     async def resume_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
         """Deliver again."""
         check_queue_name(name)
-        await self._submit(SetPaused(self.core.catalog.tenant(tenant), caller, name, paused=False))
+        await self._submit(ResumeQueue(self.core.catalog.tenant(tenant), caller, name))
 
     async def delete_queue(
         self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
@@ -299,6 +305,7 @@ class Shard(RoundLoop):
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
         _check_reason(reason)
         check_queue_name(name)
+        _check_bool("force", force)
         await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
 
     async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
@@ -326,7 +333,8 @@ class Shard(RoundLoop):
             check_int("rate", rate, 1, 1_000_000)
         found = self._find(tenant, queue)
         check_caller(caller)
-        wanted = check_filter(filter or RedriveFilter())
+        _check_bool("dry_run", dry_run)
+        wanted = check_filter(filter if filter is not None else RedriveFilter())
         name_of = self.core.catalog.dead_letter_name
         letters = found.tenant.queues.get(name_of(found))
         takes_letters = any(name_of(one) == queue for one in found.tenant.queues.values())
@@ -362,6 +370,11 @@ class Shard(RoundLoop):
 
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
+        self._check_open()
         check_int("upto_seq", upto_seq, self._journal_first, self._seq)
-        self._journal_first = upto_seq + 1  # at once, so that no other call trims less than this one
-        await self._submit(TrimJournal(self._system, SYSTEM, upto_seq))
+        before, self._journal_first = self._journal_first, upto_seq + 1  # at once, so that no other call trims less
+        try:
+            await self._submit(TrimJournal(self._system, SYSTEM, upto_seq))
+        except TenantqError:
+            self._journal_first = before
+            raise

@@ -10,7 +10,7 @@ from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError
 from tenantq.message import Added
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
-from tenantq.store.rows import KeyRow, pack_extras, pack_message
+from tenantq.store.rows import KeyRow, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +24,19 @@ _NO_ID = bytes(16)
 
 
 class Add(Operation):
-    """Add a batch to one queue. A message that was refused beforehand keeps its place in the reply."""
+    """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
 
     __slots__ = ("messages", "queue_name")
     journal_op = "add"
 
     def __init__(
-        self, tenant: TenantState, caller: Caller, queue_name: str, messages: Sequence[NewMessage | TenantqError]
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue_name: str,
+        messages: Sequence[tuple[NewMessage, bytes] | TenantqError],
     ) -> None:
-        size = sum(len(message.body) for message in messages if not isinstance(message, TenantqError))
+        size = sum(len(one[0].body) for one in messages if not isinstance(one, TenantqError))
         super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
         self.queue_name = queue_name
         self.messages = messages
@@ -53,17 +57,17 @@ class Add(Operation):
         level: Level | None = None
         fifo = queue.fifo
         config = queue.config
-        for message, id in zip(self.messages, ids, strict=True):
-            if isinstance(message, TenantqError):
-                reply.append(Added(_NO_ID, error=message))
+        for checked, id in zip(self.messages, ids, strict=True):
+            if isinstance(checked, TenantqError):
+                reply.append(Added(_NO_ID, error=checked))
                 continue
+            message, extras = checked
             if message.key is not None:
                 known = self._known(round, queue, message, id)
                 if known is not None:
                     reply.append(known)
                     continue
             name, body, priority = message.group, message.body, message.priority
-            extras = pack_extras(name, message.attributes) if name is not None or message.attributes else b""
             visible_at = now + message.delay_ms
             ttl_ms = message.ttl_ms or config.ttl_ms
             expires_at = visible_at + ttl_ms if ttl_ms else 0

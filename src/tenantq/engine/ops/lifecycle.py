@@ -14,7 +14,7 @@ from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
     from tenantq.engine.core import Core
-    from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.queue_state import QueueState, Status, TenantState
     from tenantq.engine.round import Round
     from tenantq.message import Caller
 
@@ -99,26 +99,34 @@ class PutQueue(Operation):
         round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
 
 
-class SetPaused(Operation):
-    """Stop or resume deliveries of a queue; adding goes on."""
+class PauseQueue(Operation):
+    """Stop deliveries of a queue; adding goes on."""
 
-    __slots__ = ("name", "paused")
+    __slots__ = ("name",)
     journal_op = "pause_queue"
+    status: Status = "paused"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, *, paused: bool) -> None:
+    def __init__(self, tenant: TenantState, caller: Caller, name: str) -> None:
         super().__init__(tenant, caller)
         self.name = name
-        self.paused = paused
 
     def execute(self, round: Round) -> None:
         """Change the queue's status."""
         queue = round.core.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
-        queue.status = "paused" if self.paused else "active"
+        queue.status = self.status
         round.core.catalog.save_queue(round.batch, queue)
         round.touch(queue)
-        round.log("pause_queue" if self.paused else "resume_queue", queue, self.caller)
+        round.log(self.journal_op, queue, self.caller)
+
+
+class ResumeQueue(PauseQueue):
+    """Deliver again."""
+
+    __slots__ = ()
+    journal_op = "resume_queue"
+    status = "active"
 
 
 class Purge(Operation):
