@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
 import tempfile
@@ -43,16 +44,25 @@ messages = st.builds(
 )
 
 
+def sizes(directory: Path) -> dict[Path, int]:
+    """Return every file's size; one that goes while it is looked at is gone."""
+    found: dict[Path, int] = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_size
+    return found
+
+
 def freeze(live: Path, copy: Path) -> None:
     """Copy the files of an open store as a crash would leave them: all of one moment."""
     while True:
-        before = {path: path.stat().st_size for path in live.rglob("*") if path.exists()}
+        before = sizes(live)
         try:
             shutil.copytree(live, copy)
-        except shutil.Error:
-            shutil.rmtree(copy)  # a compaction deleted a file meanwhile
+        except (shutil.Error, FileNotFoundError):
+            shutil.rmtree(copy, ignore_errors=True)  # a compaction deleted a file meanwhile
             continue
-        if before == {path: path.stat().st_size for path in live.rglob("*") if path.exists()}:
+        if before == sizes(live):
             return
         shutil.rmtree(copy)
 

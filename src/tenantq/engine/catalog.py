@@ -16,7 +16,7 @@ from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.queue_state import QueueState, Status, TenantState
 from tenantq.errors import Invalid, NotFound, Unavailable
-from tenantq.names import DEFAULT_TENANT, dead_letter_name
+from tenantq.names import dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
 from tenantq.store.rows import unpack_counters
 
@@ -175,8 +175,3 @@ class Catalog:
         while page := store.scan_items(store.meta, lower, after(prefix), _PAGE):
             yield from page
             lower = page[-1][0] + b"\0"
-
-
-def is_default(name: str) -> bool:
-    """Tell whether ``name`` is the tenant that exists from the start."""
-    return name == DEFAULT_TENANT

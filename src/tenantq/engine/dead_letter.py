@@ -11,6 +11,7 @@ from tenantq.engine.queue_state import DEAD
 from tenantq.message import DeadLetter, Result
 from tenantq.store.keys import EXPIRES_RESULT, expiry_key
 from tenantq.store.rows import (
+    QUEUE_DEFAULT_ATTEMPTS,
     LeaseRow,
     MessageRow,
     ResultRow,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round import Round
 
-_QUEUE_DEFAULT = 0xFFFF
 _NO_BOUND = 1 << 30
 _RETRY_MS = 1_000
 
@@ -34,7 +34,7 @@ def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
     """Return how many deliveries the message may have; a dead letter may have any number."""
     if lease.past and lease.unpack_past().dead is not None:
         return _NO_BOUND
-    allowed = queue.config.max_attempts if lease.max_attempts == _QUEUE_DEFAULT else lease.max_attempts
+    allowed = queue.config.max_attempts if lease.max_attempts == QUEUE_DEFAULT_ATTEMPTS else lease.max_attempts
     return allowed or _NO_BOUND
 
 

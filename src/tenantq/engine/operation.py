@@ -83,12 +83,10 @@ class Poll(Operation):
         round.register_poll(self)
 
 
-class FleetPoll(Operation):
+class FleetPoll(Poll):
     """A poll of one queue name in many tenants."""
 
-    __slots__ = ("allowed", "bytes", "got", "lease_ms", "max", "queue_name", "timer", "wait_ms")
-    phase = REGISTER
-    journal_op = "poll"
+    __slots__ = ("allowed",)
 
     def __init__(
         self,
@@ -100,15 +98,8 @@ class FleetPoll(Operation):
         wait_ms: int,
         lease_ms: int | None,
     ) -> None:
-        super().__init__(tenant, caller)
-        self.queue_name = queue_name
-        self.allowed = allowed
-        self.max = max
-        self.wait_ms = wait_ms
-        self.lease_ms = lease_ms
-        self.got: list[Delivery] = []
-        self.bytes = 0
-        self.timer: Timer | None = None
+        super().__init__(tenant, caller, queue_name, max, wait_ms, lease_ms)
+        self.allowed = allowed  # ids of tenants; None: all
 
     def execute(self, round: Round) -> None:
         """Join the lane's waiting polls."""

@@ -12,7 +12,7 @@ from tenantq.journal.record import Row, rows, unseal
 from tenantq.message import Facts, Page, QueueStats, Result
 from tenantq.randomness import id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
-from tenantq.store.rows import unpack_lease, unpack_message, unpack_result
+from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from tenantq.engine.core import Core
@@ -85,7 +85,7 @@ def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease:
     elif visible_at > now:
         state = "delayed"
     past = lease.unpack_past() if lease is not None else None
-    allowed = message.max_attempts if message.max_attempts != 0xFFFF else queue.config.max_attempts
+    allowed = message.max_attempts if message.max_attempts != QUEUE_DEFAULT_ATTEMPTS else queue.config.max_attempts
     expires_at = lease.expires_at if lease is not None else message.expires_at
     return Facts(
         id,

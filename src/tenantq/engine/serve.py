@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tenantq.engine.round import Round
     from tenantq.store.rows import MessageRow
 
-QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
-"""In a stored message: the queue's own max_attempts counts."""
-
 _SHARED_TURNS = 4  # while others wait, deliveries in a round are bounded by so many times round_cost_shared
 _P = TypeVar("_P", "Poll", "FleetPoll")
 

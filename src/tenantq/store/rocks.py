@@ -268,10 +268,6 @@ class Store:
         info = os.statvfs(self.path)
         return info.f_bavail * info.f_frsize
 
-    def property(self, family: Family, name: str) -> int:
-        """Return one of RocksDB's own figures, 0 where it has none."""
-        return family.view.property_int_value(name) or 0
-
     # ---- opening ----
 
     def _check_format(self, *, read_only: bool) -> None:

@@ -12,6 +12,8 @@ from tenantq.message import DeadLetter, HistoryEntry, Result
 
 MESSAGE_HEAD = struct.Struct(">BBHQQQ")
 HAS_EXTRAS = 1
+QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
+"""In place of max_attempts: the queue's own counts, as it is when it is asked for."""
 
 
 class Extras(msgspec.Struct, frozen=True, array_like=True):

@@ -10,7 +10,7 @@ from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError
 from tenantq.message import Added
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
-from tenantq.store.rows import KeyRow, pack_message
+from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tenantq.engine.round import Round
     from tenantq.message import Caller, NewMessage
 
-QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
 _NO_ID = bytes(16)
 
 
