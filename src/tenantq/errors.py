@@ -1,6 +1,12 @@
 """Every error tenantq raises, in one tree.
 
     TenantqError
+    ├── Unauthenticated      unauthenticated   no credential, or one that is not valid
+    ├── Forbidden            forbidden     the credential does not allow this
+    │   └── Suspended                      the tenant is suspended: no new work is taken or handed out
+    ├── Limited                            a limit is reached; the text and fields say which, and when to come back
+    │   ├── RateLimited      rate_limited  too many operations or bytes a second
+    │   └── QuotaExceeded    quota_exceeded  a quota is used up
     ├── Invalid              invalid       an argument is out of range or malformed
     ├── TooLarge             too_large     a body, batch or attribute set is over its limit
     ├── NotFound             not_found     no such tenant, queue, message or result
@@ -47,6 +53,57 @@ class TenantqError(Exception):
     def message(self) -> str:
         """The text a user reads: what is wrong and what to do."""
         return str(self.args[0])
+
+
+class Unauthenticated(TenantqError):
+    """No credential was given, or it is not valid: unknown, expired, revoked or malformed. Get a new one."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(TenantqError):
+    """The credential does not allow this here. Ask an administrator of the tenant for a grant."""
+
+    code = "forbidden"
+    status = 403
+
+
+class Suspended(Forbidden):
+    """The tenant is suspended: it takes no new messages and hands none out. Leased work may finish."""
+
+
+class Limited(TenantqError):
+    """A limit is reached. Nothing was changed or used up."""
+
+    code = "rate_limited"
+    status = 429
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        limit: int = 0,
+        current: int = 0,
+        retry_after_ms: int = 1_000,
+        tenant: str | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        super().__init__(message, tenant=tenant, queue=queue, id=id)
+        self.limit = limit
+        self.current = current
+        self.retry_after_ms = retry_after_ms  # when trying again may succeed
+
+
+class RateLimited(Limited):
+    """Too many operations or bytes a second. Wait and try again."""
+
+
+class QuotaExceeded(Limited):
+    """A quota is used up. Wait until it resets, make room, or ask for a higher one."""
+
+    code = "quota_exceeded"
 
 
 class Invalid(TenantqError):

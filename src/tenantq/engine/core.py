@@ -8,6 +8,7 @@ import msgspec
 
 from tenantq.engine.fair_lines import FairLines
 from tenantq.engine.fleet import Lane
+from tenantq.engine.lease_cache import LeaseCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +65,7 @@ class Core:
         self.system = system  # the caller of background work
         self.lines = FairLines(settings.turn_cost)
         self.lanes: dict[str, Lane] = {}
+        self.leases = LeaseCache()
         self.hot: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
         self.hot_lanes: dict[Lane, None] = {}
         self.wake: Callable[[], None] = _nothing  # tells the shard's loop that there is work

@@ -274,7 +274,7 @@ class Round:
         elif queue.prefix in self.cleared:
             return None
         else:
-            value = self.store.get(self.store.le, key)
+            value = self.core.leases.rows.get(key) or self.store.get(self.store.le, key)
         return unpack_lease(value) if value is not None else None
 
     def leases(self, queue: QueueState, ids: list[bytes]) -> list[LeaseRow | None]:
@@ -285,7 +285,10 @@ class Round:
         if prefix in self.cleared:
             values = [overlay.get(key) for key in keys]
         else:
-            values = self.store.get_many(self.store.le, keys)
+            cached = self.core.leases.rows
+            values = [cached.get(key) for key in keys]
+            if None in values:
+                values = self.store.get_many(self.store.le, keys)
             if overlay:
                 values = [overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
         return [unpack_lease(value) if value is not None else None for value in values]

@@ -315,6 +315,7 @@ class RoundLoop:
             self._probe("before_write")
             self._store.write(round.batch)
             self._link, self._seq = link, round.seq
+            self.core.leases.apply(round.overlay, round.cleared)
             self._probe("after_write")
             if self._settings.durability == "os":
                 self._announce(round)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from tenantq import limits
 from tenantq.engine import dead_letter, discard
 from tenantq.engine.queue_state import DELIVERED
+from tenantq.journal.record import column
 from tenantq.message import Delivery
 from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import LeaseRow, pack_first_lease, pack_lease, unpack_message
+from tenantq.store.rows import MESSAGE_HEAD, pack_first_lease, pack_lease, unpack_message
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from tenantq.engine.fleet import Lane
     from tenantq.engine.operation import FleetPoll, Poll
     from tenantq.engine.queue_state import Level, QueueState
     from tenantq.engine.round import Round
-    from tenantq.store.rows import MessageRow
+    from tenantq.store.rows import LeaseRow, MessageRow
 
 _SHARED_TURNS = 4  # while others wait, deliveries in a round are bounded by so many times round_cost_shared
+_NO_ATTRIBUTES: dict[str, str] = {}
 _P = TypeVar("_P", "Poll", "FleetPoll")
 
 
@@ -126,19 +129,24 @@ def _answer_or_wait(round: Round, poll: _P, demands: deque[_P], *, more: bool) -
 
 
 def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
-    """Lease up to ``count`` messages to ``polls`` in turns; return how many."""
+    """Lease up to ``count`` messages to ``polls``, as many to each as dealing in turns gives; return how many."""
     picks = _choose(round, queue, min(count, sum(poll.max - len(poll.got) for poll in polls)))
     if not picks:
         return 0
     prefix, store = queue.prefix, round.store
     ids = [suffix[8:] for _, suffix, _ in picks]
     bodies = store.get_many(store.m, [prefix + id for id in ids])
-    hands: deque[_Hand] = deque(hand for hand in (_Hand(round, queue, poll) for poll in polls) if hand.hungry())
-    all_hands = list(hands)
+    shares = _in_turns([poll.max - len(poll.got) for poll in polls], len(picks))
+    hands = iter([_Hand(round, queue, poll, share) for poll, share in zip(polls, shares, strict=True) if share])
+    hand: _Hand | None = next(hands)
     delete, vi, skip = round.batch.delete, store.vi.handle, round.skip
+    unpack_head, fifo = MESSAGE_HEAD.unpack_from, queue.fifo
     dealt = 0
     for (level, suffix, seen), id, body in zip(picks, ids, bodies, strict=True):
-        if not hands:
+        while hand is not None and hand.full():
+            hand.finish()
+            hand = next(hands, None)
+        if hand is None:
             level.cursor = min(level.cursor, suffix)
             continue
         if level.remove(suffix):
@@ -151,18 +159,17 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
             if seen:
                 round.drop_lease(queue, id)
             continue
-        message = unpack_message(body)
-        before = round.lease(queue, id) if seen else None
-        if (seen or message.expires_at) and _ends_here(round, queue, id, message, before):
-            continue
-        hand = hands[0]
-        hand.take(id, message, before, from_be64(suffix))
+        flags, priority, max_attempts, added_at, _, expires_at = unpack_head(body)
+        if seen or flags or expires_at or fifo:
+            message = unpack_message(body)
+            before = round.lease(queue, id) if seen else None
+            if (seen or expires_at) and _ends_here(round, queue, id, message, before):
+                continue
+            hand.take(id, message, before, from_be64(suffix))
+        else:
+            hand.take_plain(id, priority, max_attempts, added_at, body[MESSAGE_HEAD.size :], from_be64(suffix))
         dealt += 1
-        if not hand.hungry():
-            hands.popleft()
-        elif len(hands) > 1:
-            hands.rotate(-1)
-    for hand in all_hands:
+    if hand is not None:
         hand.finish()
     queue.in_flight += dealt
     queue.totals[DELIVERED] += dealt
@@ -171,70 +178,106 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
     return dealt
 
 
+def _in_turns(wanted: list[int], count: int) -> list[int]:
+    """Return what each gets of ``count`` if they take one each in turn until they have what they wanted."""
+    shares = [0] * len(wanted)
+    hungry = list(range(len(wanted)))
+    while hungry and count > 0:
+        each = max(1, count // len(hungry))
+        for one in hungry:
+            given = min(each, wanted[one] - shares[one], count)
+            shares[one] += given
+            count -= given
+        hungry = [one for one in hungry if shares[one] < wanted[one]]
+    return shares
+
+
 class _Hand:
     """One poll while it is dealt messages of one queue."""
 
-    __slots__ = ("bits", "deadline_prefix", "poll", "queue", "round", "taken", "until")
+    __slots__ = (
+        "attempts", "bits", "deadline_prefix", "ids", "poll", "priorities", "queue", "round", "share", "sizes", "until",
+        "until_wall", "waits",
+    )  # fmt: skip
 
-    def __init__(self, round: Round, queue: QueueState, poll: Poll | FleetPoll) -> None:
+    def __init__(self, round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int) -> None:
         self.round = round
+        self.share = share
         self.queue = queue
         self.poll = poll
         self.bits = round.core.randomness.getrandbits
         self.until = round.now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
+        self.until_wall = self.until + round.wall
         self.deadline_prefix = queue.prefix + be64(self.until)
-        self.taken: list[tuple[bytes, int, int, int, int]] = []  # id, size, priority, attempt, wait
+        self.ids: list[bytes] = []
+        self.sizes: list[int] = []
+        self.priorities: list[int] = []
+        self.attempts: list[int] = []
+        self.waits: list[int] = []
 
-    def hungry(self) -> bool:
-        return len(self.poll.got) < self.poll.max and self.poll.bytes < limits.REPLY_BYTES_MAX
+    def full(self) -> bool:
+        return len(self.ids) >= self.share or self.poll.bytes >= limits.REPLY_BYTES_MAX
+
+    def take_plain(
+        self, id: bytes, priority: int, max_attempts: int, added_at: int, body: bytes, visible_at: int
+    ) -> None:
+        """Lease a message that is nothing but a body, for the first time: the way that most messages go."""
+        token = self.bits(64) or 1
+        size = len(body)
+        lease = pack_first_lease(token, self.until, self.round.now, visible_at, 0, size, priority, max_attempts, b"")
+        self._hand_out(id, token, lease, body, 1, priority, size, visible_at, _NO_ATTRIBUTES, None, added_at)
 
     def take(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int) -> None:
-        """Lease one message to this poll."""
-        round, queue, poll, until = self.round, self.queue, self.poll, self.until
-        now, wall = round.now, round.wall
+        """Lease any message."""
+        round, queue, until = self.round, self.queue, self.until
         token = self.bits(64) or 1
         size, priority = message.size, message.priority
         if before is None:
             attempt = 1
             group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
             lease = pack_first_lease(
-                token, until, now, visible_at, message.expires_at, size, priority, message.max_attempts, group
+                token, until, round.now, visible_at, message.expires_at, size, priority, message.max_attempts, group
             )
         else:
             attempt = before.attempts = before.attempts + 1
-            before.token, before.deadline, before.leased_at, before.visible_at = token, until, now, visible_at
+            before.token, before.deadline, before.leased_at, before.visible_at = token, until, round.now, visible_at
             lease = pack_lease(before)
+        self._hand_out(
+            id, token, lease, message.body, attempt, priority, size, visible_at, message.attributes, message.group,
+            message.added_at,
+        )  # fmt: skip
+
+    def _hand_out(
+        self, id: bytes, token: int, lease: bytes, body: bytes, attempt: int, priority: int, size: int,
+        visible_at: int, attributes: dict[str, str], group: str | None, added_at: int,
+    ) -> None:  # fmt: skip
+        """Write the lease and put the message into the poll's reply and the journal's columns."""
+        round, queue, poll = self.round, self.queue, self.poll
         put, store = round.batch.put, round.store
         key = queue.prefix + id
         round.overlay[key] = lease
         put(key, lease, store.le.handle)
         put(self.deadline_prefix + id, b"", store.li.handle)
-        self.taken.append((id, size, priority, attempt, now - visible_at))
+        self.ids.append(id)
+        self.sizes.append(size)
+        self.priorities.append(priority)
+        self.attempts.append(attempt)
+        self.waits.append(round.now - visible_at)
         poll.bytes += size
         poll.got.append(
             Delivery(
-                id,
-                f"{id.hex()}{token:016x}",
-                message.body,
-                attempt,
-                priority,
-                message.attributes,
-                message.group,
-                message.added_at + wall,
-                until + wall,
-                queue.tenant.name,
-                queue.name,
+                id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + round.wall,
+                self.until_wall, queue.tenant.name, queue.name,
             )
-        )
+        )  # fmt: skip
 
     def finish(self) -> None:
         """Note the deadline and journal what was dealt."""
-        if self.taken:
+        if self.ids:
             self.queue.next_lease = min(self.queue.next_lease, self.until)
-            ids, sizes, priorities, attempts, waits = zip(*self.taken, strict=True)
             self.round.log(
-                "poll", self.queue, self.poll.caller, ids=b"".join(ids), size=list(sizes), priority=list(priorities),
-                attempt=list(attempts), wait_ms=list(waits),
+                "poll", self.queue, self.poll.caller, ids=b"".join(self.ids), size=column(self.sizes),
+                priority=column(self.priorities), attempt=column(self.attempts), wait_ms=column(self.waits),
             )  # fmt: skip
 
 

@@ -79,6 +79,12 @@ class Row(msgspec.Struct, frozen=True):
     details: str
 
 
+def column(values: list[int]) -> list[int] | int:
+    """Return a column in its short form: one value where it is the same for all."""
+    first = values[0]
+    return first if values.count(first) == len(values) else values
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 

@@ -8,6 +8,7 @@ from tenantq.engine import groups
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError
+from tenantq.journal.record import column
 from tenantq.message import Added
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
@@ -97,7 +98,7 @@ class Add(Operation):
             queue.totals[ADDED] += len(added)
             queue.totals[ADDED_BYTES] += total
             round.dirty[queue] = None
-            round.log("add", queue, self.caller, ids=b"".join(added), size=sizes, priority=priorities)
+            round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=column(priorities))
 
     def _refuse_all(self, round: Round) -> None:
         """Answer a batch of which nothing can be added, without making the queue that it names."""

@@ -9,6 +9,7 @@ from tenantq.engine import dead_letter, discard, fleet, groups
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import LeaseLost, NotFound, TenantqError
+from tenantq.journal.record import column
 from tenantq.message import HistoryEntry, Outcome
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
 from tenantq.store.rows import pack_past, unpack_message
@@ -56,8 +57,9 @@ class _Settle(Operation):
         if current:
             leases = current.values()
             ids = b"".join(current)
-            sizes, priorities = [one.size for one in leases], [one.priority for one in leases]
-            attempts, held = [one.attempts for one in leases], [round.now - one.leased_at for one in leases]
+            sizes, priorities = column([one.size for one in leases]), column([one.priority for one in leases])
+            attempts = column([one.attempts for one in leases])
+            held = column([round.now - one.leased_at for one in leases])
             outcomes = {id: self.settle(round, queue, id, lease) for id, lease in current.items()}
             round.dirty[queue] = None
             round.log(

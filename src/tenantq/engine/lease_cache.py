@@ -1,0 +1,36 @@
+"""Lease rows that were written lately, so that an ack seldom has to ask the store for what a poll has just written."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from tenantq.store.keys import PREFIX_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEASES_MAX: Final = 32_768
+"""About 8 MB. Beyond it the older half is forgotten; the store has them all."""
+
+
+class LeaseCache:
+    """The newest lease rows by key, as the last written round left them."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+
+    def apply(self, written: Mapping[bytes, bytes | None], cleared: set[bytes]) -> None:
+        """Take over what a round wrote, after forgetting the queues that it cleared by range."""
+        if cleared:
+            self.rows = {key: row for key, row in self.rows.items() if key[:PREFIX_BYTES] not in cleared}
+        rows = self.rows
+        for key, row in written.items():
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+        if len(rows) > LEASES_MAX:
+            self.rows = dict(islice(rows.items(), len(rows) - LEASES_MAX // 2, None))

@@ -1,0 +1,452 @@
+"""What goes over HTTP as JSON, on both sides: the server decodes and the clients encode with the same types.
+
+Unknown fields and wrong types are refused. Times end in ``_ms`` (lengths) or ``_at``/``_until`` (wall clock), in milliseconds.
+A body is text in ``body`` or, where it is not UTF-8, base64 in ``body_base64``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A JSON object of the interface."""
+
+
+# ---- messages ----
+
+
+class WireMessage(Wire, frozen=True, kw_only=True):
+    """A message to add."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    ttl_ms: int | None = None
+    key: str | None = None
+    group: str | None = None
+    attributes: dict[str, str] = {}
+    max_attempts: int | None = None
+
+
+class AddRequest(Wire, frozen=True, kw_only=True):
+    """Messages to add to one queue."""
+
+    messages: list[WireMessage]
+
+
+class WireError(Wire, frozen=True, kw_only=True):
+    """Why one item of a batch was refused."""
+
+    code: str
+    detail: str
+
+
+class AddedItem(Wire, frozen=True, kw_only=True):
+    """What became of one message: an id, or an error."""
+
+    id: str | None = None
+    duplicate: bool = False
+    error: WireError | None = None
+
+
+class AddReply(Wire, frozen=True, kw_only=True):
+    """One item per message, in order."""
+
+    messages: list[AddedItem]
+
+
+class PollRequest(Wire, frozen=True, kw_only=True):
+    """Lease messages of one queue."""
+
+    max: int = 1
+    wait_ms: int = 0
+    lease_ms: int | None = None
+    consumer: str | None = None  # who polls, where several consumers share a credential and an address
+
+
+class FleetPollRequest(Wire, frozen=True, kw_only=True):
+    """Lease messages of one queue name in many tenants; ``tenants`` None: every tenant the caller is granted."""
+
+    queue: str
+    tenants: list[str] | None = None
+    max: int = 1
+    wait_ms: int = 0
+    lease_ms: int | None = None
+    consumer: str | None = None
+
+
+class DeliveredItem(Wire, frozen=True, kw_only=True):
+    """One leased message."""
+
+    id: str
+    receipt: str
+    body: str | None = None
+    body_base64: str | None = None
+    attempt: int
+    priority: int
+    attributes: dict[str, str]
+    group: str | None = None
+    added_at: int
+    lease_until: int
+    tenant: str
+    queue: str
+
+
+class PollReply(Wire, frozen=True, kw_only=True):
+    """The leased messages, none if there were none in time."""
+
+    messages: list[DeliveredItem]
+
+
+class WireResult(Wire, frozen=True, kw_only=True):
+    """What a consumer reports of finished work: a completed one has a value, a failed one an error."""
+
+    status: Literal["completed", "failed", "pending"] = "completed"
+    value: str | None = None
+    value_base64: str | None = None
+    error: str | None = None
+
+
+class AckRequest(Wire, frozen=True, kw_only=True):
+    """Finish messages; ``results`` has one entry, or null, per receipt."""
+
+    receipts: list[str]
+    results: list[WireResult | None] | None = None
+
+
+class NackRequest(Wire, frozen=True, kw_only=True):
+    """Give failed messages back; ``delay_ms`` None: the queue's backoff."""
+
+    receipts: list[str]
+    delay_ms: int | None = None
+    reason: str = ""
+
+
+class ReleaseRequest(Wire, frozen=True, kw_only=True):
+    """Give messages back at once, without using up an attempt."""
+
+    receipts: list[str]
+
+
+class ExtendRequest(Wire, frozen=True, kw_only=True):
+    """Set leases to end ``lease_ms`` from now."""
+
+    receipts: list[str]
+    lease_ms: int
+
+
+class SettledItem(Wire, frozen=True, kw_only=True):
+    """Whether one receipt did what was asked."""
+
+    receipt: str
+    ok: bool
+    error: WireError | None = None
+    lease_until: int | None = None
+
+
+class SettleReply(Wire, frozen=True, kw_only=True):
+    """One item per receipt, in order."""
+
+    results: list[SettledItem]
+
+
+class RemoveRequest(Wire, frozen=True, kw_only=True):
+    """Delete messages by id, whatever their state."""
+
+    ids: list[str]
+
+
+class RemovedItem(Wire, frozen=True, kw_only=True):
+    """Whether one message was deleted."""
+
+    id: str
+    ok: bool
+    error: WireError | None = None
+
+
+class RemoveReply(Wire, frozen=True, kw_only=True):
+    """One item per id, in order."""
+
+    results: list[RemovedItem]
+
+
+class PeekRequest(Wire, frozen=True, kw_only=True):
+    """Look at waiting messages without leasing them."""
+
+    limit: int = 10
+    cursor: str | None = None
+
+
+class WireHistory(Wire, frozen=True, kw_only=True):
+    """How one delivery ended."""
+
+    attempt: int
+    at: int
+    outcome: str
+    reason: str = ""
+
+
+class WireDeadLetter(Wire, frozen=True, kw_only=True):
+    """Why and from where a message became a dead letter."""
+
+    reason: str
+    source: str
+    attempts: int
+    at: int
+
+
+class MessageFacts(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Everything known of a stored message; bodies, attributes and groups only for who may read them."""
+
+    id: str
+    tenant: str
+    queue: str
+    state: Literal["ready", "delayed", "blocked", "in_flight"]
+    body: str | None = None
+    body_base64: str | None = None
+    body_hidden: bool = False
+    size: int
+    priority: int
+    attributes: dict[str, str] = {}
+    group: str | None = None
+    attempts: int
+    max_attempts: int
+    added_at: int
+    visible_at: int
+    expires_at: int | None = None
+    lease_until: int | None = None
+    history: list[WireHistory] = []
+    dead: WireDeadLetter | None = None
+
+
+class PeekReply(Wire, frozen=True, kw_only=True):
+    """A page of messages, and the cursor of the next one if there is one."""
+
+    messages: list[MessageFacts]
+    cursor: str | None = None
+
+
+class DestroyRequest(Wire, frozen=True, kw_only=True):
+    """Empty or delete something: its name again, and a reason of ten characters or more."""
+
+    confirm: str = ""
+    reason: str = ""
+    force: bool = False  # queues: do not wait for leases to settle
+
+
+class PurgeReply(Wire, frozen=True, kw_only=True):
+    """How many messages went."""
+
+    purged: int
+
+
+class RedriveRequest(Wire, frozen=True, kw_only=True):
+    """Send dead letters back where they came from."""
+
+    source: str | None = None
+    reason: str | None = None
+    ids: list[str] | None = None
+    limit: int | None = None
+    rate: int | None = None
+    dry_run: bool = False
+
+
+class RedriveReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """How a redrive stands."""
+
+    task: str
+    state: str
+    matched: int
+    moved: int
+
+
+class ResultReply(Wire, frozen=True, kw_only=True):
+    """A message's result."""
+
+    status: Literal["completed", "failed", "pending"]
+    value: str | None = None
+    value_base64: str | None = None
+    value_hidden: bool = False
+    error: str | None = None
+
+
+class TraceReply(Wire, frozen=True, kw_only=True):
+    """The journal's rows about one message, oldest first."""
+
+    rows: list[dict[str, Any]]
+
+
+# ---- keys and grants ----
+
+
+class CreateKeyRequest(Wire, frozen=True, kw_only=True):
+    """Make an API key: a role or actions, for some queues, until some time."""
+
+    name: str
+    role: str | None = None
+    actions: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ("*",)
+    expires_at: int | None = None
+
+
+class CreatedKey(Wire, frozen=True, kw_only=True):
+    """A new key. Secret and token are shown this once."""
+
+    key_id: str
+    secret: str
+    token: str
+
+
+class KeyItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A key, without its secret."""
+
+    key_id: str
+    name: str
+    role: str | None
+    actions: tuple[str, ...]
+    queues: tuple[str, ...]
+    expires_at: int | None
+    created_at: int
+    created_by: str
+    revoked_at: int | None
+    last_used_at: int | None
+
+
+class KeysReply(Wire, frozen=True, kw_only=True):
+    """A tenant's keys."""
+
+    keys: list[KeyItem]
+
+
+class GrantRequest(Wire, frozen=True, kw_only=True):
+    """What a principal may do in the tenant. Replaces what was stored for it."""
+
+    role: str | None = None
+    actions: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ("*",)
+    expires_at: int | None = None
+
+
+class GrantItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A stored grant."""
+
+    principal: str
+    role: str | None
+    actions: tuple[str, ...]
+    queues: tuple[str, ...]
+    expires_at: int | None
+
+
+class GrantsReply(Wire, frozen=True, kw_only=True):
+    """A tenant's stored grants."""
+
+    grants: list[GrantItem]
+
+
+class RevokeTokenRequest(Wire, frozen=True, kw_only=True):
+    """Refuse a JSON web token before it expires: by its id (``jti``) or all of a principal's."""
+
+    token_id: str | None = None
+    principal: str | None = None
+    until: int  # wall clock; when the token would have expired anyway
+
+
+# ---- tenants and queues ----
+
+
+class TenantReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A tenant as it is configured."""
+
+    name: str
+    id: int
+    status: Literal["active", "suspended"]
+    version: int
+    config: dict[str, Any]
+
+
+class TenantsReply(Wire, frozen=True, kw_only=True):
+    """A page of tenants, and the name after which the next one starts."""
+
+    tenants: list[TenantReply]
+    cursor: str | None = None
+
+
+class QueueReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A queue: configuration and figures."""
+
+    name: str
+    tenant: str
+    status: Literal["active", "paused", "draining"]
+    config: dict[str, Any]
+    ready: int
+    delayed: int
+    in_flight: int
+    blocked: int
+    dead: int
+    bytes: int
+    oldest_age_ms: int
+    added_total: int
+    added_bytes_total: int
+    delivered_total: int
+    acked_total: int
+    nacked_total: int
+    lease_expired_total: int
+    dead_total: int
+    expired_total: int
+    removed_total: int
+    healed_total: int
+
+
+class QueuesReply(Wire, frozen=True, kw_only=True):
+    """A page of a tenant's queues, and the name after which the next one starts."""
+
+    queues: list[QueueReply]
+    cursor: str | None = None
+
+
+class UsageItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One quota: what is allowed, used and left; None: no limit."""
+
+    limit: int | None
+    used: int
+    remaining: int | None
+    state: Literal["good", "warning", "critical"]
+    resets_at: int | None = None
+
+
+class UsageReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A tenant's quotas against its usage."""
+
+    tenant: str
+    state: Literal["good", "warning", "critical"]
+    quotas: dict[str, UsageItem]
+
+
+class AuditReply(Wire, frozen=True, kw_only=True):
+    """A page of journal rows, newest last, and the cursor of the next page."""
+
+    rows: list[dict[str, Any]]
+    cursor: str | None = None
+
+
+# ---- errors ----
+
+
+class Problem(Wire, frozen=True, kw_only=True):
+    """An error, as application/problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str = ""
+    tenant: str | None = None
+    queue: str | None = None
+    limit: int | None = None
+    current: int | None = None
+    retry_after_ms: int | None = None
