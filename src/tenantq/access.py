@@ -118,3 +118,28 @@ class Principal(msgspec.Struct, frozen=True):
     def is_platform_admin(self) -> bool:
         """Whether the credential is one of the platform's administrators, with power in every tenant."""
         return self.tenant is None and any(grant.role == "platform-admin" for grant in self.grants)
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key as it is stored: whoever reads it cannot use it."""
+
+    id: str
+    tenant: str | None  # None: it belongs to the platform
+    name: str
+    grant: Grant
+    token_hash: bytes  # SHA-256 of the whole token
+    created_at: int
+    created_by: str
+    revoked_at: int | None = None
+
+    @property
+    def principal(self) -> str:
+        """What the journal calls the key."""
+        return f"key:{self.id}"
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """When and from where a key was used last."""
+
+    last_used_at: int
+    places: tuple[str, ...] = ()  # networks that are known for it

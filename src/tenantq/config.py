@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -10,16 +11,15 @@ from tenantq import limits
 from tenantq.errors import Invalid
 from tenantq.message import check_int
 from tenantq.names import check_queue_name
+from tenantq.quotas import NO_QUOTAS, Quotas, check_quotas
+from tenantq.rates import NO_LIMITS, Concurrency, Limits, check_concurrency, check_limits
+
+_REGION = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_REGIONS_MAX: Final = 32
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
-class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How one tenant is served."""
-
-    weight: int = 1  # its share of every round beside other tenants
-    create_queues: bool = True  # a queue comes into being on its first message
-
-
-class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
+class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one queue behaves."""
 
     lease_ms: int = 30_000  # where a poll names none
@@ -32,6 +32,26 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     result_ttl_ms: int = 3_600_000  # how long a result can be read
     low_priority_every: int = 16  # one delivery of so many goes to a lower priority that ...
     low_priority_after_ms: int = 1_000  # ... has waited at least this long
+    limits: Limits = NO_LIMITS  # rates of this queue, inside its tenant's
+
+
+class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether a tenant's messages are encrypted at rest."""
+
+    enabled: bool = False
+
+
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one tenant is served."""
+
+    weight: int = 1  # its share of every round beside other tenants
+    create_queues: bool = True  # a queue comes into being on its first message
+    regions: tuple[str, ...] = ()  # where it may be served; none: anywhere
+    quotas: Quotas = NO_QUOTAS
+    limits: Limits = NO_LIMITS  # rates
+    concurrency: Concurrency = Concurrency()
+    encryption: Encryption = Encryption()
+    defaults: QueueConfig = QueueConfig()  # what its new queues start from
 
 
 _QUEUE_RANGES: dict[str, tuple[int, int]] = {
@@ -48,12 +68,36 @@ _QUEUE_RANGES: dict[str, tuple[int, int]] = {
 
 
 def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig:
-    """Return ``config`` with ``changes``, or raise Invalid naming the field, the value and the range."""
+    """Return ``config`` with ``changes``, or raise Invalid naming the field, the value and the range.
+
+    Of a group of settings (quotas, limits, ...) only what is given changes; None takes a limit away.
+    """
     _check_known(changes, TenantConfig)
+    changes = dict(changes)
     if "weight" in changes:
         check_int("weight", changes["weight"], 1, limits.WEIGHT_MAX)
-    if "create_queues" in changes and not isinstance(changes["create_queues"], bool):
+    if "create_queues" in changes and type(changes["create_queues"]) is not bool:
         raise Invalid(f"create_queues: this {type(changes['create_queues']).__name__} is not true or false")
+    if "regions" in changes:
+        changes["regions"] = _checked_regions(changes["regions"])
+    if "quotas" in changes:
+        changes["quotas"] = check_quotas(_merged("quotas", config.quotas, changes["quotas"]))
+    if "limits" in changes:
+        changes["limits"] = check_limits(_merged("limits", config.limits, changes["limits"]))
+    if "concurrency" in changes:
+        changes["concurrency"] = check_concurrency(_merged("concurrency", config.concurrency, changes["concurrency"]))
+    if "encryption" in changes:
+        changes["encryption"] = _merged("encryption", config.encryption, changes["encryption"])
+        if changes["encryption"].enabled:
+            raise Invalid("encryption.enabled: this server has no key management configured; leave it false")
+    if "defaults" in changes:
+        given = changes["defaults"]
+        if not isinstance(given, dict | QueueConfig):
+            raise Invalid(f"defaults: must be an object of queue settings, not {type(given).__name__}")
+        given = given if isinstance(given, dict) else _fields(given)
+        if given.get("dead_letter") is not None:
+            raise Invalid("defaults.dead_letter: cannot be the same for all queues; set it queue by queue")
+        changes["defaults"] = change_queue(config.defaults, given)
     return msgspec.structs.replace(config, **changes)
 
 
@@ -65,6 +109,8 @@ def change_queue(config: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
             check_int(field, changes[field], low, high)
     if changes.get("dead_letter") is not None:
         check_queue_name(changes["dead_letter"])
+    if "limits" in changes:
+        changes = {**changes, "limits": check_limits(_merged("limits", config.limits, changes["limits"]))}
     return msgspec.structs.replace(config, **changes)
 
 
@@ -75,9 +121,41 @@ def _check_known(changes: dict[str, Any], kind: type[msgspec.Struct]) -> None:
             raise Invalid(f"{str(field)[:80]}: no such setting; there are {', '.join(known)}")
 
 
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {field: getattr(struct, field) for field in struct.__struct_fields__}
+
+
+def _merged(field: str, current: _S, given: object) -> _S:
+    """Return ``current`` with the fields of ``given``, which is such a group of settings or a mapping of some of them."""
+    if type(given) is type(current):
+        return given
+    if not isinstance(given, dict):
+        raise Invalid(f"{field}: must be an object of settings, not {type(given).__name__}")
+    merged = _fields(current)
+    for name, value in given.items():
+        if name not in merged:
+            raise Invalid(f"{field}.{str(name)[:80]}: no such setting; there are {', '.join(merged)}")
+        inner = merged[name]
+        merged[name] = _merged(f"{field}.{name}", inner, value) if isinstance(inner, msgspec.Struct) else value
+    try:
+        return msgspec.convert(merged, type(current))
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise Invalid(f"{field}: {error}") from error
+
+
+def _checked_regions(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or len(given) > _REGIONS_MAX:
+        raise Invalid(f"regions: must be a list of at most {_REGIONS_MAX} names")
+    for name in given:
+        if type(name) is not str or _REGION.fullmatch(name) is None:
+            raise Invalid("regions: a name is 1 to 32 characters of a-z, 0-9 and '-', alphanumeric at both ends")
+    return tuple(given)
+
+
 class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one shard process."""
 
+    region: str | None = None  # where this shard is; a tenant that names regions is served only in one of them
     durability: Literal["fsync", "os"] = "fsync"  # "os": reply before the sync, which follows within sync_every_ms
     sync_every_ms: int = 100  # with durability "os" only
     round_cost_alone: int = 1_024  # most work in a round while one tenant has any (1 = a message of up to 4 KiB)
@@ -109,6 +187,8 @@ def check_shard(settings: ShardSettings) -> ShardSettings:
     """Return ``settings`` if each is in its range, else raise Invalid."""
     if settings.durability not in ("fsync", "os"):
         raise Invalid(f"durability: {settings.durability!r} is not 'fsync' or 'os'")
+    if settings.region is not None:
+        _checked_regions([settings.region])
     for field, (low, high) in _SHARD_RANGES.items():
         check_int(field, getattr(settings, field), low, high)
     return settings

@@ -33,5 +33,7 @@ FLEET_TENANTS_MAX: Final = 100_000
 TRACE_RECORDS_MAX: Final = 50_000
 
 WEIGHT_MAX: Final = 1_000
+KEYS_MAX: Final = 10_000
+GRANTS_MAX: Final = 100_000
 TENANT_ID_MAX: Final = (1 << 32) - 1
 QUEUE_ID_MAX: Final = (1 << 32) - 1

@@ -2,6 +2,7 @@
 
 tenant/<id be32>      name, configuration, next queue id
 queue/<P>             name, configuration, status
+usage/<id be32>       messages added in the current hour and day
 next_tenant_id        be32; ids are never given out twice
 """
 
@@ -13,8 +14,9 @@ import msgspec
 
 from tenantq import limits
 from tenantq.config import QueueConfig, TenantConfig
+from tenantq.engine import usage
 from tenantq.engine.fair_lines import Line
-from tenantq.engine.queue_state import QueueState, Status, TenantState
+from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.names import dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 TENANT_ROW: Final = b"tenant/"
 QUEUE_ROW: Final = b"queue/"
+USAGE_ROW: Final = b"usage/"
 NEXT_TENANT_ID: Final = b"next_tenant_id"
 _PAGE = 10_000
 
@@ -39,6 +42,8 @@ class TenantRow(msgspec.Struct, frozen=True):
     name: str
     config: TenantConfig
     next_queue_id: int
+    status: TenantStatus = "active"
+    version: int = 1
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -48,6 +53,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     config: QueueConfig
     status: Status
     doomed: bool = False  # deleted by force: leases are not waited for
+    system_made: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,36 +112,46 @@ class Catalog:
 
     def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
         """Write a tenant's row."""
-        row = TenantRow(tenant.name, tenant.config, tenant.next_queue_id)
+        row = TenantRow(tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version)
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
+
+    def save_usage(self, batch: WriteBatch, tenant: TenantState) -> None:
+        """Write the counted hours and days of a tenant."""
+        batch.put(USAGE_ROW + tenant_prefix(tenant.id), tenant.usage.pack(), self._store.meta.handle)
 
     def drop_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
         """Forget a tenant and its queues."""
         prefix = tenant_prefix(tenant.id)
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
+        batch.delete(USAGE_ROW + prefix, self._store.meta.handle)
         batch.delete_range(QUEUE_ROW + prefix, QUEUE_ROW + after(prefix), self._store.meta.handle)
         del self.tenants[tenant.name]
 
-    def create_queue(self, batch: WriteBatch, tenant: TenantState, name: str, config: QueueConfig) -> QueueState:
+    def create_queue(
+        self, batch: WriteBatch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
+    ) -> QueueState:
         """Make a queue with an id that no queue of the tenant ever had."""
         if tenant.next_queue_id > limits.QUEUE_ID_MAX:
             raise Unavailable("all queue ids of this tenant are used up", tenant=tenant.name)
         queue = QueueState(tenant, tenant.next_queue_id, name, config, "active")
         tenant.next_queue_id += 1
         tenant.queues[name] = queue
+        queue.system_made = system_made
+        tenant.usage.queues += not system_made
         self.save_tenant(batch, tenant)
         self.save_queue(batch, queue)
         return queue
 
     def save_queue(self, batch: WriteBatch, queue: QueueState) -> None:
         """Write a queue's row."""
-        row = QueueRow(queue.name, queue.config, queue.status, queue.doomed)
+        row = QueueRow(queue.name, queue.config, queue.status, queue.doomed, queue.system_made)
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
     def drop_queue(self, batch: WriteBatch, queue: QueueState) -> None:
         """Forget a queue."""
         batch.delete(QUEUE_ROW + queue.prefix, self._store.meta.handle)
         del queue.tenant.queues[queue.name]
+        queue.tenant.usage.queues -= not queue.system_made
 
     # ---- loading ----
 
@@ -149,20 +165,27 @@ class Catalog:
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])
             tenant = TenantState(id, row.name, row.config, Line(row.config.weight), row.next_queue_id)
+            tenant.status, tenant.version = row.status, row.version
             by_id[id] = self.tenants[row.name] = tenant
+        for key, value in self._rows(USAGE_ROW):
+            owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))
+            if owner is not None:
+                owner.usage.load(value)
         by_prefix: dict[bytes, QueueState] = {}
         for key, value in self._rows(QUEUE_ROW):
             tenant_id, queue_id = split_prefix(key[len(QUEUE_ROW) :])
             stored = _decode_queue(value)
             tenant = by_id[tenant_id]
             queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
-            queue.doomed = stored.doomed
+            queue.doomed, queue.system_made = stored.doomed, stored.system_made
+            tenant.usage.queues += not queue.system_made
             by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
         lower = b""
         while page := store.scan_items(store.qc, lower, b"\xff" * 9, _PAGE):
             for key, value in page:
                 if key in by_prefix:
                     by_prefix[key].load(unpack_counters(value))
+                    usage.count(by_prefix[key])
             lower = page[-1][0] + b"\0"
 
     @property

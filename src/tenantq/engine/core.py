@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tenantq.clock import Clock
     from tenantq.config import ShardSettings
+    from tenantq.engine.access_book import AccessBook
     from tenantq.engine.catalog import Catalog
     from tenantq.engine.operation import Operation
     from tenantq.engine.queue_state import QueueState
@@ -38,6 +39,16 @@ class DeadLetterEvent(msgspec.Struct, frozen=True):
     attempts: int
 
 
+class QuotaEvent(msgspec.Struct, frozen=True):
+    """A quota reached its soft limit, or is used up."""
+
+    tenant: str
+    quota: str
+    state: str  # "warning" or "critical"
+    used: int
+    limit: int
+
+
 class Core:
     """The parts of a shard, wired by ``Shard.open``."""
 
@@ -47,6 +58,7 @@ class Core:
         shard: str,
         store: Store,
         catalog: Catalog,
+        access: AccessBook,
         clock: Clock,
         timeline: Timeline,
         randomness: Randomness,
@@ -57,6 +69,7 @@ class Core:
         self.shard = shard
         self.store = store
         self.catalog = catalog
+        self.access = access
         self.clock = clock
         self.timeline = timeline
         self.randomness = randomness
@@ -70,7 +83,7 @@ class Core:
         self.hot_lanes: dict[Lane, None] = {}
         self.wake: Callable[[], None] = _nothing  # tells the shard's loop that there is work
         self.finished_waiting: Callable[[Any], None] = _nothing_one  # a poll's time is up
-        self.on_dead_letter: list[Callable[[DeadLetterEvent], None]] = []
+        self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # told after the sync
 
     def push(self, operation: Operation) -> None:
         """Put background work into its tenant's line."""

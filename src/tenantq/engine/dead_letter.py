@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.config import QueueConfig
 from tenantq.engine import discard, groups
 from tenantq.engine.core import DeadLetterEvent
 from tenantq.engine.queue_state import DEAD
@@ -64,7 +63,7 @@ def bury(
             attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is being deleted",
         )  # fmt: skip
         return
-    target = target or round.create_queue(queue.tenant, name, QueueConfig(), round.core.system)
+    target = target or round.create_queue(queue.tenant, name, queue.tenant.config.defaults, round.core.system)
     past = lease.unpack_past()
     past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
     discard.take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)

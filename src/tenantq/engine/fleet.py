@@ -78,4 +78,4 @@ def settle(queue: QueueState, process_ms: int) -> None:
 
 
 def _servable(queue: QueueState) -> bool:
-    return queue.ready > 0 and queue.status == "active"
+    return queue.ready > 0 and queue.serving

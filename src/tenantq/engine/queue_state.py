@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
+from tenantq.engine.usage import Usage
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 
@@ -27,12 +28,15 @@ TOTALS: Final = (
 ADDED, ADDED_BYTES, DELIVERED, ACKED, NACKED, LEASE_EXPIRED, DEAD, EXPIRED, REMOVED, HEALED = range(len(TOTALS))
 
 Status = Literal["active", "paused", "draining"]
+TenantStatus = Literal["active", "suspended"]
 
 
 class TenantState:
     """A tenant and its queues."""
 
-    __slots__ = ("config", "gone", "id", "line", "name", "next_queue_id", "queues")
+    __slots__ = (
+        "config", "gone", "id", "line", "name", "next_queue_id", "queues", "starved", "status", "usage", "version",
+    )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: Line, next_queue_id: int = 1) -> None:
         self.id = id
@@ -41,6 +45,10 @@ class TenantState:
         self.line = line
         self.next_queue_id = next_queue_id
         self.queues: dict[str, QueueState] = {}
+        self.status: TenantStatus = "active"
+        self.version = 1  # of its configuration; grows with every change
+        self.usage = Usage()
+        self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
         self.gone = False  # deleted; operations that still wait are refused
 
 
@@ -90,9 +98,9 @@ class QueueState:
     """A queue's configuration, figures, and the polls that wait for it."""
 
     __slots__ = (
-        "advancing", "blocked", "bytes", "config", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
+        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
         "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
-        "status", "suspect", "sweeping", "tenant", "timer", "timer_at", "totals",
+        "status", "suspect", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
@@ -108,6 +116,8 @@ class QueueState:
         self.blocked = 0
         self.in_flight = 0
         self.bytes = 0
+        self.counted = (0, 0, 0)  # messages, bytes and leases, as the tenant's sums have them
+        self.system_made = False  # for dead letters; no quota of queues is charged for it
         self.totals = [0] * len(TOTALS)
         self.next_lease = NEVER  # no lease ends before this
         self.next_expiry = NEVER  # nothing is to be collected before this
@@ -142,6 +152,11 @@ class QueueState:
         if group is None:
             return digest(b"") if self.fifo else b""
         return digest(group.encode())
+
+    @property
+    def serving(self) -> bool:
+        """Whether messages are handed out."""
+        return self.status == "active" and self.tenant.status == "active"
 
     @property
     def delayed(self) -> int:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from rocksdict import WriteBatch
 
-from tenantq.config import QueueConfig
-from tenantq.engine import groups, serve
+from tenantq.engine import groups, serve, usage
+from tenantq.engine.core import QuotaEvent
 from tenantq.engine.operation import POINT, REGISTER
 from tenantq.engine.queue_state import HEALED
-from tenantq.errors import Draining, NotFound, StoreFailed, TenantqError, Unavailable
+from tenantq.errors import Draining, NotFound, StoreFailed, Suspended, TenantqError, Unavailable
 from tenantq.journal.record import Entry, Record, seal
+from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import be64
 from tenantq.store.rows import (
     KeyRow,
@@ -29,6 +30,7 @@ from tenantq.store.rows import (
 if TYPE_CHECKING:
     from collections import deque
 
+    from tenantq.config import QueueConfig
     from tenantq.engine.core import Core, DeadLetterEvent
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.queue_state import Level, QueueState, TenantState
@@ -52,8 +54,32 @@ class Round:
     """The effects of one round. Reads see them: point reads through the overlays, scans by running first."""
 
     __slots__ = (
-        "_events", "_gone", "_keys", "_started_ms", "batch", "caller_ops", "cleared",
-        "core", "covers", "dirty", "emptied", "entries", "fresh", "heads", "members_gone", "new_members", "now", "overlay", "results_ready", "seq", "shared", "skip", "store", "wall",
+        "_events",
+        "_gone",
+        "_keys",
+        "_refusals",
+        "_started_ms",
+        "adding",
+        "batch",
+        "caller_ops",
+        "cleared",
+        "core",
+        "covers",
+        "dirty",
+        "emptied",
+        "entries",
+        "fresh",
+        "heads",
+        "members_gone",
+        "new_members",
+        "now",
+        "overlay",
+        "results_ready",
+        "seq",
+        "shared",
+        "skip",
+        "store",
+        "wall",
     )  # fmt: skip
 
     def __init__(self, core: Core, seq: int, *, shared: bool = False) -> None:
@@ -68,13 +94,15 @@ class Round:
         self.batch = WriteBatch(raw_mode=True)
         self.entries: list[Entry] = []
         self.dirty: dict[QueueState, None] = {}
+        self.adding: dict[TenantState, None] = {}  # tenants to which messages were added
+        self._refusals: dict[tuple[str, ...], Entry] = {}
         self.caller_ops: list[Operation] = []  # to be answered after the sync
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
         self.emptied: list[bytes] = []  # prefixes whose space can be given back
         self.skip: set[bytes] = set()  # vi keys deleted in this round, which scans of the store still see
         self.fresh: dict[Level, bytes] = {}  # the first row put into a level in this round, which they do not see yet
         self.results_ready: list[tuple[QueueState, bytes]] = []
-        self._events: list[DeadLetterEvent] = []
+        self._events: list[DeadLetterEvent | QuotaEvent] = []
         self._keys: dict[bytes, KeyRow | None] = {}
         self.overlay: dict[bytes, bytes | None] = {}  # lease rows as changed in this round
         self._gone: set[bytes] = set()
@@ -132,9 +160,22 @@ class Round:
         qc = self.store.qc.handle
         put = self.batch.put
         for queue in self.dirty:
+            usage.count(queue)
             if queue.prefix not in self.cleared or queue.tenant.queues.get(queue.name) is queue:
                 put(queue.prefix, queue.pack(), qc)
+        for tenant in self.adding:
+            self.core.catalog.save_usage(self.batch, tenant)
+        self._tell_of_quotas()
         return True
+
+    def _tell_of_quotas(self) -> None:
+        """Journal each quota that this round brought to its soft limit, or used up, once."""
+        wall_ms = self.now + self.wall
+        for tenant in {queue.tenant: None for queue in self.dirty}:
+            if tenant.config.quotas is not NO_QUOTAS and not tenant.gone:
+                for name, state, used, limit in usage.risen(tenant, wall_ms):
+                    self.log_tenant(f"quota_{state}", tenant, self.core.system, f"{name}: {used} of {limit}")
+                    self._events.append(QuotaEvent(tenant.name, name, state, used, limit))
 
     def seal(self, previous: bytes, last_id: bytes) -> bytes:
         """Add the journal record to the batch and return its hash."""
@@ -142,6 +183,14 @@ class Round:
         link, value = seal(previous, record)
         self.batch.put(be64(self.seq), value, self.store.jn.handle)
         return link
+
+    def freed(self) -> list[TenantState]:
+        """Return the tenants whose queues waited for the quota of leases and that have room in it now."""
+        return [
+            tenant
+            for tenant in {queue.tenant: None for queue in self.dirty if queue.tenant.starved}
+            if (most := tenant.config.quotas.in_flight) is None or tenant.usage.in_flight < most
+        ]
 
     def announce(self) -> None:
         """After the sync: answer callers, wake those who wait for results, tell of dead letters."""
@@ -154,11 +203,11 @@ class Round:
                     future.set_result(None)
         events, self._events = self._events, []
         for event in events:
-            for listener in self.core.on_dead_letter:
+            for listener in self.core.listeners:
                 try:
                     listener(event)
                 except Exception:
-                    log.exception("a dead-letter listener failed; the others and the queue go on")
+                    log.exception("a listener failed; the others and the queue go on")
 
     def fail(self, error: StoreFailed) -> None:
         """Tell everyone whose work was in this round that it is not confirmed."""
@@ -181,26 +230,27 @@ class Round:
         )
 
     def note_refusal(self, operation: Operation, error: TenantqError) -> None:
-        """Journal an operation that was refused as a whole."""
+        """Journal an operation that was refused as a whole; refusals of one round that are alike, once with a count."""
         caller = operation.caller
-        self.entries.append(
-            Entry(
-                operation.journal_op,
-                operation.tenant.name,
-                error.queue or "",
-                caller.principal,
-                caller.remote,
-                caller.request_id,
-                outcome="refused",
-                error_code=error.code,
-            )
-        )
+        known = (operation.journal_op, operation.tenant.name, error.queue or "", caller.principal, caller.remote)
+        entry = self._refusals.get((*known, error.code))
+        if entry is not None:
+            entry.count += 1
+            return
+        entry = Entry(*known, caller.request_id, outcome="refused", error_code=error.code)
+        self._refusals[*known, error.code] = entry
+        self.entries.append(entry)
 
     # ---- polls ----
 
     def register_poll(self, poll: Poll) -> None:
         """Add a poll to its queue's demands."""
         queue = self.core.catalog.queue(poll.tenant, poll.queue_name)
+        if poll.tenant.status == "suspended":
+            raise Suspended(tenant=poll.tenant.name, queue=queue.name)
+        leases_max, leased = poll.tenant.config.quotas.in_flight, poll.tenant.usage.in_flight
+        if leases_max is not None and leased >= leases_max:
+            raise usage.exceeded(poll.tenant, "in_flight", leases_max, leased, self.now + self.wall)
         if queue.status == "draining":
             raise Draining(tenant=poll.tenant.name, queue=queue.name)
         if poll.done:
@@ -236,18 +286,24 @@ class Round:
 
     def queue_for_write(self, tenant: TenantState, name: str, caller: Caller) -> QueueState:
         """Return a queue that takes messages, making it where the tenant allows."""
+        if tenant.status == "suspended":
+            raise Suspended(tenant=tenant.name, queue=name)
         queue = tenant.queues.get(name)
         if queue is None:
             if not tenant.config.create_queues:
                 self.core.catalog.queue(tenant, name)
-            return self.create_queue(tenant, name, QueueConfig(), caller)
+            return self.create_queue(tenant, name, tenant.config.defaults, caller)
         if queue.status == "draining":
             raise Draining(tenant=tenant.name, queue=name)
         return queue
 
     def create_queue(self, tenant: TenantState, name: str, config: QueueConfig, caller: Caller) -> QueueState:
-        """Make a queue in this round."""
-        queue = self.core.catalog.create_queue(self.batch, tenant, name, config)
+        """Make a queue in this round; the system's own are made whatever the quota says."""
+        system_made = caller is self.core.system
+        allowed = tenant.config.quotas.queues
+        if allowed is not None and tenant.usage.queues >= allowed and not system_made:
+            raise usage.exceeded(tenant, "queues", allowed, tenant.usage.queues, self.now + self.wall)
+        queue = self.core.catalog.create_queue(self.batch, tenant, name, config, system_made=system_made)
         queue.lane = self.core.lanes.get(name)
         self.dirty[queue] = None
         self.log("create_queue", queue, caller)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import ShardSettings, TenantConfig, check_shard
+from tenantq.engine.access_book import AccessBook
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.committer import Committer
 from tenantq.engine.core import Core
@@ -131,10 +132,13 @@ class RoundLoop:
         timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
         catalog = Catalog(store)
         catalog.load()
+        access = AccessBook(store)
+        access.load(catalog)
         self._core = Core(
             shard=self._name,
             store=store,
             catalog=catalog,
+            access=access,
             clock=self._clock,
             timeline=timeline,
             randomness=self._randomness,
@@ -329,6 +333,10 @@ class RoundLoop:
             self._announce(round)
         for queue in round.dirty:
             self._after_round(queue)
+        for tenant in round.freed():
+            starved, tenant.starved = tenant.starved, {}
+            for queue in starved:
+                self._after_round(queue)
         for task in self._redrives:
             if task.letters.tenant.gone:
                 task.cancel()
@@ -438,7 +446,7 @@ class RoundLoop:
         elif queue.ready > 0:
             if queue.demands:
                 core.hot[queue] = None
-            if queue.lane is not None and queue.status == "active":
+            if queue.lane is not None and queue.serving:
                 queue.lane.enter(queue)
                 if queue.lane.demands:
                     core.hot_lanes[queue.lane] = None

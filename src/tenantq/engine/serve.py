@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from tenantq import limits
-from tenantq.engine import dead_letter, discard
+from tenantq.engine import dead_letter, discard, usage
 from tenantq.engine.queue_state import DELIVERED
 from tenantq.journal.record import column
 from tenantq.message import Delivery
@@ -57,12 +57,12 @@ def _serve_queue(round: Round, queue: QueueState, budget: int) -> int:
     """Deal up to ``budget`` of a queue's ready messages to its waiting polls; return how many were dealt."""
     polls = [poll for poll in queue.demands if not poll.done]
     dealt = 0
-    if polls and queue.ready > 0 and queue.status == "active" and queue.prefix not in round.cleared:
+    if polls and queue.ready > 0 and queue.serving and queue.prefix not in round.cleared:
         dealt = deal(round, queue, _first_of(polls, budget), budget)
     queue.demands.clear()
     for poll in polls:
-        _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.status == "active")
-    if queue.demands and queue.ready > 0 and queue.status == "active":
+        _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.serving)
+    if queue.demands and queue.ready > 0 and queue.serving and queue not in queue.tenant.starved:
         round.core.hot[queue] = None
     return dealt
 
@@ -130,7 +130,14 @@ def _answer_or_wait(round: Round, poll: _P, demands: deque[_P], *, more: bool) -
 
 def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
     """Lease up to ``count`` messages to ``polls``, as many to each as dealing in turns gives; return how many."""
-    picks = _choose(round, queue, min(count, sum(poll.max - len(poll.got) for poll in polls)))
+    wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
+    leases_max = queue.tenant.config.quotas.in_flight
+    if leases_max is not None:
+        wanted = min(wanted, leases_max - queue.tenant.usage.in_flight)
+        if wanted <= 0:
+            queue.tenant.starved[queue] = None
+            return 0
+    picks = _choose(round, queue, wanted)
     if not picks:
         return 0
     prefix, store = queue.prefix, round.store
@@ -174,6 +181,7 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
     queue.in_flight += dealt
     queue.totals[DELIVERED] += dealt
     queue.tenant.line.charge(dealt)
+    usage.count(queue)
     round.dirty[queue] = None
     return dealt
 

@@ -1,19 +1,20 @@
-"""A shard: what can be asked of it. Everything that changes goes through the rounds of its loop."""
+"""A shard: what producers and consumers can ask of it. Everything that changes goes through the rounds of its loop."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tenantq import limits
 from tenantq.engine import reads
+from tenantq.engine.administration import Administration, check_reason, check_truth
+from tenantq.engine.core import DeadLetterEvent, QuotaEvent
 from tenantq.engine.operation import FleetPoll, Operation, Poll
 from tenantq.engine.ops.add import Add
-from tenantq.engine.ops.lifecycle import DeleteQueue, DeleteTenant, PauseQueue, Purge, PutQueue, PutTenant, ResumeQueue
+from tenantq.engine.ops.lifecycle import Purge
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
-from tenantq.engine.ops.trim import TrimJournal
-from tenantq.engine.round_loop import SYSTEM, RoundLoop, let_go
-from tenantq.errors import Conflict, Invalid, TenantqError, TooLarge
+from tenantq.engine.round_loop import let_go
+from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.message import (
     LOCAL,
     Added,
@@ -30,9 +31,8 @@ from tenantq.message import (
     check_int,
     check_message,
     check_result,
-    check_text,
 )
-from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
 from tenantq.store.rows import pack_extras
 
@@ -40,23 +40,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection, Sequence
 
-    from tenantq.config import QueueConfig, TenantConfig
-    from tenantq.engine.core import DeadLetterEvent
     from tenantq.engine.queue_state import QueueState
     from tenantq.journal.record import Row
 
 
-def _check_reason(reason: str) -> None:
-    if type(reason) is not str or reason:
-        check_text("reason", reason, limits.REASON_CHARS_MAX)
-
-
-def _check_bool(field: str, value: object) -> None:
-    if type(value) is not bool:
-        raise Invalid(f"{field}: must be true or false, not {type(value).__name__}")
-
-
-class Shard(RoundLoop):
+class Shard(Administration):
     """The engine of one data directory, used from one event loop.
 
     Open with ``async with Shard(path) as shard``. Every method that changes something returns after the sync that
@@ -65,13 +53,21 @@ class Shard(RoundLoop):
 
     # ---- producing ----
 
-    async def add(self, tenant: str, queue: str, messages: Sequence[NewMessage], caller: Caller = LOCAL) -> list[Added]:
-        """Add messages to a queue, making it where the tenant allows; one reply per message, in order."""
+    async def add(
+        self, tenant: str, queue: str, messages: Sequence[NewMessage | TenantqError], caller: Caller = LOCAL
+    ) -> list[Added]:
+        """Add messages to a queue, making it where the tenant allows; one reply per message, in order.
+
+        An error in place of a message, from whoever read it, is answered in its place.
+        """
         check_queue_name(queue)
         check_batch("messages", messages)
         checked: list[tuple[NewMessage, bytes] | TenantqError] = []
         size = 0
         for message in messages:
+            if isinstance(message, TenantqError):
+                checked.append(message)
+                continue
             try:
                 check_message(message)
             except TenantqError as error:
@@ -170,7 +166,7 @@ class Shard(RoundLoop):
         self._check_receipts(queue, receipts)
         if delay_ms is not None:
             check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
-        _check_reason(reason)
+        check_reason(reason)
         return await self._settle(Nack(self.core.catalog.tenant(tenant), caller, queue, receipts, delay_ms, reason))
 
     async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
@@ -259,58 +255,11 @@ class Shard(RoundLoop):
         self._check_open()
         return self.core.catalog.queue(self.core.catalog.tenant(tenant), check_queue_name(queue))
 
-    # ---- tenants and queues ----
-
-    async def put_tenant(self, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
-        """Make a tenant or change it; return whether it is new."""
-        check_tenant_name(name)
-        created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
-        return created
-
-    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
-        """Delete a tenant and everything it has."""
-        if name == DEFAULT_TENANT:
-            raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
-        self.core.catalog.tenant(name)
-        _check_reason(reason)
-        await self._submit(DeleteTenant(self._system, caller, name, reason))
-
-    def tenants(self) -> dict[str, TenantConfig]:
-        """Return all tenants with their configuration."""
-        return {name: tenant.config for name, tenant in self.core.catalog.tenants.items()}
-
-    async def put_queue(self, tenant: str, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
-        """Make a queue or change it; return whether it is new."""
-        check_queue_name(name)
-        created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
-        return created
-
-    def queues(self, tenant: str) -> dict[str, QueueConfig]:
-        """Return a tenant's queues with their configuration."""
-        return {name: queue.config for name, queue in self.core.catalog.tenant(tenant).queues.items()}
-
-    async def pause_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
-        """Stop deliveries; adding goes on and waiting polls wait."""
-        check_queue_name(name)
-        await self._submit(PauseQueue(self.core.catalog.tenant(tenant), caller, name))
-
-    async def resume_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
-        """Deliver again."""
-        check_queue_name(name)
-        await self._submit(ResumeQueue(self.core.catalog.tenant(tenant), caller, name))
-
-    async def delete_queue(
-        self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
-    ) -> None:
-        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
-        _check_reason(reason)
-        check_queue_name(name)
-        _check_bool("force", force)
-        await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
+    # ---- mending ----
 
     async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
         """Empty a queue; return how many messages went."""
-        _check_reason(reason)
+        check_reason(reason)
         check_queue_name(name)
         count: int = await self._submit(Purge(self.core.catalog.tenant(tenant), caller, name, reason))
         return count
@@ -333,7 +282,7 @@ class Shard(RoundLoop):
             check_int("rate", rate, 1, 1_000_000)
         found = self._find(tenant, queue)
         check_caller(caller)
-        _check_bool("dry_run", dry_run)
+        check_truth("dry_run", dry_run)
         wanted = check_filter(filter if filter is not None else RedriveFilter())
         name_of = self.core.catalog.dead_letter_name
         letters = found.tenant.queues.get(name_of(found))
@@ -359,22 +308,8 @@ class Shard(RoundLoop):
 
     def on_dead_letter(self, listener: Callable[[DeadLetterEvent], None]) -> None:
         """Have ``listener`` called once for every message that becomes a dead letter, after it is durable."""
-        self.core.on_dead_letter.append(listener)
+        self.core.listeners.append(lambda event: listener(event) if isinstance(event, DeadLetterEvent) else None)
 
-    # ---- journal ----
-
-    @property
-    def journal_span(self) -> tuple[int, int]:
-        """The first and last sequence number that the journal holds."""
-        return self._journal_first, self._seq
-
-    async def trim_journal(self, upto_seq: int) -> None:
-        """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
-        self._check_open()
-        check_int("upto_seq", upto_seq, self._journal_first, self._seq)
-        before, self._journal_first = self._journal_first, upto_seq + 1  # at once, so that no other call trims less
-        try:
-            await self._submit(TrimJournal(self._system, SYSTEM, upto_seq))
-        except TenantqError:
-            self._journal_first = before
-            raise
+    def on_quota(self, listener: Callable[[QuotaEvent], None]) -> None:
+        """Have ``listener`` called once when a quota reaches its soft limit, and once when it is used up."""
+        self.core.listeners.append(lambda event: listener(event) if isinstance(event, QuotaEvent) else None)

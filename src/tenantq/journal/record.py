@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, array_like=True):
     outcome: str = "ok"
     error_code: str = ""
     details: str = ""
+    count: int = 1  # calls that this entry stands for; more than one only for refusals that came in a flood
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +78,7 @@ class Row(msgspec.Struct, frozen=True):
     remote: str
     request_id: str
     details: str
+    count: int
 
 
 def column(values: list[int]) -> list[int] | int:
@@ -149,5 +151,6 @@ def rows(record: Record) -> Iterator[Row]:
                 entry.remote,
                 entry.request_id,
                 entry.details,
+                entry.count,
             )
             n += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.engine import groups
+from tenantq.engine import groups, usage
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
+from tenantq.engine.usage import Room
 from tenantq.errors import Conflict, TenantqError
 from tenantq.journal.record import column
 from tenantq.message import Added
+from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
 
@@ -43,7 +45,8 @@ class Add(Operation):
 
     def execute(self, round: Round) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
-        if self.queue_name not in self.tenant.queues and all(isinstance(one, TenantqError) for one in self.messages):
+        room = None if self.tenant.config.quotas is NO_QUOTAS else Room(self.tenant, round.now + round.wall)
+        if self.queue_name not in self.tenant.queues and self._nothing_fits(room):
             self._refuse_all(round)
             return
         queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
@@ -55,6 +58,7 @@ class Add(Operation):
         store, now, prefix = round.store, round.now, queue.prefix
         put, m, vi = round.batch.put, store.m.handle, store.vi.handle
         level: Level | None = None
+        total = 0
         fifo = queue.fifo
         config = queue.config
         for checked, id in zip(self.messages, ids, strict=True):
@@ -63,10 +67,17 @@ class Add(Operation):
                 continue
             message, extras = checked
             if message.key is not None:
-                known = self._known(round, queue, message, id)
+                known = self._known(round, queue, message)
                 if known is not None:
                     reply.append(known)
                     continue
+            if room is not None:
+                refused = room.take(len(message.body) + len(extras), len(added), total)
+                if refused is not None:
+                    reply.append(Added(_NO_ID, error=refused))
+                    continue
+            if message.key is not None:
+                self._note_key(round, queue, message, id)
             name, body, priority = message.group, message.body, message.priority
             visible_at = now + message.delay_ms
             ttl_ms = message.ttl_ms or config.ttl_ms
@@ -85,7 +96,9 @@ class Add(Operation):
                     queue.ready += 1
                 put(level.prefix + suffix, b"", vi)
             added.append(id)
-            sizes.append(len(body) + len(extras))
+            size = len(body) + len(extras)
+            total += size
+            sizes.append(size)
             priorities.append(priority)
             reply.append(Added(id))
         self.reply = reply
@@ -93,40 +106,56 @@ class Add(Operation):
             count = sum(1 for one in reply if one.error is not None and one.error.code == code)
             round.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
         if added:
-            total = sum(sizes)
             queue.bytes += total
             queue.totals[ADDED] += len(added)
             queue.totals[ADDED_BYTES] += total
             round.dirty[queue] = None
+            round.adding[self.tenant] = None
+            self.tenant.usage.added(len(added), now + round.wall)
+            usage.count(queue)
             round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=column(priorities))
+
+    def _nothing_fits(self, room: Room | None) -> bool:
+        """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
+        if room is not None:
+            self.messages = [
+                one if isinstance(one, TenantqError) else room.take(len(one[0].body) + len(one[1]), 0, 0) or one
+                for one in self.messages
+            ]
+        return all(isinstance(one, TenantqError) for one in self.messages)
 
     def _refuse_all(self, round: Round) -> None:
         """Answer a batch of which nothing can be added, without making the queue that it names."""
         self.reply = [Added(_NO_ID, error=one) for one in self.messages if isinstance(one, TenantqError)]
         round.note_refusal(self, self.reply[0].error)
 
-    def _known(self, round: Round, queue: QueueState, message: NewMessage, id: bytes) -> Added | None:
-        """Return the earlier message that the key stands for, or note the key for this one."""
+    def _known(self, round: Round, queue: QueueState, message: NewMessage) -> Added | None:
+        """Return the earlier message that the key stands for, or None."""
+        assert message.key is not None
+        row = round.key(queue, digest(message.key.encode()))
+        if row is None or row.expires_at <= round.now:
+            return None
+        if row.body_digest != digest(message.body):
+            return Added(
+                _NO_ID,
+                error=Conflict(
+                    "key: this idempotency key was used with another body; use a new key for new work",
+                    tenant=self.tenant.name,
+                    queue=queue.name,
+                ),
+            )
+        return Added(row.id, duplicate=True)
+
+    @staticmethod
+    def _note_key(round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
+        """Remember the key for this message, in place of an earlier one whose time is over."""
         assert message.key is not None
         hashed = digest(message.key.encode())
-        body_digest = digest(message.body)
         row = round.key(queue, hashed)
-        if row is not None and row.expires_at > round.now:
-            if row.body_digest != body_digest:
-                return Added(
-                    _NO_ID,
-                    error=Conflict(
-                        "key: this idempotency key was used with another body; use a new key for new work",
-                        tenant=self.tenant.name,
-                        queue=queue.name,
-                    ),
-                )
-            return Added(row.id, duplicate=True)
         ex = round.store.ex.handle
         if row is not None:
             round.batch.delete(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), ex)
         expires_at = round.now + queue.config.dedup_ms
-        round.put_key(queue, hashed, KeyRow(id, body_digest, expires_at))
+        round.put_key(queue, hashed, KeyRow(id, digest(message.body), expires_at))
         round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
         queue.next_expiry = min(queue.next_expiry, expires_at)
-        return None

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.config import QueueConfig, TenantConfig, change_queue, change_tenant
+from tenantq.config import TenantConfig, change_queue, change_tenant
+from tenantq.engine import usage
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.queue_state import NEVER, REMOVED
-from tenantq.errors import Draining, Invalid
+from tenantq.errors import Draining, Invalid, Suspended
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
     from tenantq.engine.core import Core
-    from tenantq.engine.queue_state import QueueState, Status, TenantState
+    from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
     from tenantq.engine.round import Round
+    from tenantq.errors import TenantqError
     from tenantq.message import Caller
 
 
@@ -39,14 +41,56 @@ class PutTenant(Operation):
         catalog = round.core.catalog
         tenant = catalog.tenants.get(self.name)
         self.reply = tenant is None
+        config = change_tenant(tenant.config if tenant is not None else TenantConfig(), self.changes)
+        region = round.core.settings.region
+        if config.regions and region not in config.regions:
+            here = f"this server is in {region!r}" if region is not None else "this server names no region"
+            raise Invalid(f"regions: no shard is in any of {', '.join(config.regions)}; {here}", tenant=self.name)
         if tenant is None:
-            tenant = catalog.create_tenant(round.batch, self.name, change_tenant(TenantConfig(), self.changes))
+            tenant = catalog.create_tenant(round.batch, self.name, config)
             round.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
             return
-        tenant.config = change_tenant(tenant.config, self.changes)
-        tenant.line.weight = tenant.config.weight
+        tenant.config = config
+        tenant.version += 1
+        tenant.line.weight = config.weight
         catalog.save_tenant(round.batch, tenant)
-        round.log_tenant("configure_tenant", tenant, self.caller, _shown(self.changes))
+        for queue in tenant.starved:
+            round.touch(queue)
+        round.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
+
+
+class SuspendTenant(Operation):
+    """Take no new messages and hand none out; what is leased may be settled."""
+
+    __slots__ = ("name", "reason")
+    journal_op = "suspend_tenant"
+    status: TenantStatus = "suspended"
+
+    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
+        super().__init__(system, caller)
+        self.name = name
+        self.reason = reason
+
+    def execute(self, round: Round) -> None:
+        """Change the tenant's status; send its waiting polls away, or have its queues looked at again."""
+        tenant = round.core.catalog.tenant(self.name)
+        tenant.status = self.status
+        tenant.version += 1
+        round.core.catalog.save_tenant(round.batch, tenant)
+        for queue in tenant.queues.values():
+            if tenant.status == "suspended":
+                _send_polls_away(round, queue, Suspended(tenant=tenant.name, queue=queue.name))
+            elif queue.ready > 0:
+                round.touch(queue)
+        round.log_tenant(self.journal_op, tenant, self.caller, self.reason)
+
+
+class ResumeTenant(SuspendTenant):
+    """Serve a suspended tenant again."""
+
+    __slots__ = ()
+    journal_op = "resume_tenant"
+    status = "active"
 
 
 class DeleteTenant(Operation):
@@ -66,6 +110,7 @@ class DeleteTenant(Operation):
         tenant = round.core.catalog.tenant(self.name)
         for queue in list(tenant.queues.values()):
             _forget(round, queue)
+        round.core.access.drop_tenant(round.batch, tenant.id, tenant.name)
         _delete_range(round, tenant_prefix(tenant.id))
         tenant.gone = True
         round.core.catalog.drop_tenant(round.batch, tenant)
@@ -90,12 +135,14 @@ class PutQueue(Operation):
         if self.changes.get("dead_letter") == self.name:
             raise Invalid("dead_letter: a queue cannot take its own dead letters", queue=self.name)
         if queue is None:
-            round.create_queue(self.tenant, self.name, change_queue(QueueConfig(), self.changes), self.caller)
+            config = change_queue(self.tenant.config.defaults, self.changes)
+            round.create_queue(self.tenant, self.name, config, self.caller)
             return
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         queue.config = change_queue(queue.config, self.changes)
         round.core.catalog.save_queue(round.batch, queue)
+        round.touch(queue)
         round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
 
 
@@ -178,7 +225,7 @@ class DeleteQueue(Operation):
         queue.status = "draining"
         round.core.catalog.save_queue(round.batch, queue)
         round.log("delete_queue", queue, self.caller, details=self.reason)
-        _send_polls_away(round, queue)
+        _send_polls_away(round, queue, Draining(tenant=self.tenant.name, queue=queue.name))
 
 
 class DropQueue(Operation):
@@ -216,17 +263,19 @@ def _forget(round: Round, queue: QueueState) -> None:
     round.cleared.add(queue.prefix)
     queue.clear()
     queue.next_expiry = NEVER
+    usage.count(queue)
+    queue.tenant.starved.pop(queue, None)
     if queue.timer is not None:
         queue.timer.cancel()
     round.core.hot.pop(queue, None)
     round.dirty.pop(queue, None)
     round.results_ready += [(queue, id) for id in queue.result_waiters]
-    _send_polls_away(round, queue)
+    _send_polls_away(round, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
 
 
-def _send_polls_away(round: Round, queue: QueueState) -> None:
+def _send_polls_away(round: Round, queue: QueueState, error: TenantqError) -> None:
     for poll in queue.demands:
-        poll.error = Draining(tenant=queue.tenant.name, queue=queue.name)
+        poll.error = error
         if poll.timer is not None:
             poll.timer.cancel()
         round.caller_ops.append(poll)

@@ -1,0 +1,193 @@
+"""What administrators can ask of a shard: tenants, queues, keys, grants, usage, and its journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenantq import limits
+from tenantq.engine import reads
+from tenantq.engine.ops.access import DropGrant, NoteEntries, NoteKeyUse, PutGrant, PutKey, RevokeKey, RevokeToken
+from tenantq.engine.ops.lifecycle import (
+    DeleteQueue,
+    DeleteTenant,
+    PauseQueue,
+    PutQueue,
+    PutTenant,
+    ResumeQueue,
+    ResumeTenant,
+    SuspendTenant,
+)
+from tenantq.engine.ops.trim import TrimJournal
+from tenantq.engine.round_loop import SYSTEM, RoundLoop
+from tenantq.errors import Conflict, Invalid, TenantqError
+from tenantq.message import LOCAL, Caller, check_int, check_text
+from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tenantq.access import Grant, KeyUse, StoredKey
+    from tenantq.config import QueueConfig, TenantConfig
+    from tenantq.engine.access_book import AccessBook
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.reads import JournalFilter
+    from tenantq.journal.record import Entry, Row
+
+
+def check_reason(reason: str) -> None:
+    """Raise Invalid unless ``reason`` is text that the journal takes; none is fine."""
+    if type(reason) is not str or reason:
+        check_text("reason", reason, limits.REASON_CHARS_MAX)
+
+
+def check_truth(field: str, value: object) -> None:
+    """Raise Invalid unless ``value`` is true or false."""
+    if type(value) is not bool:
+        raise Invalid(f"{field}: must be true or false, not {type(value).__name__}")
+
+
+class Administration(RoundLoop):
+    """The part of a shard that keeps order in it."""
+
+    # ---- tenants and queues ----
+
+    async def put_tenant(self, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+        """Make a tenant or change it; return whether it is new."""
+        check_tenant_name(name)
+        created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
+        return created
+
+    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Delete a tenant and everything it has."""
+        if name == DEFAULT_TENANT:
+            raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
+        self.core.catalog.tenant(name)
+        check_reason(reason)
+        await self._submit(DeleteTenant(self._system, caller, name, reason))
+
+    def tenants(self) -> dict[str, TenantConfig]:
+        """Return all tenants with their configuration."""
+        return {name: tenant.config for name, tenant in self.core.catalog.tenants.items()}
+
+    async def put_queue(self, tenant: str, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+        """Make a queue or change it; return whether it is new."""
+        check_queue_name(name)
+        created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
+        return created
+
+    def queues(self, tenant: str) -> dict[str, QueueConfig]:
+        """Return a tenant's queues with their configuration."""
+        return {name: queue.config for name, queue in self.core.catalog.tenant(tenant).queues.items()}
+
+    async def pause_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
+        """Stop deliveries; adding goes on and waiting polls wait."""
+        check_queue_name(name)
+        await self._submit(PauseQueue(self.core.catalog.tenant(tenant), caller, name))
+
+    async def resume_queue(self, tenant: str, name: str, caller: Caller = LOCAL) -> None:
+        """Deliver again."""
+        check_queue_name(name)
+        await self._submit(ResumeQueue(self.core.catalog.tenant(tenant), caller, name))
+
+    async def delete_queue(
+        self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
+    ) -> None:
+        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
+        check_reason(reason)
+        check_queue_name(name)
+        check_truth("force", force)
+        await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
+
+    # ---- suspension and usage ----
+
+    async def suspend_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Refuse adds and polls of a tenant; what is leased may be settled."""
+        self.core.catalog.tenant(name)
+        check_reason(reason)
+        await self._submit(SuspendTenant(self._system, caller, name, reason))
+
+    async def resume_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Serve a suspended tenant again."""
+        self.core.catalog.tenant(name)
+        check_reason(reason)
+        await self._submit(ResumeTenant(self._system, caller, name, reason))
+
+    def tenant_state(self, name: str) -> TenantState:
+        """Return a tenant as it is served; to be read, not changed."""
+        return self.core.catalog.tenant(name)
+
+    def usage(self, name: str) -> dict[str, int]:
+        """Return what a tenant uses of each quota that is counted."""
+        self._check_open()
+        return self.core.catalog.tenant(name).usage.used(self.wall_ms())
+
+    def wall_ms(self) -> int:
+        """Return the wall clock's time as the journal sees it."""
+        return self.core.timeline.now_ms() + self.core.timeline.wall_offset_ms()
+
+    # ---- keys and grants; ``tenant`` None is the platform ----
+
+    @property
+    def access(self) -> AccessBook:
+        """The keys and grants; to be read, not changed."""
+        return self.core.access
+
+    def _owner(self, tenant: str | None) -> TenantState:
+        return self.core.catalog.tenant(tenant) if tenant is not None else self._system
+
+    async def put_key(self, key: StoredKey, caller: Caller = LOCAL) -> None:
+        """Store a new API key of ``key.tenant``."""
+        await self._submit(PutKey(self._owner(key.tenant), caller, key))
+
+    async def revoke_key(self, tenant: str | None, key_id: str, caller: Caller = LOCAL) -> None:
+        """Refuse a key from now on."""
+        await self._submit(RevokeKey(self._owner(tenant), caller, key_id))
+
+    async def put_grant(self, tenant: str, principal: str, grant: Grant, caller: Caller = LOCAL) -> None:
+        """Store what a principal may do in a tenant, in place of what was stored for it."""
+        await self._submit(PutGrant(self._owner(tenant), caller, principal, grant))
+
+    async def delete_grant(self, tenant: str, principal: str, caller: Caller = LOCAL) -> None:
+        """Forget what is stored for a principal in a tenant."""
+        await self._submit(DropGrant(self._owner(tenant), caller, principal))
+
+    async def revoke_token(
+        self, tenant: str | None, *, token_id: str | None, principal: str | None, until: int, caller: Caller = LOCAL
+    ) -> None:
+        """Refuse a JSON web token by its id, or all of a principal's, until a time of the wall clock."""
+        await self._submit(RevokeToken(self._owner(tenant), caller, token_id, principal, until))
+
+    async def note_key_use(self, uses: Mapping[str, KeyUse]) -> None:
+        """Remember when and from where keys were used."""
+        if uses:
+            await self._submit(NoteKeyUse(self._system, SYSTEM, uses))
+
+    async def note_entries(self, entries: Sequence[Entry]) -> None:
+        """Journal what happened before the engine was asked."""
+        if entries:
+            await self._submit(NoteEntries(self._system, SYSTEM, entries))
+
+    # ---- journal ----
+
+    @property
+    def journal_span(self) -> tuple[int, int]:
+        """The first and last sequence number that the journal holds."""
+        return self._journal_first, self._seq
+
+    async def trim_journal(self, upto_seq: int) -> None:
+        """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
+        self._check_open()
+        check_int("upto_seq", upto_seq, self._journal_first, self._seq)
+        before, self._journal_first = self._journal_first, upto_seq + 1  # at once, so that no other call trims less
+        try:
+            await self._submit(TrimJournal(self._system, SYSTEM, upto_seq))
+        except TenantqError:
+            self._journal_first = before
+            raise
+
+    async def journal_rows(
+        self, wanted: JournalFilter, *, after: tuple[int, int], limit: int
+    ) -> tuple[list[Row], tuple[int, int] | None]:
+        """Return up to ``limit`` rows behind (seq, n) that match, and where to go on; None: this was all."""
+        await self._all_synced()
+        return await reads.journal_rows(self.core, wanted, after, limit, self._journal_first, self._synced_seq)
