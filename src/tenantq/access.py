@@ -13,6 +13,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from tenantq import limits
 from tenantq.errors import Invalid
 from tenantq.message import check_int
 
@@ -57,7 +58,6 @@ MATRIX: Final[dict[str, frozenset[str]]] = {
 
 PATTERNS_MAX: Final = 32
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,80}")
-TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ def check_grant(grant: Grant) -> Grant:
         if type(pattern) is not str or _PATTERN.fullmatch(pattern) is None:
             raise Invalid("queues: a pattern is 1 to 80 characters of A-Z, a-z, 0-9, '_', '-', '.', '*' and '?'")
     if grant.expires_at is not None:
-        check_int("expires_at", grant.expires_at, 0, TIME_MS_MAX)
+        check_int("expires_at", grant.expires_at, 0, limits.TIME_MS_MAX)
     return grant
 
 

@@ -33,6 +33,11 @@ FLEET_TENANTS_MAX: Final = 100_000
 TRACE_RECORDS_MAX: Final = 50_000
 
 WEIGHT_MAX: Final = 1_000
+PAGE_MAX: Final = 1_000
+CONSUMER_CHARS_MAX: Final = 128
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: no time of the wall clock is later."""
+
 KEYS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100_000
 TENANT_ID_MAX: Final = (1 << 32) - 1

@@ -112,6 +112,8 @@ class Facts(msgspec.Struct, frozen=True):
     lease_until: int | None
     history: tuple[HistoryEntry, ...]
     dead: DeadLetter | None
+    size: int = 0  # body and attributes, as charged
+    hidden: bool = False  # body, attributes and group were taken out for a caller who may not read them
 
     @property
     def id(self) -> str:

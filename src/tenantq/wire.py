@@ -1,6 +1,6 @@
 """What goes over HTTP as JSON, on both sides: the server decodes and the clients encode with the same types.
 
-Unknown fields and wrong types are refused. Times end in ``_ms`` (lengths) or ``_at``/``_until`` (wall clock), in milliseconds.
+In requests unknown fields and wrong types are refused. Times end in ``_ms`` (lengths) or ``_at``/``_until`` (wall clock), in milliseconds.
 A body is text in ``body`` or, where it is not UTF-8, base64 in ``body_base64``.
 """
 
@@ -12,7 +12,11 @@ import msgspec
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A JSON object of the interface."""
+    """A JSON object that a client sends."""
+
+
+class WireReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A JSON object that the server sends. A client passes over fields it does not know: the server may be newer."""
 
 
 # ---- messages ----
@@ -38,14 +42,14 @@ class AddRequest(Wire, frozen=True, kw_only=True):
     messages: list[WireMessage]
 
 
-class WireError(Wire, frozen=True, kw_only=True):
+class WireError(WireReply, frozen=True, kw_only=True):
     """Why one item of a batch was refused."""
 
     code: str
     detail: str
 
 
-class AddedItem(Wire, frozen=True, kw_only=True):
+class AddedItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """What became of one message: an id, or an error."""
 
     id: str | None = None
@@ -53,7 +57,7 @@ class AddedItem(Wire, frozen=True, kw_only=True):
     error: WireError | None = None
 
 
-class AddReply(Wire, frozen=True, kw_only=True):
+class AddReply(WireReply, frozen=True, kw_only=True):
     """One item per message, in order."""
 
     messages: list[AddedItem]
@@ -79,7 +83,7 @@ class FleetPollRequest(Wire, frozen=True, kw_only=True):
     consumer: str | None = None
 
 
-class DeliveredItem(Wire, frozen=True, kw_only=True):
+class DeliveredItem(WireReply, frozen=True, kw_only=True):
     """One leased message."""
 
     id: str
@@ -96,10 +100,11 @@ class DeliveredItem(Wire, frozen=True, kw_only=True):
     queue: str
 
 
-class PollReply(Wire, frozen=True, kw_only=True):
+class PollReply(WireReply, frozen=True, kw_only=True):
     """The leased messages, none if there were none in time."""
 
     messages: list[DeliveredItem]
+    now_at: int | None = None  # the server's wall clock: ``lease_until`` less this is how long a lease still lasts
 
 
 class WireResult(Wire, frozen=True, kw_only=True):
@@ -139,7 +144,7 @@ class ExtendRequest(Wire, frozen=True, kw_only=True):
     lease_ms: int
 
 
-class SettledItem(Wire, frozen=True, kw_only=True):
+class SettledItem(WireReply, frozen=True, kw_only=True):
     """Whether one receipt did what was asked."""
 
     receipt: str
@@ -148,7 +153,7 @@ class SettledItem(Wire, frozen=True, kw_only=True):
     lease_until: int | None = None
 
 
-class SettleReply(Wire, frozen=True, kw_only=True):
+class SettleReply(WireReply, frozen=True, kw_only=True):
     """One item per receipt, in order."""
 
     results: list[SettledItem]
@@ -160,7 +165,7 @@ class RemoveRequest(Wire, frozen=True, kw_only=True):
     ids: list[str]
 
 
-class RemovedItem(Wire, frozen=True, kw_only=True):
+class RemovedItem(WireReply, frozen=True, kw_only=True):
     """Whether one message was deleted."""
 
     id: str
@@ -168,7 +173,7 @@ class RemovedItem(Wire, frozen=True, kw_only=True):
     error: WireError | None = None
 
 
-class RemoveReply(Wire, frozen=True, kw_only=True):
+class RemoveReply(WireReply, frozen=True, kw_only=True):
     """One item per id, in order."""
 
     results: list[RemovedItem]
@@ -181,7 +186,7 @@ class PeekRequest(Wire, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class WireHistory(Wire, frozen=True, kw_only=True):
+class WireHistory(WireReply, frozen=True, kw_only=True):
     """How one delivery ended."""
 
     attempt: int
@@ -190,7 +195,7 @@ class WireHistory(Wire, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class WireDeadLetter(Wire, frozen=True, kw_only=True):
+class WireDeadLetter(WireReply, frozen=True, kw_only=True):
     """Why and from where a message became a dead letter."""
 
     reason: str
@@ -199,7 +204,7 @@ class WireDeadLetter(Wire, frozen=True, kw_only=True):
     at: int
 
 
-class MessageFacts(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """Everything known of a stored message; bodies, attributes and groups only for who may read them."""
 
     id: str
@@ -223,7 +228,7 @@ class MessageFacts(Wire, frozen=True, kw_only=True, omit_defaults=False):
     dead: WireDeadLetter | None = None
 
 
-class PeekReply(Wire, frozen=True, kw_only=True):
+class PeekReply(WireReply, frozen=True, kw_only=True):
     """A page of messages, and the cursor of the next one if there is one."""
 
     messages: list[MessageFacts]
@@ -238,7 +243,13 @@ class DestroyRequest(Wire, frozen=True, kw_only=True):
     force: bool = False  # queues: do not wait for leases to settle
 
 
-class PurgeReply(Wire, frozen=True, kw_only=True):
+class SuspendRequest(Wire, frozen=True, kw_only=True):
+    """Stop taking and handing out a tenant's work; the reason goes into the journal."""
+
+    reason: str = ""
+
+
+class PurgeReply(WireReply, frozen=True, kw_only=True):
     """How many messages went."""
 
     purged: int
@@ -255,16 +266,17 @@ class RedriveRequest(Wire, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class RedriveReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class RedriveReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """How a redrive stands."""
 
     task: str
-    state: str
-    matched: int
-    moved: int
+    state: Literal["running", "done", "cancelled"]
+    moved: int  # or, in a dry run, would be moved
+    skipped: int  # did not pass the filter, or their queue is gone
+    dry_run: bool
 
 
-class ResultReply(Wire, frozen=True, kw_only=True):
+class ResultReply(WireReply, frozen=True, kw_only=True):
     """A message's result."""
 
     status: Literal["completed", "failed", "pending"]
@@ -274,7 +286,7 @@ class ResultReply(Wire, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class TraceReply(Wire, frozen=True, kw_only=True):
+class TraceReply(WireReply, frozen=True, kw_only=True):
     """The journal's rows about one message, oldest first."""
 
     rows: list[dict[str, Any]]
@@ -293,7 +305,7 @@ class CreateKeyRequest(Wire, frozen=True, kw_only=True):
     expires_at: int | None = None
 
 
-class CreatedKey(Wire, frozen=True, kw_only=True):
+class CreatedKey(WireReply, frozen=True, kw_only=True):
     """A new key. Secret and token are shown this once."""
 
     key_id: str
@@ -301,7 +313,7 @@ class CreatedKey(Wire, frozen=True, kw_only=True):
     token: str
 
 
-class KeyItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class KeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A key, without its secret."""
 
     key_id: str
@@ -316,7 +328,7 @@ class KeyItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
     last_used_at: int | None
 
 
-class KeysReply(Wire, frozen=True, kw_only=True):
+class KeysReply(WireReply, frozen=True, kw_only=True):
     """A tenant's keys."""
 
     keys: list[KeyItem]
@@ -331,7 +343,7 @@ class GrantRequest(Wire, frozen=True, kw_only=True):
     expires_at: int | None = None
 
 
-class GrantItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class GrantItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A stored grant."""
 
     principal: str
@@ -341,7 +353,7 @@ class GrantItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
     expires_at: int | None
 
 
-class GrantsReply(Wire, frozen=True, kw_only=True):
+class GrantsReply(WireReply, frozen=True, kw_only=True):
     """A tenant's stored grants."""
 
     grants: list[GrantItem]
@@ -358,7 +370,7 @@ class RevokeTokenRequest(Wire, frozen=True, kw_only=True):
 # ---- tenants and queues ----
 
 
-class TenantReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A tenant as it is configured."""
 
     name: str
@@ -368,14 +380,14 @@ class TenantReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
     config: dict[str, Any]
 
 
-class TenantsReply(Wire, frozen=True, kw_only=True):
+class TenantsReply(WireReply, frozen=True, kw_only=True):
     """A page of tenants, and the name after which the next one starts."""
 
     tenants: list[TenantReply]
     cursor: str | None = None
 
 
-class QueueReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A queue: configuration and figures."""
 
     name: str
@@ -401,14 +413,14 @@ class QueueReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
     healed_total: int
 
 
-class QueuesReply(Wire, frozen=True, kw_only=True):
+class QueuesReply(WireReply, frozen=True, kw_only=True):
     """A page of a tenant's queues, and the name after which the next one starts."""
 
     queues: list[QueueReply]
     cursor: str | None = None
 
 
-class UsageItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class UsageItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """One quota: what is allowed, used and left; None: no limit."""
 
     limit: int | None
@@ -418,7 +430,7 @@ class UsageItem(Wire, frozen=True, kw_only=True, omit_defaults=False):
     resets_at: int | None = None
 
 
-class UsageReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A tenant's quotas against its usage."""
 
     tenant: str
@@ -426,7 +438,7 @@ class UsageReply(Wire, frozen=True, kw_only=True, omit_defaults=False):
     quotas: dict[str, UsageItem]
 
 
-class AuditReply(Wire, frozen=True, kw_only=True):
+class AuditReply(WireReply, frozen=True, kw_only=True):
     """A page of journal rows, newest last, and the cursor of the next page."""
 
     rows: list[dict[str, Any]]
@@ -436,7 +448,7 @@ class AuditReply(Wire, frozen=True, kw_only=True):
 # ---- errors ----
 
 
-class Problem(Wire, frozen=True, kw_only=True):
+class Problem(WireReply, frozen=True, kw_only=True):
     """An error, as application/problem+json."""
 
     type: str

@@ -112,6 +112,10 @@ class Administration(RoundLoop):
         check_reason(reason)
         await self._submit(ResumeTenant(self._system, caller, name, reason))
 
+    def tenants_served(self) -> Mapping[str, TenantState]:
+        """Return all tenants by name; to be read, not changed."""
+        return self.core.catalog.tenants
+
     def tenant_state(self, name: str) -> TenantState:
         """Return a tenant as it is served; to be read, not changed."""
         return self.core.catalog.tenant(name)

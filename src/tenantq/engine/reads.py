@@ -107,6 +107,7 @@ def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease:
         lease.deadline + wall if lease is not None and in_flight else None,
         tuple(past.history) if past is not None else (),
         past.dead if past is not None else None,
+        message.size,
     )
 
 

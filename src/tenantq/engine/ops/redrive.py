@@ -70,6 +70,7 @@ class RedriveTask:
     def __init__(
         self, core: Core, letters: QueueState, caller: Caller, filter: RedriveFilter, rate: int | None, *, dry_run: bool
     ) -> None:
+        self.id = f"{core.randomness.getrandbits(64):016x}"
         self.core = core
         self.letters = letters  # the dead-letter queue
         self.caller = caller

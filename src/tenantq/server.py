@@ -1,0 +1,96 @@
+"""The composition root: wires store, engine, gates, service and listener into one running server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tenantq.clock import Clock, SystemClock
+from tenantq.engine.shard import Shard
+from tenantq.errors import TenantqError
+from tenantq.gates.certificate import CertificateMap
+from tenantq.gates.json_web_token import JwtVerifier
+from tenantq.http.listener import Listener
+from tenantq.service import Gatekeeper, Service
+from tenantq.settings import ServerSettings, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+log = logging.getLogger("tenantq")
+
+
+class Server:
+    """One server process. ``async with Server(settings) as server`` serves until the block ends."""
+
+    def __init__(self, settings: ServerSettings, *, admin_token: str | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.port = 0  # where it listens, once started
+        self.new_admin_token: str | None = None  # made on the first start, to be shown once
+        self.shard = Shard(Path(settings.data_dir), settings=settings.shard, clock=self.clock)
+        self._admin_token = admin_token
+        self._background: set[asyncio.Task[None]] = set()
+        self._gates: Gatekeeper | None = None
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
+        settings = self.settings
+        jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
+        certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
+        await self.shard.open()
+        try:
+            self._gates = Gatekeeper(
+                self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
+            )
+            self.service = Service(self.shard, self._gates, self.clock)
+            self.new_admin_token = await self.service.bootstrap(self._admin_token)
+            self._listener = Listener(self.service, settings.listener, clock=self.clock)
+            host, port = split_address("http", settings.http)
+            self.port = await self._listener.start(host, port, settings.tls)
+        except BaseException:
+            await self.close(grace_ms=0)
+            raise
+        # What exists now lives as long as the server: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+
+    async def close(self, grace_ms: int | None = None) -> None:
+        """Finish requests in flight, journal what is held back, and close the store. A second call forces the end."""
+        grace_ms = self.settings.grace_ms if grace_ms is None else grace_ms
+        if self._listener is not None:
+            await self._listener.close(grace_ms)
+        if self._gates is not None:
+            gates, self._gates = self._gates, None
+            try:
+                await gates.close()
+            except TenantqError as error:
+                log.warning("the last refusals could not be journaled: %s", error)
+        if self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        await self.shard.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` beside the requests; a failure is logged, and the shard's own failure stops the server anyway."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work in the background failed: %s", error)

@@ -1,0 +1,8 @@
+"""What every transport calls: one object that applies the gates and asks the engine. No transport has rules of its own."""
+
+from tenantq.service.call import Call, QueueInfo, TenantInfo
+from tenantq.service.control import Control
+from tenantq.service.gatekeeper import Gatekeeper, GateSettings
+from tenantq.service.service import Service
+
+__all__ = ["Call", "Control", "GateSettings", "Gatekeeper", "QueueInfo", "Service", "TenantInfo"]

@@ -1,0 +1,48 @@
+"""What transports hand in, and what they get back beside the engine's own values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.message import QueueStats
+
+if TYPE_CHECKING:
+    from tenantq.engine.queue_state import TenantState
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's context, made by a transport."""
+
+    bearer: str | None = None  # an API key or JSON web token
+    certificate: dict[str, Any] | None = None  # of the peer, verified by the listener, as the ssl module gives it
+    remote: str = ""  # address of the client, without the port
+    request_id: str = ""
+    user_agent: str = ""
+    connection: Any = None  # identity of the connection, for the bound on what is in flight on it
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """A queue: what it is and how it stands."""
+
+    tenant: str
+    name: str
+    config: QueueConfig
+    stats: QueueStats
+
+
+class TenantInfo(msgspec.Struct, frozen=True):
+    """A tenant as it is configured."""
+
+    name: str
+    id: int
+    status: Literal["active", "suspended"]
+    version: int
+    config: TenantConfig
+
+    @classmethod
+    def of(cls, tenant: TenantState) -> TenantInfo:
+        """Return what is known of a served tenant."""
+        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config)

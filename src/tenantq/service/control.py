@@ -1,0 +1,385 @@
+"""Control: tenants, queues, keys, grants, usage and the audit trail. Each act passes the gates and is journaled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tenantq import limits
+from tenantq.access import Grant, StoredKey, check_grant
+from tenantq.engine.reads import JournalFilter
+from tenantq.engine.usage import reset_time
+from tenantq.errors import Invalid, NotFound
+from tenantq.gates.api_key import check_token, new_key, token_hash
+from tenantq.message import Caller, check_int, check_text
+from tenantq.names import check_queue_name, check_tenant_name
+from tenantq.quotas import QuotaState, state_of
+from tenantq.service.call import QueueInfo, TenantInfo
+from tenantq.service.metrics import Metrics
+from tenantq.wire import CreatedKey, GrantItem, KeyItem, UsageItem, UsageReply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenantq.clock import Clock
+    from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.record import Row
+    from tenantq.service.call import Call
+    from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
+
+REASON_CHARS_MIN: Final = 10
+PRINCIPAL_CHARS_MAX: Final = 300
+_REDRIVES_MAX: Final = 1_000
+_STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
+_OUTCOMES: Final[dict[str, frozenset[str]]] = {
+    "SUCCESS": frozenset({"ok"}),
+    "DENIED": frozenset({"denied", "throttled"}),
+    "ERROR": frozenset({"refused"}),
+}
+BOOTSTRAP: Final = Caller("system")
+
+
+class Control:
+    """Everything but the work itself."""
+
+    def __init__(self, shard: Shard, gates: Gatekeeper, clock: Clock) -> None:
+        self.shard = shard
+        self.gates = gates
+        self.clock = clock
+        self._metrics = Metrics(shard, gates)
+        self._redrives: dict[str, RedriveTask] = {}
+
+    async def bootstrap(self, admin_token: str | None) -> str | None:
+        """Make sure that there is a platform administrator; return its token if it was made up just now."""
+        keys = self.shard.access.keys(0)
+        if admin_token is not None:
+            hash = token_hash(check_token(admin_token))
+            if self.shard.access.key(hash) is None:
+                await self._put_platform_key(hash.hex()[:16], hash)
+            return None
+        if any(key.revoked_at is None and key.grant.role == "platform-admin" for key in keys.values()):
+            return None
+        made = new_key()
+        await self._put_platform_key(made.id, made.token_hash)
+        return made.token
+
+    async def _put_platform_key(self, id: str, hash: bytes) -> None:
+        key = StoredKey(
+            id=id, tenant=None, name="first administrator", grant=Grant(role="platform-admin"), token_hash=hash,
+            created_at=self.shard.wall_ms(), created_by=BOOTSTRAP.principal,
+        )  # fmt: skip
+        await self.shard.put_key(key, BOOTSTRAP)
+
+    async def _enter_queue(
+        self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1
+    ) -> Entered:
+        check_queue_name(queue)
+        return await self.gates.enter(call, tenant, action, queue, rate=rate, ops=ops)
+
+    # ---- tenants ----
+
+    async def put_tenant(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
+        """Make a tenant or change it; return whether it is new."""
+        check_tenant_name(tenant)
+        caller = await self.gates.enter_platform(call, "put_tenant", tenant)
+        created = await self.shard.put_tenant(tenant, caller, **_settings(changes))
+        return created, TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def get_tenant(self, call: Call, tenant: str | None) -> TenantInfo:
+        """Return a tenant."""
+        with await self.gates.enter(call, tenant, "get_tenant") as entered:
+            return TenantInfo.of(entered.state)
+
+    async def list_tenants(self, call: Call, *, after: str | None = None, limit: int = 100) -> list[TenantInfo]:
+        """Return a page of tenants in order of their names."""
+        check_int("limit", limit, 1, limits.PAGE_MAX)
+        await self.gates.enter_platform(call, "list_tenants")
+        return [TenantInfo.of(self.shard.tenant_state(name)) for name in _page(self.shard.tenants(), after, limit)]
+
+    async def suspend_tenant(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
+        """Refuse adds and polls of a tenant; what is leased may be settled."""
+        caller = await self.gates.enter_platform(call, "suspend_tenant", tenant)
+        await self.shard.suspend_tenant(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def resume_tenant(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
+        """Serve a tenant again."""
+        caller = await self.gates.enter_platform(call, "resume_tenant", tenant)
+        await self.shard.resume_tenant(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> None:
+        """Delete a tenant and everything it has."""
+        caller = await self.gates.enter_platform(call, "delete_tenant", tenant)
+        self.shard.tenant_state(tenant)
+        _check_destroy(tenant, confirm, reason)
+        await self.shard.delete_tenant(tenant, reason=reason, caller=caller)
+        self.gates.rates.forget(tenant)
+
+    async def usage(self, call: Call, tenant: str | None) -> UsageReply:
+        """Return a tenant's quotas against its usage."""
+        with await self.gates.enter(call, tenant, "usage") as entered:
+            quotas, usage = entered.state.config.quotas, entered.state.usage
+            items: dict[str, UsageItem] = {}
+            for name, used in self.shard.usage(entered.tenant).items():
+                limit: int | None = getattr(quotas, name)
+                items[name] = UsageItem(
+                    limit=limit,
+                    used=used,
+                    remaining=None if limit is None else max(0, limit - used),
+                    state=state_of(used, limit, quotas.soft_percent),
+                    resets_at=reset_time(usage, name),
+                )
+            worst = max((_STATES.index(item.state) for item in items.values()), default=0)
+            return UsageReply(tenant=entered.tenant, state=_STATES[worst], quotas=items)
+
+    async def audit(
+        self,
+        call: Call,
+        tenant: str | None,
+        *,
+        action: str | None = None,
+        result: str | None = None,
+        principal: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        queue: str | None = None,
+        message: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> tuple[list[Row], str | None]:
+        """Return a page of the tenant's journal, oldest first, and the cursor of the next page."""
+        check_int("limit", limit, 1, limits.PAGE_MAX)
+        if result is not None and result not in _OUTCOMES:
+            raise Invalid(f"result: must be one of {', '.join(_OUTCOMES)}")
+        after = _parse_cursor(cursor)
+        with await self.gates.enter(call, tenant, "audit") as entered:
+            wanted = JournalFilter(
+                tenant=entered.tenant, op=action, outcomes=_OUTCOMES[result] if result is not None else None,
+                principal=principal, start=start, end=end, queue=queue, message=message,
+            )  # fmt: skip
+            rows, more = await self.shard.journal_rows(wanted, after=after, limit=limit)
+            return rows, f"{more[0]}.{more[1]}" if more is not None else None
+
+    # ---- queues ----
+
+    async def get_queue(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Return a queue."""
+        with await self._enter_queue(call, tenant, "get_queue", queue) as entered:
+            return self._queue_info(entered.tenant, queue)
+
+    async def list_queues(
+        self, call: Call, tenant: str | None, *, after: str | None = None, limit: int = 100
+    ) -> list[QueueInfo]:
+        """Return a page of a tenant's queues in order of their names; those that the caller may see."""
+        check_int("limit", limit, 1, limits.PAGE_MAX)
+        with await self.gates.enter(call, tenant, "list_queues") as entered:
+            allowed, who, owner = self.gates.authorizer.allowed, entered.principal, entered.tenant
+            seen = [name for name in self.shard.queues(owner) if allowed(who, owner, "list_queues", name)]
+            return [self._queue_info(owner, name) for name in _page(seen, after, limit)]
+
+    async def put_queue(
+        self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]
+    ) -> tuple[bool, QueueInfo]:
+        """Make a queue or change it; return whether it is new."""
+        with await self._enter_queue(call, tenant, "put_queue", queue) as entered:
+            created = await self.shard.put_queue(entered.tenant, queue, entered.caller, **_settings(changes))
+            return created, self._queue_info(entered.tenant, queue)
+
+    async def pause_queue(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Stop deliveries; adding goes on."""
+        with await self._enter_queue(call, tenant, "pause_queue", queue) as entered:
+            await self.shard.pause_queue(entered.tenant, queue, entered.caller)
+            return self._queue_info(entered.tenant, queue)
+
+    async def resume_queue(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Deliver again."""
+        with await self._enter_queue(call, tenant, "resume_queue", queue) as entered:
+            await self.shard.resume_queue(entered.tenant, queue, entered.caller)
+            return self._queue_info(entered.tenant, queue)
+
+    async def delete_queue(
+        self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str, force: bool = False
+    ) -> None:
+        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
+        with await self._enter_queue(call, tenant, "delete_queue", queue) as entered:
+            _check_destroy(queue, confirm, reason)
+            await self.shard.delete_queue(entered.tenant, queue, force=force, reason=reason, caller=entered.caller)
+
+    async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
+        """Empty a queue; return how many messages went."""
+        with await self._enter_queue(call, tenant, "purge", queue) as entered:
+            _check_destroy(queue, confirm, reason)
+            return await self.shard.purge(entered.tenant, queue, reason=reason, caller=entered.caller)
+
+    async def redrive(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        *,
+        filter: RedriveFilter,
+        rate: int | None = None,
+        dry_run: bool = False,
+    ) -> RedriveTask:
+        """Begin to send dead letters back; its id tells later how it stands."""
+        with await self._enter_queue(call, tenant, "redrive", queue) as entered:
+            task = await self.shard.redrive(
+                entered.tenant, queue, filter=filter, rate=rate, dry_run=dry_run, caller=entered.caller
+            )
+            self._redrives[task.id] = task
+            if len(self._redrives) > _REDRIVES_MAX:
+                done = next((old for old, one in self._redrives.items() if one.state != "running"), None)
+                self._redrives.pop(done or next(iter(self._redrives)))
+            return task
+
+    async def redrive_status(self, call: Call, tenant: str | None, queue: str, id: str) -> RedriveTask:
+        """Return how a redrive stands."""
+        with await self._enter_queue(call, tenant, "redrive", queue) as entered:
+            return self._redrive(entered.tenant, id)
+
+    async def cancel_redrive(self, call: Call, tenant: str | None, queue: str, id: str) -> RedriveTask:
+        """Stop a redrive; what it moved stays moved."""
+        with await self._enter_queue(call, tenant, "redrive", queue) as entered:
+            task = self._redrive(entered.tenant, id)
+            task.cancel()
+            return task
+
+    def _redrive(self, tenant: str, id: str) -> RedriveTask:
+        task = self._redrives.get(id)
+        if task is None or task.letters.tenant.name != tenant:
+            raise NotFound("no such redrive; a restart of the server ends them all", tenant=tenant)
+        return task
+
+    def _queue_info(self, tenant: str, queue: str) -> QueueInfo:
+        stats = self.shard.stats(tenant, queue)
+        return QueueInfo(tenant, queue, self.shard.queues(tenant)[queue], stats)
+
+    # ---- keys and grants ----
+
+    async def create_key(self, call: Call, tenant: str | None, name: str, grant: Grant) -> CreatedKey:
+        """Make an API key. Its secret is returned this once and never stored."""
+        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_grant(grant)
+        with await self.gates.enter(call, tenant, "create_key") as entered:
+            self.gates.check_may_grant(call, entered, "create_key", grant)
+            made = new_key()
+            key = StoredKey(
+                id=made.id, tenant=entered.tenant, name=name, grant=grant, token_hash=made.token_hash,
+                created_at=self.shard.wall_ms(), created_by=entered.principal.id,
+            )  # fmt: skip
+            await self.shard.put_key(key, entered.caller)
+            return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
+
+    async def list_keys(self, call: Call, tenant: str | None) -> list[KeyItem]:
+        """Return a tenant's keys without their secrets."""
+        with await self.gates.enter(call, tenant, "list_keys") as entered:
+            access, last_used = self.shard.access, self.gates.authenticator.last_used
+            items: list[KeyItem] = []
+            for key in access.keys(entered.state.id).values():
+                use, grant = access.use(key.id), key.grant
+                items.append(
+                    KeyItem(
+                        key_id=key.id, name=key.name, role=grant.role, actions=grant.actions, queues=grant.queues,
+                        expires_at=grant.expires_at, created_at=key.created_at, created_by=key.created_by,
+                        revoked_at=key.revoked_at,
+                        last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
+                    )
+                )  # fmt: skip
+            return items
+
+    async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
+        """Refuse a key from now on."""
+        with await self.gates.enter(call, tenant, "revoke_key") as entered:
+            await self.shard.revoke_key(entered.tenant, key_id, entered.caller)
+
+    async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
+        """Store what a principal may do in the tenant."""
+        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
+        check_grant(grant)
+        with await self.gates.enter(call, tenant, "put_grant") as entered:
+            self.gates.check_may_grant(call, entered, "put_grant", grant)
+            await self.shard.put_grant(entered.tenant, principal, grant, entered.caller)
+
+    async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
+        """Forget what is stored for a principal in the tenant."""
+        with await self.gates.enter(call, tenant, "delete_grant") as entered:
+            await self.shard.delete_grant(entered.tenant, principal, entered.caller)
+
+    async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
+        """Return the stored grants of a tenant."""
+        with await self.gates.enter(call, tenant, "list_grants") as entered:
+            return [
+                GrantItem(
+                    principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues,
+                    expires_at=grant.expires_at,
+                )
+                for principal, grant in self.shard.access.grants_in(entered.tenant).items()
+            ]  # fmt: skip
+
+    async def revoke_token(
+        self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
+    ) -> None:
+        """Refuse JSON web tokens of the tenant before they expire: one by its id, or all of a principal's."""
+        for field, value in (("token_id", token_id), ("principal", principal)):
+            if value is not None:
+                check_text(field, value, PRINCIPAL_CHARS_MAX)
+        if token_id is None and principal is None:
+            raise Invalid("token_id, principal: give one of them")
+        check_int("until", until, 0, limits.TIME_MS_MAX)
+        with await self.gates.enter(call, tenant, "revoke_token") as entered:
+            await self.shard.revoke_token(
+                entered.tenant, token_id=token_id, principal=principal, until=until, caller=entered.caller
+            )
+
+    # ---- operations ----
+
+    @property
+    def durability(self) -> str:
+        """What a reply promises: "fsync" or "os"."""
+        return self.shard.durability
+
+    async def metrics(self, call: Call) -> bytes:
+        """Return the server's figures in Prometheus' text format."""
+        await self.gates.enter_platform(call, "metrics")
+        return self._metrics.text()
+
+    def readiness(self) -> dict[str, Any]:
+        """Return whether requests can be served, and why not."""
+        failure = self.shard.failure
+        status: Literal["ready", "failed"] = "ready" if failure is None else "failed"
+        first, last = self.shard.journal_span
+        return {
+            "status": status,
+            "ready": failure is None,
+            "reason": failure.message if failure is not None else "",
+            "durability": self.durability,
+            "journal_records": last - first + 1,
+        }
+
+
+def _settings(changes: object) -> dict[str, Any]:
+    if not isinstance(changes, dict):
+        raise Invalid(f"must be an object of settings, not {type(changes).__name__}")
+    return changes
+
+
+def _page(names: Iterable[str], after: str | None, limit: int) -> list[str]:
+    return sorted(name for name in names if after is None or name > after)[:limit]
+
+
+def _check_destroy(name: str, confirm: str, reason: str) -> None:
+    """Raise Invalid unless the name is repeated and a reason is given that says something."""
+    if confirm != name:
+        raise Invalid("confirm: repeat the name of what is to go")
+    if type(reason) is not str or len(reason.strip()) < REASON_CHARS_MIN:
+        raise Invalid(f"reason: say why in {REASON_CHARS_MIN} characters or more")
+
+
+def _parse_cursor(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return 0, -1
+    seq, dot, n = cursor.partition(".")
+    if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(cursor) <= 40):
+        raise Invalid("cursor: is not one that was given out")
+    return int(seq), int(n)

@@ -1,0 +1,320 @@
+"""The gates in a row: authenticate, authorize, admit. Whoever is refused leaves a trace in the journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import msgspec
+
+from tenantq.access import KeyUse
+from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
+from tenantq.gates.authenticate import Authenticator
+from tenantq.gates.authorize import Authorizer
+from tenantq.gates.consumers import Consumers
+from tenantq.gates.rate_limit import RateLimits
+from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
+from tenantq.gates.signals import Alert, Signals, SignalSettings
+from tenantq.gates.slots import Slots
+from tenantq.journal.record import Entry
+from tenantq.message import Caller
+from tenantq.names import DEFAULT_TENANT
+from tenantq.service.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+    from tenantq.access import Grant, Principal
+    from tenantq.clock import Clock, Timer
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.shard import Shard
+    from tenantq.gates.certificate import CertificateMap
+    from tenantq.gates.json_web_token import JwtVerifier
+    from tenantq.gates.slots import SlotKind, Ticket
+    from tenantq.service.call import Call
+
+RateKind = Literal["read", "write"]
+_HOUSEKEEPING_MS = 1_000
+_NAME_SHOWN_CHARS = 40
+_NOTE_USE_EVERY = 60  # rounds of housekeeping between two writes of when keys were used
+
+
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of the gates that are the server's, not a tenant's."""
+
+    server_requests: int = 10_000  # in flight at one time
+    connection_requests: int = 256  # in flight on one connection
+    waiting_per_tenant: int = 1_000  # requests of a tenant that may wait for a place
+    slot_wait_ms: int = 5_000  # how long they may
+    consumer_idle_ms: int = 60_000  # who has not polled for this long is no consumer any more
+    refusal_rows_per_second: int = 20  # refused calls of a tenant that are journaled one by one; the rest with a count
+    anonymous_default: bool = False  # callers without a credential may use the tenant 'default'
+    signals: SignalSettings = SignalSettings()
+
+
+class Entered:
+    """A call that passed the gates. Leave it when the call is done; ``with entered:`` does so in any case."""
+
+    __slots__ = ("caller", "principal", "state", "tenant", "ticket")
+
+    def __init__(self, principal: Principal, state: TenantState, caller: Caller, ticket: Ticket) -> None:
+        self.principal = principal
+        self.state = state  # of the tenant
+        self.tenant = state.name
+        self.caller = caller
+        self.ticket = ticket
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ticket.release()
+
+
+class Gatekeeper:
+    """Applies the gates, in one order, for every transport."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        settings: GateSettings,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        jwt: JwtVerifier | None = None,
+        certificates: CertificateMap | None = None,
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._background = background
+        self.authenticator = Authenticator(
+            shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
+        )
+        self.authorizer = Authorizer(shard.access, clock)
+        self.rates = RateLimits(clock)
+        self.slots = Slots(
+            clock,
+            server_requests=settings.server_requests,
+            connection_requests=settings.connection_requests,
+            waiting_per_tenant=settings.waiting_per_tenant,
+            wait_ms=settings.slot_wait_ms,
+        )
+        self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
+        self.refusals = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
+        self.signals = Signals(clock, settings.signals, self._raise_alert)
+        self.tally = Tally()
+        self._turns = 0
+        self._timer: Timer | None = clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
+
+    async def close(self) -> None:
+        """Journal what was held back, and stop the housekeeping."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.refusals.flush()
+        await self._note_uses()
+
+    # ---- the way in ----
+
+    async def identify(self, call: Call, action: str) -> Principal:
+        """Return who calls, or raise and note the refusal."""
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is None:
+            try:
+                principal = await self.authenticator.authenticate(call.bearer, call.certificate)
+            except TenantqError as error:
+                self.refuse(call, None, None, action, None, error)
+                raise
+        if principal.id.startswith("key:"):
+            self.signals.key_used(principal.id, principal.tenant or "", call.remote)
+        return principal
+
+    async def enter(
+        self,
+        call: Call,
+        tenant: str | None,
+        action: str,
+        queue: str | None = None,
+        *,
+        slot: SlotKind | None = None,
+        rate: RateKind | None = None,
+        ops: int = 1,
+        size: int = 0,
+        wait_ms: int = 0,
+    ) -> Entered:
+        """Let a call in, or raise why not. ``tenant`` None: the credential's own."""
+        principal = await self.identify(call, action)
+        name = tenant if tenant is not None else own_tenant(principal)
+        try:
+            self.authorizer.check(principal, name, action, queue)
+            state = self._shard.tenant_state(name)
+            ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
+            if ticket is None:
+                ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
+            if rate is not None:
+                try:
+                    await self._pay(state, queue, rate, ops, size, wait_ms)
+                except BaseException:
+                    ticket.release()
+                    raise
+        except TenantqError as error:
+            self.refuse(call, principal, name, action, queue, error)
+            raise
+        self.tally.let_in(action)
+        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id), ticket)
+
+    def check(self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None) -> None:
+        """Raise Forbidden, and note it, unless the principal may do this."""
+        try:
+            self.authorizer.check(principal, tenant, action, queue)
+        except TenantqError as error:
+            self.refuse(call, principal, tenant, action, queue, error)
+            raise
+
+    def check_may_grant(self, call: Call, entered: Entered, action: str, grant: Grant) -> None:
+        """Raise Forbidden, and note it, if the grant holds more than its giver has."""
+        try:
+            self.authorizer.check_may_grant(entered.principal, entered.tenant, grant)
+        except TenantqError as error:
+            self.refuse(call, entered.principal, entered.tenant, action, None, error)
+            raise
+
+    async def enter_fleet(self, call: Call, principal: Principal) -> Entered:
+        """Let in a poll over many tenants. It is in flight on behalf of the credential's own tenant."""
+        state = self._shard.tenant_state(own_tenant(principal))
+        ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
+        self.tally.let_in("poll")
+        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id), ticket)
+
+    async def enter_platform(self, call: Call, action: str, about: str = "") -> Caller:
+        """Let an act of the platform in: one about all tenants, or about a tenant itself."""
+        principal = await self.identify(call, action)
+        try:
+            self.authorizer.check(principal, about, action)
+        except TenantqError as error:
+            self.refuse(call, principal, about or None, action, None, error)
+            raise
+        self.tally.let_in(action)
+        return Caller(principal.id, call.remote, call.request_id)
+
+    async def _pay(
+        self, state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int, wait_ms: int
+    ) -> None:
+        found = state.queues.get(queue) if queue is not None else None
+        queue_limits = found.config.limits if found is not None else None
+        if wait_ms:
+            await self.rates.admit_within(
+                state.name, state.config.limits, queue, queue_limits, kind, ops, size, wait_ms=wait_ms
+            )
+        else:
+            self.rates.admit(state.name, state.config.limits, queue, queue_limits, kind, ops, size)
+
+    def charge(self, entered: Entered, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Charge what a call turned out to use beyond what it paid on entering."""
+        found = entered.state.queues.get(queue)
+        limits = found.config.limits if found is not None else None
+        self.rates.charge(entered.tenant, entered.state.config.limits, queue, limits, kind, ops, size)
+
+    def charge_tenant(self, tenant: str, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Charge a tenant for what a fleet took of it."""
+        state = self._shard.tenants_served().get(tenant)
+        if state is not None:
+            found = state.queues.get(queue)
+            limits = found.config.limits if found is not None else None
+            self.rates.charge(tenant, state.config.limits, queue, limits, kind, ops, size)
+
+    def give_back(self, entered: Entered, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Give back what was paid for work that the engine refused."""
+        found = entered.state.queues.get(queue)
+        limits = found.config.limits if found is not None else None
+        self.rates.give_back(entered.tenant, entered.state.config.limits, queue, limits, kind, ops, size)
+
+    # ---- those who are refused ----
+
+    def refuse(
+        self,
+        call: Call,
+        principal: Principal | None,
+        tenant: str | None,
+        action: str,
+        queue: str | None,
+        error: TenantqError,
+    ) -> None:
+        """Count, journal and watch a call that was refused before the engine."""
+        who = principal.id if principal is not None else "unknown"
+        home = principal.tenant if principal is not None else None
+        known = tenant if tenant is not None and tenant in self._shard.tenants_served() else home or ""
+        self.refusals.note(
+            Refusal(
+                tenant=known,
+                queue=queue or "",
+                action=action,
+                principal=who,
+                remote=call.remote,
+                request_id=call.request_id,
+                user_agent=call.user_agent,
+                outcome=_outcome(error),
+                error_code=error.code,
+                details=_whose(principal, tenant),
+            )
+        )
+        self.tally.turn_away(action, error.code)
+        if isinstance(error, Unauthenticated | Forbidden):
+            self.signals.denied(who, known)
+            if principal is not None and tenant is not None and tenant != home:
+                self.signals.crossed(who, home or "", tenant)
+
+    def _write_refusals(self, refusals: list[CountedRefusal]) -> None:
+        entries = [
+            Entry(
+                one.action, one.tenant, one.queue, one.principal, one.remote, one.request_id, outcome=one.outcome,
+                error_code=one.error_code, details=one.details, count=one.count,
+            )
+            for one in refusals
+        ]  # fmt: skip
+        self._background(self._shard.note_entries(entries))
+
+    def _raise_alert(self, alert: Alert) -> None:
+        self.tally.alerts[alert.kind] += 1
+        details = f"{alert.severity}: {alert.details}"
+        entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
+        self._background(self._shard.note_entries([entry]))
+
+    # ---- housekeeping ----
+
+    def _keep_house(self) -> None:
+        self._timer = self._clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
+        self.slots.reconcile()
+        self.rates.collect()
+        self._turns += 1
+        if self._turns % _NOTE_USE_EVERY == 0:
+            self._background(self._note_uses())
+
+    async def _note_uses(self) -> None:
+        used = self.authenticator.last_used
+        uses = {key_id: KeyUse(at, self.signals.places(f"key:{key_id}")) for key_id, at in used.items()}
+        used.clear()
+        await self._shard.note_key_use(uses)
+
+
+def own_tenant(principal: Principal) -> str:
+    """Return the tenant that a call without one means: the credential's, or the default one for the platform's."""
+    return principal.tenant if principal.tenant is not None else DEFAULT_TENANT
+
+
+def _whose(principal: Principal | None, tenant: str | None) -> str:
+    """Return what the journal notes of a call that was not about the caller's own tenant."""
+    if principal is None or tenant is None or principal.tenant == tenant:
+        return ""
+    home = principal.tenant if principal.tenant is not None else "the platform"
+    return f"a credential of {home} asked for tenant {tenant[:_NAME_SHOWN_CHARS]!r}"
+
+
+def _outcome(error: TenantqError) -> Literal["denied", "throttled", "refused"]:
+    if isinstance(error, Unauthenticated | Forbidden):
+        return "denied"
+    if isinstance(error, Limited | Unavailable):
+        return "throttled"
+    return "refused"

@@ -1,0 +1,115 @@
+"""The figures of a server as Prometheus reads them. Everything is read when it is asked for; counting costs nothing here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from tenantq.engine.queue_state import TOTALS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.shard import Shard
+    from tenantq.service.gatekeeper import Gatekeeper
+
+TENANTS_MAX: Final = 100
+"""Tenants that have a label of their own, those with most messages first; the rest share the label 'other'."""
+
+OTHER: Final = "other"
+_STATES: Final = ("ready", "delayed", "in_flight", "blocked")
+
+
+class _TenantSums:
+    """What one label stands for: one tenant, or all the others together."""
+
+    __slots__ = ("bytes", "states", "totals")
+
+    def __init__(self) -> None:
+        self.states = dict.fromkeys(_STATES, 0)
+        self.bytes = 0
+        self.totals = [0] * len(TOTALS)
+
+    def add(self, tenant: TenantState) -> None:
+        for queue in tenant.queues.values():
+            self.states["ready"] += queue.ready
+            self.states["delayed"] += queue.delayed
+            self.states["in_flight"] += queue.in_flight
+            self.states["blocked"] += queue.blocked
+            self.bytes += queue.bytes
+            for index, total in enumerate(queue.totals):
+                self.totals[index] += total
+
+
+class Metrics:
+    """Collects from the parts of a server."""
+
+    def __init__(self, shard: Shard, gates: Gatekeeper) -> None:
+        self._shard = shard
+        self._gates = gates
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all figures in the text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure."""
+        yield from self._of_tenants()
+        yield from self._of_gates()
+        yield from self._of_shard()
+
+    def _of_tenants(self) -> Iterable[Metric]:
+        tenants = self._shard.tenants_served().values()
+        shown = {tenant.name for tenant in sorted(tenants, key=lambda one: -one.usage.messages)[:TENANTS_MAX]}
+        sums: dict[str, _TenantSums] = {}
+        for tenant in tenants:
+            sums.setdefault(tenant.name if tenant.name in shown else OTHER, _TenantSums()).add(tenant)
+        messages = GaugeMetricFamily("tenantq_messages", "Messages stored.", labels=["tenant", "state"])
+        stored = GaugeMetricFamily("tenantq_stored_bytes", "Bytes of bodies and attributes stored.", labels=["tenant"])
+        for name, one in sums.items():
+            stored.add_metric([name], one.bytes)
+            for state, count in one.states.items():
+                messages.add_metric([name, state], count)
+        yield messages
+        yield stored
+        for index, total in enumerate(TOTALS):
+            family = CounterMetricFamily(
+                f"tenantq_{total}", f"Messages {total.replace('_', ' ')}, of the queues that exist.", labels=["tenant"]
+            )
+            for name, one in sums.items():
+                family.add_metric([name], one.totals[index])
+            yield family
+
+    def _of_gates(self) -> Iterable[Metric]:
+        gates = self._gates
+        entered = CounterMetricFamily("tenantq_calls", "Calls that passed the gates.", labels=["action"])
+        for action, count in gates.tally.entered.items():
+            entered.add_metric([action], count)
+        yield entered
+        refused = CounterMetricFamily("tenantq_calls_refused", "Calls refused by a gate.", labels=["action", "code"])
+        for (action, code), count in gates.tally.refused.items():
+            refused.add_metric([action, code], count)
+        yield refused
+        alerts = CounterMetricFamily("tenantq_alerts", "Alerts raised.", labels=["kind"])
+        for kind, count in gates.tally.alerts.items():
+            alerts.add_metric([kind], count)
+        yield alerts
+        yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=gates.slots.in_flight)
+        yield GaugeMetricFamily(
+            "tenantq_requests_waiting", "Requests that wait for a place.", value=gates.slots.waiting
+        )
+
+    def _of_shard(self) -> Iterable[Metric]:
+        shard = self._shard
+        first, last = shard.journal_span
+        yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.tenants_served()))
+        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.rounds)
+        yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)

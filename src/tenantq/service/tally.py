@@ -1,0 +1,24 @@
+"""Plain counters of what passed the gates and what did not, read by the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Tally:
+    """Counts since the server started."""
+
+    __slots__ = ("alerts", "entered", "refused")
+
+    def __init__(self) -> None:
+        self.entered: Counter[str] = Counter()  # by action
+        self.refused: Counter[tuple[str, str]] = Counter()  # by action and error code
+        self.alerts: Counter[str] = Counter()  # by kind
+
+    def let_in(self, action: str) -> None:
+        """Count a call that passed the gates."""
+        self.entered[action] += 1
+
+    def turn_away(self, action: str, code: str) -> None:
+        """Count a call that did not."""
+        self.refused[action, code] += 1

@@ -1,0 +1,138 @@
+"""The settings of a server: flag, then environment, then TOML file, then default.
+
+A setting ``http`` is ``TENANTQ_HTTP`` in the environment; one of a section, such as ``[shard] durability``, is
+``TENANTQ_SHARD__DURABILITY``. Lists and tables in the environment are JSON.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tenantq.config import ShardSettings, check_shard
+from tenantq.errors import Invalid
+from tenantq.gates.certificate import CertificateSettings
+from tenantq.gates.json_web_token import JwtSettings
+from tenantq.http.settings import HttpSettings, check_http
+from tenantq.http.tls import TlsFiles
+from tenantq.service.gatekeeper import GateSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ENVIRONMENT: Final = "TENANTQ_"
+ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the name of the variable, not a secret
+_NOT_SETTINGS: Final = {
+    ADMIN_TOKEN,
+    "TENANTQ_CONFIG",
+    "TENANTQ_URL",
+    "TENANTQ_TOKEN",
+    "TENANTQ_PROFILE",
+    "TENANTQ_FLIPS",
+}
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set for one server."""
+
+    data_dir: str = "./tenantq-data"  # made if it is not there
+    http: str = "127.0.0.1:7070"  # address of the HTTP listener
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    grace_ms: int = 30_000  # how long a stop waits for requests in flight
+    shard: ShardSettings = ShardSettings()
+    gates: GateSettings = GateSettings()
+    listener: HttpSettings = HttpSettings()
+    tls: TlsFiles | None = None  # none: plain HTTP
+    jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
+    certificates: CertificateSettings | None = None  # none: client certificates stand for nobody
+
+
+def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> ServerSettings:
+    """Return the settings, or raise Invalid naming the setting, where it stands, and what is wrong."""
+    given: dict[str, Any] = {}
+    if file is not None:
+        given = _from_file(file)
+    _merge(given, _from_environment(environment))
+    _merge(given, {name: value for name, value in flags.items() if value is not None})
+    try:
+        settings = msgspec.convert(given, ServerSettings)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"settings: {error}") from error
+    check_shard(settings.shard)
+    check_http(settings.listener)
+    split_address("http", settings.http)
+    return settings
+
+
+def split_address(field: str, address: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT`` or ``[HOST]:PORT``, else raise Invalid."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise Invalid(f"{field}: {address[:80]!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"settings file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"settings file {file}: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT) or variable in _NOT_SETTINGS:
+            continue
+        path = variable.removeprefix(ENVIRONMENT).lower().split("__")
+        kind = _kind_of(path)
+        if kind is None:
+            raise Invalid(f"environment: {variable} is no setting")
+        place = found
+        for section in path[:-1]:
+            place = place.setdefault(section, {})
+        place[path[-1]] = _parsed(variable, environment[variable], kind)
+    return found
+
+
+def _kind_of(path: list[str]) -> Any:
+    """Return the type of a setting, or None if there is no such setting."""
+    kind: Any = ServerSettings
+    for name in path:
+        kind = next(
+            (part for part in _parts(kind) if isinstance(part, type) and issubclass(part, msgspec.Struct)), None
+        )
+        if kind is None or name not in kind.__struct_fields__:
+            return None
+        kind = get_type_hints(kind)[name]
+    return kind
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
+
+
+def _parsed(variable: str, text: str, kind: Any) -> Any:
+    """Return a variable's value: text as it is, everything else as JSON."""
+    if any(part is str or get_origin(part) is Literal for part in _parts(kind)):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"environment: {variable} is not a number, true, false or JSON") from error
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for name, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(name), dict):
+            _merge(below[name], value)
+        else:
+            below[name] = value
