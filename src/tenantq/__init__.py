@@ -1,55 +1,79 @@
-"""tenantq: a durable work queue for software that serves many tenants."""
+"""tenantq: a durable work queue for software that serves many tenants.
 
-from tenantq.clock import ManualClock, SystemClock
-from tenantq.config import QueueConfig, ShardSettings, TenantConfig
-from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.engine.shard import Shard
-from tenantq.errors import (
-    Busy,
-    Closed,
-    Conflict,
-    DiskFull,
-    Draining,
-    Invalid,
-    LeaseLost,
-    NotFound,
-    StoreDamaged,
-    StoreFailed,
-    StoreFormat,
-    StoreLocked,
-    TenantqError,
-    TooLarge,
-    Unavailable,
-)
-from tenantq.message import Added, Caller, Delivery, NewMessage, Outcome, Result
+Names are loaded when they are first used, so that a program that only adds messages never loads the engine.
+"""
 
-__all__ = [
-    "Added",
-    "Busy",
-    "Caller",
-    "Closed",
-    "Conflict",
-    "Delivery",
-    "DiskFull",
-    "Draining",
-    "Invalid",
-    "LeaseLost",
-    "ManualClock",
-    "NewMessage",
-    "NotFound",
-    "Outcome",
-    "QueueConfig",
-    "RedriveFilter",
-    "Result",
-    "Shard",
-    "ShardSettings",
-    "StoreDamaged",
-    "StoreFailed",
-    "StoreFormat",
-    "StoreLocked",
-    "SystemClock",
-    "TenantConfig",
-    "TenantqError",
-    "TooLarge",
-    "Unavailable",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tenantq.client import AsyncClient as AsyncClient
+    from tenantq.client import Client as Client
+    from tenantq.clock import ManualClock as ManualClock
+    from tenantq.clock import SystemClock as SystemClock
+    from tenantq.config import QueueConfig as QueueConfig
+    from tenantq.config import ShardSettings as ShardSettings
+    from tenantq.config import TenantConfig as TenantConfig
+    from tenantq.engine.ops.redrive import RedriveFilter as RedriveFilter
+    from tenantq.engine.shard import Shard as Shard
+    from tenantq.errors import Busy as Busy
+    from tenantq.errors import Closed as Closed
+    from tenantq.errors import Conflict as Conflict
+    from tenantq.errors import DiskFull as DiskFull
+    from tenantq.errors import Draining as Draining
+    from tenantq.errors import Forbidden as Forbidden
+    from tenantq.errors import Invalid as Invalid
+    from tenantq.errors import LeaseLost as LeaseLost
+    from tenantq.errors import Limited as Limited
+    from tenantq.errors import NotFound as NotFound
+    from tenantq.errors import QuotaExceeded as QuotaExceeded
+    from tenantq.errors import RateLimited as RateLimited
+    from tenantq.errors import StoreDamaged as StoreDamaged
+    from tenantq.errors import StoreFailed as StoreFailed
+    from tenantq.errors import StoreFormat as StoreFormat
+    from tenantq.errors import StoreLocked as StoreLocked
+    from tenantq.errors import Suspended as Suspended
+    from tenantq.errors import TenantqError as TenantqError
+    from tenantq.errors import TooLarge as TooLarge
+    from tenantq.errors import Unauthenticated as Unauthenticated
+    from tenantq.errors import Unavailable as Unavailable
+    from tenantq.message import Added as Added
+    from tenantq.message import Caller as Caller
+    from tenantq.message import Delivery as Delivery
+    from tenantq.message import NewMessage as NewMessage
+    from tenantq.message import Outcome as Outcome
+    from tenantq.message import Result as Result
+    from tenantq.worker import Worker as Worker
+
+_HOMES = {
+    "tenantq.client": ("AsyncClient", "Client"),
+    "tenantq.clock": ("ManualClock", "SystemClock"),
+    "tenantq.config": ("QueueConfig", "ShardSettings", "TenantConfig"),
+    "tenantq.engine.ops.redrive": ("RedriveFilter",),
+    "tenantq.engine.shard": ("Shard",),
+    "tenantq.errors": (
+        "Busy", "Closed", "Conflict", "DiskFull", "Draining", "Forbidden", "Invalid", "LeaseLost", "Limited", "NotFound",
+        "QuotaExceeded", "RateLimited", "StoreDamaged", "StoreFailed", "StoreFormat", "StoreLocked", "Suspended",
+        "TenantqError", "TooLarge", "Unauthenticated", "Unavailable",
+    ),
+    "tenantq.message": ("Added", "Caller", "Delivery", "NewMessage", "Outcome", "Result"),
+    "tenantq.worker": ("Worker",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605  # one list is kept, not two; a test compares it with the imports above
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tenantq' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

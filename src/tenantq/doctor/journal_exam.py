@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.doctor.pages import pages_of_items
+from tenantq.doctor.usage_exam import UsageRecount
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
 from tenantq.store.heart import read_beat
@@ -33,6 +34,7 @@ def examine_journal(store: Store, notes: Notes) -> None:
     early = store.scan(store.jn, b"", be64(seq + 1), 1)
     if early:
         notes.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} is still there.")
+    usage = UsageRecount(whole=anchor is None)
     for page in pages_of_items(store, store.jn, be64(seq + 1), _END):
         for key, value in page:
             notes.figures.journal_records += 1
@@ -41,17 +43,19 @@ def examine_journal(store: Store, notes: Notes) -> None:
             whole = at == seq + 1
             if not whole:
                 notes.found("journal", f"Records {seq + 1} to {at - 1} are missing.")
-            link, seq = _check(notes, at, value, link if whole else None), at
+            link, seq = _check(notes, usage, at, value, link if whole else None), at
         notes.passed("journal", len(page))
     beat = read_beat(store.path / "heart")
     if beat is not None and seq < beat.seq:
         notes.found("journal", f"The journal ends at record {seq}, but record {beat.seq} was synced.")
+    usage.compare(store, notes)
 
 
-def _check(notes: Notes, seq: int, value: bytes, previous: bytes | None) -> bytes:
+def _check(notes: Notes, usage: UsageRecount, seq: int, value: bytes, previous: bytes | None) -> bytes:
     """Check one record and return its hash, with which the walk goes on whatever was wrong."""
     try:
         _, record = unseal(value, previous)
+        usage.pass_by(record)
         if record.seq != seq:
             notes.found("journal", f"Record {seq} says of itself that it is record {record.seq}.")
     except StoreDamaged as error:

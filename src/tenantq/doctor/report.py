@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FINDINGS_LISTED_MAX: Final = 1_000
 
-Kind = Literal["catalog", "counters", "damaged", "expiry", "group", "index", "journal", "lease", "orphan"]
+Kind = Literal["catalog", "counters", "damaged", "expiry", "group", "index", "journal", "lease", "orphan", "usage"]
 
 
 class Finding(msgspec.Struct, frozen=True):
