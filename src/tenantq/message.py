@@ -157,6 +157,7 @@ class Caller(msgspec.Struct, frozen=True):
     principal: str = "local"
     remote: str = ""
     request_id: str = ""
+    user_agent: str = ""
 
 
 LOCAL = Caller()
@@ -272,7 +273,7 @@ def check_caller(caller: Caller) -> None:
     """Raise Invalid if the journal could not name the caller."""
     if type(caller) is not Caller:
         raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
-    for field in ("principal", "remote", "request_id"):
+    for field in ("principal", "remote", "request_id", "user_agent"):
         value = getattr(caller, field)
         if type(value) is not str or len(value) > limits.REASON_CHARS_MAX:
             raise Invalid(f"caller: {field} must be text of at most {limits.REASON_CHARS_MAX} characters")

@@ -14,12 +14,16 @@ from tenantq.errors import TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.http.listener import Listener
+from tenantq.journal.signing import SigningKey
+from tenantq.journal.target import open_target
 from tenantq.service import Gatekeeper, Service
 from tenantq.settings import ServerSettings, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
+
+    from tenantq.journal.exporter import Exporter
 
 log = logging.getLogger("tenantq")
 
@@ -37,6 +41,7 @@ class Server:
         self._background: set[asyncio.Task[None]] = set()
         self._gates: Gatekeeper | None = None
         self._listener: Listener | None = None
+        self._exporter: Exporter | None = None
 
     async def start(self) -> None:
         """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
@@ -48,7 +53,10 @@ class Server:
             self._gates = Gatekeeper(
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
             )
-            self.service = Service(self.shard, self._gates, self.clock)
+            self._exporter = self._make_exporter()
+            self.service = Service(self.shard, self._gates, self.clock, self._exporter)
+            if self._exporter is not None:
+                await self._exporter.start()
             self.new_admin_token = await self.service.bootstrap(self._admin_token)
             self._listener = Listener(self.service, settings.listener, clock=self.clock)
             host, port = split_address("http", settings.http)
@@ -73,6 +81,9 @@ class Server:
                 log.warning("the last refusals could not be journaled: %s", error)
         if self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
+        if self._exporter is not None and self.shard.failure is None:
+            exporter, self._exporter = self._exporter, None
+            await exporter.close()
         await self.shard.close()
 
     async def __aenter__(self) -> Self:
@@ -83,6 +94,19 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _make_exporter(self) -> Exporter | None:
+        """Return what exports the journal, or None where it is switched off or its libraries are not installed."""
+        settings, data_dir = self.settings.export, Path(self.settings.data_dir)
+        if not settings.enabled:
+            return None
+        try:
+            from tenantq.journal.exporter import Exporter  # noqa: PLC0415  # needs pyarrow, which is an extra
+        except ImportError:
+            log.warning("the journal is kept but not exported: install tenantq[parquet], or set export.enabled = false")
+            return None
+        target = open_target(settings.target if settings.target is not None else data_dir / "journal")
+        return Exporter(self.shard, target, SigningKey.load_or_make(data_dir), self.clock, settings)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` beside the requests; a failure is logged, and the shard's own failure stops the server anyway."""

@@ -18,6 +18,7 @@ from tenantq.gates.certificate import CertificateSettings
 from tenantq.gates.json_web_token import JwtSettings
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.http.tls import TlsFiles
+from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.service.gatekeeper import GateSettings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _NOT_SETTINGS: Final = {
     "TENANTQ_URL",
     "TENANTQ_TOKEN",
     "TENANTQ_PROFILE",
+    "TENANTQ_TENANT",
     "TENANTQ_FLIPS",
 }
 
@@ -47,6 +49,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     shard: ShardSettings = ShardSettings()
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
+    export: ExportSettings = ExportSettings()
     tls: TlsFiles | None = None  # none: plain HTTP
     jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
     certificates: CertificateSettings | None = None  # none: client certificates stand for nobody
@@ -65,6 +68,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
         raise Invalid(f"settings: {error}") from error
     check_shard(settings.shard)
     check_http(settings.listener)
+    check_export(settings.export)
     split_address("http", settings.http)
     return settings
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tenantq.engine.access_book import AccessBook
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.reads import JournalFilter
-    from tenantq.journal.record import Entry, Row
+    from tenantq.journal.record import Entry, Row, SealedRecord
 
 
 def check_reason(reason: str) -> None:
@@ -177,6 +177,24 @@ class Administration(RoundLoop):
     def journal_span(self) -> tuple[int, int]:
         """The first and last sequence number that the journal holds."""
         return self._journal_first, self._seq
+
+    @property
+    def shard_name(self) -> str:
+        """The name that every row of the journal bears."""
+        return self._name
+
+    @property
+    def journal_synced(self) -> tuple[int, int]:
+        """The first record that the journal holds and the last that is durable."""
+        return self._journal_first, self._synced_seq
+
+    def read_journal(self, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
+        """Return records from ``first_seq`` on, at least one, up to about ``bytes_max``. Safe from any thread."""
+        return reads.journal_records(self.core, first_seq, last_seq, bytes_max)
+
+    def journal_link(self, seq: int) -> bytes:
+        """Return the hash of a record that the journal holds, or of the one before its first."""
+        return reads.journal_link(self.core, seq)
 
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""

@@ -9,8 +9,8 @@ import msgspec
 
 from tenantq import limits
 from tenantq.engine.queue_state import TOTALS
-from tenantq.errors import Invalid, NotFound
-from tenantq.journal.record import Row, rows, unseal
+from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, SealedRecord, rows, unseal
 from tenantq.message import Facts, Page, QueueStats, Result
 from tenantq.randomness import id_bytes, id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
@@ -272,3 +272,40 @@ async def journal_rows(
         seq = from_be64(page[-1][0]) + 1
         await asyncio.sleep(0)
     return found, (end, _LAST_ROW) if end < last_seq else None
+
+
+def journal_records(core: Core, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
+    """Return records in order, at least one, up to about ``bytes_max``; raise StoreDamaged where one is missing."""
+    store, found, size, seq = core.store, list[SealedRecord](), 0, first_seq
+    while seq <= last_seq and size < bytes_max:
+        page = store.scan_items(store.jn, be64(seq), be64(last_seq + 1), _TRACE_SLICE)
+        for key, value in page:
+            if from_be64(key) != seq:
+                break
+            link, record = unseal(value)
+            found.append(SealedRecord(link, value[len(link) :], record))
+            size += len(value)
+            seq += 1
+            if size >= bytes_max:
+                break
+        else:
+            if page:
+                continue
+        break
+    if not found:
+        raise StoreDamaged(f"journal: record {first_seq} is missing")
+    return found
+
+
+def journal_link(core: Core, seq: int) -> bytes:
+    """Return the hash of a record that is kept, or that was the last one trimmed."""
+    if seq == 0:
+        return GENESIS
+    store = core.store
+    value = store.get(store.jn, be64(seq))
+    if value is not None:
+        return value[: len(GENESIS)]
+    anchor = store.get(store.meta, ANCHOR_KEY)
+    if anchor is None or from_be64(anchor) != seq:
+        raise StoreDamaged(f"journal: record {seq} is missing")
+    return anchor[8 : 8 + len(GENESIS)]

@@ -220,13 +220,31 @@ class Round:
     def log(self, op: str, queue: QueueState, caller: Caller, **columns: object) -> None:
         """Add a journal entry about a queue."""
         self.entries.append(
-            Entry(op, queue.tenant.name, queue.name, caller.principal, caller.remote, caller.request_id, **columns)  # type: ignore[arg-type]
+            Entry(
+                op,
+                queue.tenant.name,
+                queue.name,
+                caller.principal,
+                caller.remote,
+                caller.request_id,
+                user_agent=caller.user_agent,
+                **columns,  # type: ignore[arg-type]  # each by its name
+            )
         )
 
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""
         self.entries.append(
-            Entry(op, tenant.name, "", caller.principal, caller.remote, caller.request_id, details=details)
+            Entry(
+                op,
+                tenant.name,
+                "",
+                caller.principal,
+                caller.remote,
+                caller.request_id,
+                details=details,
+                user_agent=caller.user_agent,
+            )
         )
 
     def note_refusal(self, operation: Operation, error: TenantqError) -> None:
@@ -237,7 +255,7 @@ class Round:
         if entry is not None:
             entry.count += 1
             return
-        entry = Entry(*known, caller.request_id, outcome="refused", error_code=error.code)
+        entry = Entry(*known, caller.request_id, outcome="refused", error_code=error.code, user_agent=caller.user_agent)
         self._refusals[*known, error.code] = entry
         self.entries.append(entry)
 

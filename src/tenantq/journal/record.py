@@ -43,6 +43,7 @@ class Entry(msgspec.Struct, array_like=True):
     error_code: str = ""
     details: str = ""
     count: int = 1  # calls that this entry stands for; more than one only for refusals that came in a flood
+    user_agent: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +55,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     engine_ms: int  # the shard's own time, which never goes back
     last_id: bytes  # the greatest message id given out so far
     entries: list[Entry]
+
+
+class SealedRecord(msgspec.Struct, frozen=True):
+    """One record with its place in the chain."""
+
+    link: bytes
+    payload: bytes
+    record: Record
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -79,6 +88,7 @@ class Row(msgspec.Struct, frozen=True):
     request_id: str
     details: str
     count: int
+    user_agent: str
 
 
 def column(values: list[int]) -> list[int] | int:
@@ -104,7 +114,7 @@ def seal(previous: bytes, record: Record) -> tuple[bytes, bytes]:
 def _without_surrogates(record: Record) -> Record:
     """Replace what UTF-8 cannot say in a caller's own words; what was done must be journaled all the same."""
     for entry in record.entries:
-        for field in ("tenant", "queue", "principal", "remote", "request_id", "details"):
+        for field in ("tenant", "queue", "principal", "remote", "request_id", "details", "user_agent"):
             setattr(entry, field, getattr(entry, field).encode("utf-8", "replace").decode())
     return record
 
@@ -152,5 +162,6 @@ def rows(record: Record) -> Iterator[Row]:
                 entry.request_id,
                 entry.details,
                 entry.count,
+                entry.user_agent,
             )
             n += 1

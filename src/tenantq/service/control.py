@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tenantq.clock import Clock
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
     from tenantq.engine.shard import Shard
+    from tenantq.journal.exporter import Exporter
     from tenantq.journal.record import Row
     from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
@@ -42,11 +43,12 @@ BOOTSTRAP: Final = Caller("system")
 class Control:
     """Everything but the work itself."""
 
-    def __init__(self, shard: Shard, gates: Gatekeeper, clock: Clock) -> None:
+    def __init__(self, shard: Shard, gates: Gatekeeper, clock: Clock, exporter: Exporter | None = None) -> None:
         self.shard = shard
         self.gates = gates
         self.clock = clock
-        self._metrics = Metrics(shard, gates)
+        self._exporter = exporter
+        self._metrics = Metrics(shard, gates, exporter)
         self._redrives: dict[str, RedriveTask] = {}
 
     async def bootstrap(self, admin_token: str | None) -> str | None:
@@ -355,6 +357,8 @@ class Control:
             "reason": failure.message if failure is not None else "",
             "durability": self.durability,
             "journal_records": last - first + 1,
+            "journal_lag": self._exporter.lag_records if self._exporter is not None else None,
+            "journal_export": self._exporter.failure or "ok" if self._exporter is not None else "off",
         }
 
 

@@ -127,9 +127,12 @@ class Gatekeeper:
             except TenantqError as error:
                 self.refuse(call, None, None, action, None, error)
                 raise
+        self._watch(principal, call)
+        return principal
+
+    def _watch(self, principal: Principal, call: Call) -> None:
         if principal.id.startswith("key:"):
             self.signals.key_used(principal.id, principal.tenant or "", call.remote)
-        return principal
 
     async def enter(
         self,
@@ -145,7 +148,11 @@ class Gatekeeper:
         wait_ms: int = 0,
     ) -> Entered:
         """Let a call in, or raise why not. ``tenant`` None: the credential's own."""
-        principal = await self.identify(call, action)
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is None:
+            principal = await self.identify(call, action)
+        else:
+            self._watch(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
         try:
             self.authorizer.check(principal, name, action, queue)
@@ -154,8 +161,14 @@ class Gatekeeper:
             if ticket is None:
                 ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
             if rate is not None:
+                found = state.queues.get(queue) if queue is not None else None
+                queue_limits = found.config.limits if found is not None else None
+                paid = (name, state.config.limits, queue, queue_limits, rate, ops, size)
                 try:
-                    await self._pay(state, queue, rate, ops, size, wait_ms)
+                    if wait_ms:
+                        await self.rates.admit_within(*paid, wait_ms=wait_ms)
+                    else:
+                        self.rates.admit(*paid)
                 except BaseException:
                     ticket.release()
                     raise
@@ -163,7 +176,7 @@ class Gatekeeper:
             self.refuse(call, principal, name, action, queue, error)
             raise
         self.tally.let_in(action)
-        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id), ticket)
+        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
 
     def check(self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None) -> None:
         """Raise Forbidden, and note it, unless the principal may do this."""
@@ -186,7 +199,7 @@ class Gatekeeper:
         state = self._shard.tenant_state(own_tenant(principal))
         ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
         self.tally.let_in("poll")
-        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id), ticket)
+        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
 
     async def enter_platform(self, call: Call, action: str, about: str = "") -> Caller:
         """Let an act of the platform in: one about all tenants, or about a tenant itself."""
@@ -197,19 +210,7 @@ class Gatekeeper:
             self.refuse(call, principal, about or None, action, None, error)
             raise
         self.tally.let_in(action)
-        return Caller(principal.id, call.remote, call.request_id)
-
-    async def _pay(
-        self, state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int, wait_ms: int
-    ) -> None:
-        found = state.queues.get(queue) if queue is not None else None
-        queue_limits = found.config.limits if found is not None else None
-        if wait_ms:
-            await self.rates.admit_within(
-                state.name, state.config.limits, queue, queue_limits, kind, ops, size, wait_ms=wait_ms
-            )
-        else:
-            self.rates.admit(state.name, state.config.limits, queue, queue_limits, kind, ops, size)
+        return Caller(principal.id, call.remote, call.request_id, call.user_agent)
 
     def charge(self, entered: Entered, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Charge what a call turned out to use beyond what it paid on entering."""
@@ -270,7 +271,7 @@ class Gatekeeper:
         entries = [
             Entry(
                 one.action, one.tenant, one.queue, one.principal, one.remote, one.request_id, outcome=one.outcome,
-                error_code=one.error_code, details=one.details, count=one.count,
+                error_code=one.error_code, details=one.details, count=one.count, user_agent=one.user_agent,
             )
             for one in refusals
         ]  # fmt: skip

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
+    from tenantq.journal.exporter import Exporter
     from tenantq.service.gatekeeper import Gatekeeper
 
 TENANTS_MAX: Final = 100
@@ -50,8 +51,9 @@ class _TenantSums:
 class Metrics:
     """Collects from the parts of a server."""
 
-    def __init__(self, shard: Shard, gates: Gatekeeper) -> None:
+    def __init__(self, shard: Shard, gates: Gatekeeper, exporter: Exporter | None) -> None:
         self._shard = shard
+        self._exporter = exporter
         self._gates = gates
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -113,3 +115,9 @@ class Metrics:
         yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.tenants_served()))
         yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.rounds)
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
+        if self._exporter is not None:
+            lag, rows = self._exporter.lag_records, self._exporter.rows_total
+            yield GaugeMetricFamily(
+                "tenantq_journal_lag_records", "Journal records that wait for their export.", value=lag
+            )
+            yield CounterMetricFamily("tenantq_journal_rows_exported", "Journal rows exported.", value=rows)

@@ -1,0 +1,221 @@
+"""The exporter: turns the journal into segments, exactly once, then lets the shard trim it.
+
+The manifests at the target are the watermark: what they cover is exported, and nothing else is. A segment is written, then its
+manifest, then the head; a crash in between leaves a segment that no manifest names, which the next run writes anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from tenantq.errors import Invalid, StoreDamaged, TenantqError
+from tenantq.journal.export_settings import ExportSettings, check_export
+from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest, segment_name
+from tenantq.journal.segment import encode
+from tenantq.quotas import HOUR_MS
+
+if TYPE_CHECKING:
+    from tenantq.clock import Clock, Timer
+    from tenantq.journal.record import SealedRecord
+    from tenantq.journal.signing import SigningKey
+    from tenantq.journal.target import Target
+
+log = logging.getLogger("tenantq.journal")
+
+_RETRY_MS_MAX: Final = 60_000
+
+
+class JournalSource(Protocol):
+    """The journal of a running shard."""
+
+    @property
+    def shard_name(self) -> str:
+        """The shard's name."""
+
+    @property
+    def journal_synced(self) -> tuple[int, int]:
+        """The first record that is kept and the last that is durable."""
+
+    def read_journal(self, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
+        """Return records in order, up to about ``bytes_max``, at least one. Safe from any thread."""
+
+    def journal_link(self, seq: int) -> bytes:
+        """Return the hash of a record that is kept or was the last one trimmed."""
+
+    async def trim_journal(self, upto_seq: int) -> None:
+        """Drop records that were exported."""
+
+
+class Exporter:
+    """Exports one shard's journal, beside its work."""
+
+    def __init__(
+        self, source: JournalSource, target: Target, key: SigningKey, clock: Clock, settings: ExportSettings
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._key = key
+        self._clock = clock
+        self._settings = check_export(settings)
+        self._timer: Timer | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._found_watermark = False
+        self.exported_seq = 0
+        self.segments_total = 0
+        self.rows_total = 0
+        self.failure = ""  # why the last attempt failed; empty: it did not
+
+    @property
+    def lag_records(self) -> int:
+        """How many durable records wait for their export."""
+        return max(0, self._source.journal_synced[1] - self.exported_seq)
+
+    async def start(self) -> None:
+        """Find out how far the export is, and go on from there now and then. A target that is away is asked again later.
+
+        Raise StoreDamaged or Invalid if what is at the target is not this journal's.
+        """
+        try:
+            await asyncio.to_thread(self._find_watermark)
+        except OSError as error:
+            self.failure = str(error)
+            log.warning("the journal's target is not there yet: %s", error)
+        self._later(self._settings.every_ms)
+
+    async def close(self) -> None:
+        """Export to the end of the journal, if the target takes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+        try:
+            await self.export_now()
+        except (TenantqError, OSError) as error:
+            log.warning("the journal is not exported to its end; the next start goes on: %s", error)
+
+    async def export_now(self) -> None:
+        """Export everything that is durable now, segment by segment."""
+        if not self._found_watermark:
+            await asyncio.to_thread(self._find_watermark)
+        end = self._source.journal_synced[1]
+        while self.exported_seq < end:
+            await asyncio.to_thread(self._export_one, end)
+        await self._trim()
+
+    # ---- in time ----
+
+    def _later(self, delay_ms: int) -> None:
+        self._timer = self._clock.call_later(delay_ms, self._begin)
+
+    def _begin(self) -> None:
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.export_now()
+        except (TenantqError, OSError) as error:
+            self._failures += 1
+            self.failure = str(error)
+            waiting = self.lag_records
+            log.error("the journal cannot be exported; %d records wait, none is lost: %s", waiting, error)  # noqa: TRY400  # no trace for what a disk or network did
+        else:
+            self._failures, self.failure = 0, ""
+        every_ms = self._settings.every_ms
+        self._later(min(max(every_ms, _RETRY_MS_MAX), every_ms * 2 ** min(self._failures, 10)))
+
+    async def _trim(self) -> None:
+        first, _ = self._source.journal_synced
+        upto = self.exported_seq - self._settings.keep_records
+        if upto - first >= self._settings.keep_records // 4 and upto >= first:
+            await self._source.trim_journal(upto)
+
+    # ---- on a thread ----
+
+    def _find_watermark(self) -> None:
+        """Take the manifests' word for what is exported, after looking whether they belong to this journal."""
+        first, last = self._source.journal_synced
+        names = manifest_names(self._target, self._source.shard_name)
+        self._remove_strays(names)
+        if not names:
+            if first > 1:
+                raise Invalid(
+                    f"export: the journal begins at record {first}, but no segment of the earlier ones is at the target; "
+                    "set export.target to where they were exported"
+                )
+            self.exported_seq, self._found_watermark = 0, True
+            return
+        newest = read_manifest(self._target, names[-1])
+        seq = newest.last_seq
+        if seq > last:
+            raise StoreDamaged(
+                f"export: record {seq} was exported, but the journal ends at {last}: an older copy of the store"
+            )
+        if seq + 1 < first:
+            raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment holds them")
+        if seq >= first - 1 and self._source.journal_link(seq).hex() != newest.last_link:
+            raise StoreDamaged(
+                f"export: the segments at the target are those of another journal (record {seq} differs)"
+            )
+        self.exported_seq, self._found_watermark = seq, True
+
+    def _remove_strays(self, names: list[str]) -> None:
+        """Remove segments of this shard that no manifest names: a crash came before it was written."""
+        known = {name.rpartition("/")[2].removesuffix(".json") for name in names}
+        mine = f"/shard={self._source.shard_name}/"
+        for name in self._target.names(""):
+            if (
+                name.endswith(".parquet")
+                and mine in name
+                and name.rpartition("/")[2].removesuffix(".parquet") not in known
+            ):
+                log.warning("removing %s, which was left unfinished", name)
+                self._target.delete(name)
+
+    def _export_one(self, end: int) -> None:
+        """Write the next segment: up to a full one, the hour's end, or ``end``."""
+        first = self.exported_seq + 1
+        records = self._cut(self._source.read_journal(first, end, self._settings.segment_bytes))
+        data, rows = encode(records)
+        last = records[-1].record
+        file = segment_name(self._source.shard_name, records[0].record.ts, first, last.seq)
+        times = [sealed.record.ts for sealed in records]
+        manifest = Manifest(
+            shard=self._source.shard_name,
+            first_seq=first,
+            last_seq=last.seq,
+            records=len(records),
+            rows=rows,
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            previous_link=self._source.journal_link(first - 1).hex(),
+            last_link=records[-1].link.hex(),
+            min_ts=min(times),
+            max_ts=max(times),
+            file=file,
+            key_id=self._key.public.id,
+        )
+        manifest = msgspec.structs.replace(manifest, signature=self._key.sign(manifest.signed_text()))
+        head = Head(shard=manifest.shard, last_seq=last.seq, last_link=manifest.last_link, key_id=manifest.key_id)
+        head = msgspec.structs.replace(head, signature=self._key.sign(head.signed_text()))
+        self._target.write(file, data)
+        self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
+        self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
+        self.exported_seq = last.seq
+        self.segments_total += 1
+        self.rows_total += rows
+
+    def _cut(self, records: list[SealedRecord]) -> list[SealedRecord]:
+        """Return the front of ``records`` that belongs into one segment: one hour, and no more rows than allowed."""
+        hour, rows = records[0].record.ts // HOUR_MS, 0
+        for count, sealed in enumerate(records):
+            rows += sum(max(1, len(entry.ids) // 16) for entry in sealed.record.entries)
+            if count and (sealed.record.ts // HOUR_MS != hour or rows > self._settings.segment_rows):
+                return records[:count]
+        return records

@@ -1,0 +1,107 @@
+"""Segments: stretches of the journal as Parquet files, one row per message, with the chain beside the rows.
+
+``link`` and ``payload`` stand on the first row of each record: the record's place in the hash chain and the bytes that
+were hashed. So whoever has the files can recompute the chain and compare the rows with what was really journaled.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tenantq.journal.manifest import SCHEMA_VERSION
+from tenantq.journal.record import Row, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tenantq.journal.record import SealedRecord
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("n", pa.int32(), nullable=False),
+        pa.field("ts", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("queue", pa.string(), nullable=False),
+        pa.field("op", pa.string(), nullable=False),
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("principal", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("priority", pa.int32(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("wait_ms", pa.int64(), nullable=False),
+        pa.field("process_ms", pa.int64(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("error_code", pa.string(), nullable=False),
+        pa.field("remote", pa.string(), nullable=False),
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("details", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("user_agent", pa.string(), nullable=False),
+        pa.field("link", pa.binary(32)),
+        pa.field("payload", pa.binary()),
+    ],
+    metadata={b"tenantq.schema": str(SCHEMA_VERSION).encode()},
+)
+"""Names and types of the columns. Ids are text: Spark refuses Parquet's own type for them."""
+
+ROW_COLUMNS: Final = Row.__struct_fields__
+_NAMES: Final = ["tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "shard", "user_agent"]
+_ROWS_PER_GROUP: Final = 20_000
+
+
+def encode(records: Sequence[SealedRecord]) -> tuple[bytes, int]:
+    """Return the bytes of a Parquet file and how many rows it has. The same records give the same bytes."""
+    columns: dict[str, list[Any]] = {field.name: [] for field in SCHEMA}
+    appends = [columns[name].append for name in ROW_COLUMNS]
+    links, payloads = columns["link"], columns["payload"]
+    count = 0
+    for sealed in records:
+        first: tuple[bytes | None, bytes | None] = (sealed.link, sealed.payload)
+        for row in rows(sealed.record):
+            for append, value in zip(appends, msgspec.structs.astuple(row), strict=True):
+                append(value)
+            links.append(first[0])
+            payloads.append(first[1])
+            first = (None, None)
+            count += 1
+    buffer = io.BytesIO()
+    pq.write_table(
+        pa.table(columns, schema=SCHEMA),
+        buffer,
+        compression="zstd",
+        use_dictionary=_NAMES,
+        row_group_size=_ROWS_PER_GROUP,
+        write_statistics=[name for name in SCHEMA.names if name not in {"payload", "link"}],
+    )
+    return buffer.getvalue(), count
+
+
+def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
+    """Yield (link, payload, rows) record by record, as the file has them. Raise ValueError on what is no segment."""
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        if file.schema_arrow.names != SCHEMA.names:
+            raise ValueError("its columns are not those of a segment")
+        link, payload, gathered = b"", b"", list[dict[str, Any]]()
+        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
+            for row in batch.to_pylist():
+                row_link, row_payload = row.pop("link"), row.pop("payload")
+                row["ts"] = int(row["ts"].timestamp() * 1_000 + 0.5)
+                if row_link is not None:
+                    if gathered:
+                        yield link, payload, gathered
+                    link, payload, gathered = row_link, row_payload or b"", []
+                gathered.append(row)
+        if gathered:
+            yield link, payload, gathered
+    except pa.ArrowException as error:
+        raise ValueError(f"it is not readable as Parquet: {error}") from error
+    except OSError as error:
+        raise ValueError(f"it is not readable as Parquet: {error}") from error

@@ -1,0 +1,96 @@
+"""Ed25519 signatures under what the journal claims: whoever has the public key can tell who wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from tenantq.errors import Invalid, StoreDamaged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY_FILE: Final = "audit_key"
+PUBLIC_FILE: Final = "audit_key.pub"
+
+
+class PublicKey:
+    """Checks signatures."""
+
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        self._key = key
+        self.id = hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+
+    @classmethod
+    def load(cls, file: Path) -> PublicKey:
+        """Read a PEM file, or raise Invalid."""
+        try:
+            key = load_pem_public_key(file.read_bytes())
+        except OSError as error:
+            raise Invalid(f"public key {file}: {error.strerror}") from error
+        except ValueError as error:
+            raise Invalid(f"public key {file}: is no PEM file of a public key") from error
+        if not isinstance(key, Ed25519PublicKey):
+            raise Invalid(f"public key {file}: is not an Ed25519 key")
+        return cls(key)
+
+    def verifies(self, signature: str, text: bytes) -> bool:
+        """Tell whether ``signature`` (hex) is this key's under ``text``."""
+        try:
+            self._key.verify(bytes.fromhex(signature), text)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def pem(self) -> bytes:
+        """Return the key as a PEM file."""
+        return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+class SigningKey:
+    """Signs. Kept in the data directory, readable by its owner only."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = PublicKey(key.public_key())
+
+    @classmethod
+    def load_or_make(cls, data_dir: Path) -> SigningKey:
+        """Return the directory's key, made on first use; the public one lies beside it."""
+        file = data_dir / KEY_FILE
+        if not file.exists():
+            made = Ed25519PrivateKey.generate()
+            pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            fresh = data_dir / f"{KEY_FILE}.new"
+            fresh.unlink(missing_ok=True)
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(pem)
+                stream.flush()
+                os.fsync(descriptor)
+            fresh.rename(file)
+        try:
+            key = load_pem_private_key(file.read_bytes(), None)
+        except (ValueError, TypeError) as error:
+            raise StoreDamaged(f"{file} is no private key: restore it from a backup") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise StoreDamaged(f"{file} is not an Ed25519 key: restore it from a backup")
+        found = cls(key)
+        (data_dir / PUBLIC_FILE).write_bytes(found.public.pem())
+        return found
+
+    def sign(self, text: bytes) -> str:
+        """Return the signature under ``text``, as hex."""
+        return self._key.sign(text).hex()

@@ -1,0 +1,111 @@
+"""Where segments go: a directory, or whatever fsspec reaches by a URL. A file is there wholly, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Target(Protocol):
+    """A place for files by name; names are relative, with slashes."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a file, durably and at once; an older one of the name is replaced."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; FileNotFoundError if there is none."""
+
+    def names(self, under: str) -> list[str]:
+        """Return the names of all files under a directory, sorted."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+class DirectoryTarget:
+    """A directory of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write beside, sync, rename, sync the directory."""
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_name(f".{file.name}.new")
+        with fresh.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.rename(file)
+        directory = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        return (self.path / name).read_bytes()
+
+    def names(self, under: str) -> list[str]:
+        """List files, those half written left out."""
+        return sorted(self._walk(self.path / under))
+
+    def _walk(self, directory: Path) -> Iterator[str]:
+        for path in directory.rglob("*"):
+            if path.is_file() and not path.name.startswith("."):
+                yield path.relative_to(self.path).as_posix()
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+class RemoteTarget:
+    """A place that fsspec reaches. Object stores put a whole object or none."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        try:
+            import fsspec  # noqa: PLC0415  # an extra: only who exports elsewhere needs it
+        except ImportError as error:
+            raise Invalid(f"{url}: needs fsspec and the library of that store; install tenantq[remote]") from error
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            raise Invalid(f"{url}: {error}") from error
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        path = f"{self._root}/{name}"
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(path, data)
+
+    def read(self, name: str) -> bytes:
+        """Get an object."""
+        data: bytes = self._fs.cat_file(f"{self._root}/{name}")
+        return data
+
+    def names(self, under: str) -> list[str]:
+        """List objects."""
+        self._fs.invalidate_cache()
+        found = self._fs.find(f"{self._root}/{under}")
+        return sorted(path[len(self._root) + 1 :] for path in found)
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        if self._fs.exists(f"{self._root}/{name}"):
+            self._fs.rm_file(f"{self._root}/{name}")
+
+
+def open_target(where: str | Path, **options: Any) -> Target:
+    """Return the place that a path or URL names."""
+    if isinstance(where, str) and "://" in where:
+        return RemoteTarget(where, **options)
+    return DirectoryTarget(Path(where))

@@ -1,0 +1,178 @@
+"""Verification: every segment against its manifest, every record against the chain, every row against its record."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.manifest import manifest_names, read_head, read_manifest
+from tenantq.journal.record import GENESIS, rows, unseal
+from tenantq.journal.segment import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.journal.manifest import Manifest
+    from tenantq.journal.signing import PublicKey
+    from tenantq.journal.target import Target
+
+FINDINGS_MAX: Final = 100
+
+
+class AuditFinding(msgspec.Struct, frozen=True):
+    """One thing that is not as it was written."""
+
+    shard: str
+    seq: int  # the first record that cannot be trusted
+    file: str
+    text: str
+
+
+class AuditReport(msgspec.Struct):
+    """What a verification saw. Clean means: nothing was changed, taken out, put in, moved or cut off."""
+
+    segments: int = 0
+    records: int = 0
+    rows: int = 0
+    last_seq: dict[str, int] = {}
+    last_link: dict[str, str] = {}
+    findings: list[AuditFinding] = []
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify_segments(
+    target: Target, key: PublicKey | None, progress: Callable[[int, int], None] | None = None
+) -> AuditReport:
+    """Verify all segments at a target. Without ``key`` signatures are not checked, and the report says so elsewhere."""
+    report = AuditReport(last_seq={}, last_link={}, findings=[])
+    names = manifest_names(target)
+    by_shard: dict[str, list[str]] = {}
+    for name in names:
+        by_shard.setdefault(name.split("/")[1].removeprefix("shard="), []).append(name)
+    done = 0
+    for shard, mine in by_shard.items():
+        walk = _Walk(target, key, report, shard)
+        for name in mine:
+            walk.segment(name)
+            done += 1
+            if progress is not None:
+                progress(done, len(names))
+        walk.end()
+    _find_strangers(target, names, report)
+    return report
+
+
+class _Walk:
+    """One shard's segments, in order."""
+
+    def __init__(self, target: Target, key: PublicKey | None, report: AuditReport, shard: str) -> None:
+        self._target = target
+        self._key = key
+        self._report = report
+        self._shard = shard
+        self._seq = 0
+        self._link = GENESIS
+
+    def segment(self, name: str) -> None:
+        """Verify one segment and go on behind it, whatever was wrong."""
+        try:
+            manifest = read_manifest(self._target, name)
+        except Invalid as error:
+            self._found(self._seq + 1, name, error.message)
+            return
+        if manifest.name != name or manifest.shard != self._shard:
+            self._found(manifest.first_seq, name, "The manifest does not belong under this name.")
+        if self._key is not None and not self._key.verifies(manifest.signature, manifest.signed_text()):
+            self._found(manifest.first_seq, name, "The manifest's signature is not the server's.")
+        if manifest.first_seq != self._seq + 1:
+            what = "are missing" if manifest.first_seq > self._seq + 1 else "are there twice"
+            low, high = sorted((self._seq + 1, manifest.first_seq))
+            self._found(low, name, f"Records {low} to {high - 1} {what}.")
+        elif manifest.previous_link != self._link.hex():
+            self._found(manifest.first_seq, name, "The segment does not follow the one before it.")
+        self._records(manifest)
+        self._seq, self._link = manifest.last_seq, bytes.fromhex(manifest.last_link)
+        self._report.segments += 1
+
+    def _records(self, manifest: Manifest) -> None:
+        try:
+            data = self._target.read(manifest.file)
+        except FileNotFoundError:
+            self._found(manifest.first_seq, manifest.file, "The segment is missing.")
+            return
+        whole = hashlib.sha256(data).hexdigest() == manifest.sha256
+        seq, link, count = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link), 0
+        try:
+            for stored_link, payload, stored in decode(data):
+                wrong = _compare(stored_link, payload, stored, seq + 1, link)
+                if wrong:
+                    self._found(seq + 1, manifest.file, wrong)
+                    return
+                seq, link, count = seq + 1, stored_link, count + len(stored)
+        except ValueError as error:
+            self._found(seq + 1, manifest.file, f"The segment cannot be read: {error}.")
+            return
+        self._report.records += seq - manifest.first_seq + 1
+        self._report.rows += count
+        if seq != manifest.last_seq or link.hex() != manifest.last_link or count != manifest.rows:
+            self._found(
+                seq + 1, manifest.file, f"The segment ends at record {seq}, its manifest says {manifest.last_seq}."
+            )
+        elif not whole:
+            self._found(
+                manifest.first_seq, manifest.file, "The file is not the one that was written, though its rows are."
+            )
+
+    def end(self) -> None:
+        """Compare the last segment with the head."""
+        self._report.last_seq[self._shard] = self._seq
+        self._report.last_link[self._shard] = self._link.hex()
+        try:
+            head = read_head(self._target, self._shard)
+        except Invalid as error:
+            self._found(self._seq + 1, "head.json", error.message)
+            return
+        if head is None:
+            self._found(self._seq + 1, "head.json", "The head is missing: nothing tells where the archive ended.")
+        elif self._key is not None and not self._key.verifies(head.signature, head.signed_text()):
+            self._found(self._seq + 1, head.name, "The head's signature is not the server's.")
+        elif head.last_seq > self._seq:
+            self._found(self._seq + 1, head.name, f"Records {self._seq + 1} to {head.last_seq} were cut off.")
+
+    def _found(self, seq: int, file: str, text: str) -> None:
+        if len(self._report.findings) < FINDINGS_MAX:
+            self._report.findings.append(AuditFinding(self._shard, seq, file, text))
+
+
+def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]], seq: int, link: bytes) -> str:
+    """Return what is wrong with one record, or nothing."""
+    try:
+        _, record = unseal(stored_link + payload, link)
+    except StoreDamaged:
+        return f"Record {seq} was changed, or the one before it was taken out."
+    if record.seq != seq:
+        return f"Record {record.seq} stands where record {seq} belongs."
+    expected = [msgspec.structs.asdict(row) for row in rows(record)]
+    if expected != stored:
+        return f"The rows of record {seq} are not what was journaled."
+    return ""
+
+
+def _find_strangers(target: Target, names: list[str], report: AuditReport) -> None:
+    """Name segments that no manifest names: put there by somebody, or left by a crash."""
+    known = set()
+    for name in names:
+        try:
+            known.add(read_manifest(target, name).file)
+        except Invalid:
+            continue
+    for name in target.names(""):
+        if name.endswith(".parquet") and name not in known and len(report.findings) < FINDINGS_MAX:
+            report.findings.append(AuditFinding("", 0, name, "No manifest names this segment."))
