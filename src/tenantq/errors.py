@@ -13,9 +13,17 @@
     ├── Conflict             conflict      the name or idempotency key is taken by something else
     ├── Draining             draining      the queue is being deleted
     ├── LeaseLost            lease_lost    the receipt is not the message's current lease
+    ├── KmsError             key_refused   the key management does not do what the tenant's encryption needs
+    │   ├── KmsDenied                      this server may not use the key
+    │   └── KeyDisabled                    the key is disabled, deleted or does not exist
+    ├── SealBroken           seal_broken   encrypted bytes do not open: changed, or moved from elsewhere
+    ├── Erased               erased        the tenant's data keys were destroyed: nothing of it can be read again
     └── Unavailable          unavailable   the shard cannot take this work now
         ├── Busy                           the tenant's waiting line is full
-        ├── Closed                         the shard is closing or closed
+        ├── Closed                         the shard, or the client, is closing or closed
+        ├── ConnectionFailed               the server was not reached, or the connection broke before its answer
+        ├── TimedOut                       no answer came in time
+        ├── KmsUnavailable                 the key management is out of reach, or throttles
         └── StoreFailed                    a write or sync failed: nothing of the round is confirmed
             ├── StoreLocked                another process has the data directory
             ├── StoreFormat                the directory is of another version, or no tenantq store
@@ -148,19 +156,66 @@ class LeaseLost(TenantqError):
     status = 409
 
 
+class KmsError(TenantqError):
+    """The key management refuses what the tenant's encryption needs. Nothing is stored or handed out in plain instead."""
+
+    code = "key_refused"
+    status = 409
+
+
+class KmsDenied(KmsError):
+    """The key management does not let this server use the tenant's key. Allow it to encrypt and decrypt with that key."""
+
+
+class KeyDisabled(KmsError):
+    """The tenant's key is disabled, deleted or does not exist. Enable it again, or rewrap to another key while it still works."""
+
+
+class SealBroken(TenantqError):
+    """Encrypted bytes do not open: they were changed, or moved here from another message, queue or tenant."""
+
+    code = "seal_broken"
+    status = 500
+
+
+class Erased(TenantqError):
+    """The tenant's data keys were destroyed. What was encrypted with them cannot be read again, by anybody."""
+
+    code = "erased"
+    status = 410
+
+
 class Unavailable(TenantqError):
     """The shard cannot take this work now. Try again later."""
 
     code = "unavailable"
     status = 503
+    maybe_done = False  # set by a client: the request may have arrived, and what it asked for may have happened
+    retry_after_ms = 0  # set where the server said when trying again may succeed
 
 
 class Busy(Unavailable):
     """The tenant's waiting line is full. Wait for replies before sending more."""
 
+    retry_after_ms = 1_000
+
 
 class Closed(Unavailable):
     """The shard is closing or closed."""
+
+
+class ConnectionFailed(Unavailable):
+    """The server was not reached, or the connection broke before its answer came. Check the address; try again later."""
+
+
+class TimedOut(Unavailable):
+    """No answer came in time. Allow more time, or try again later."""
+
+
+class KmsUnavailable(Unavailable):
+    """The key management is out of reach or throttles, and no data key is at hand that is fresh enough. Try again later."""
+
+    retry_after_ms = 1_000
 
 
 class StoreFailed(Unavailable):

@@ -83,14 +83,10 @@ def _built(value: object, kind: type[_Settings], field: str) -> _Settings:
         return value
     known = kind.__struct_fields__
     if not isinstance(value, dict):
-        raise Invalid(f"{field}: must have the settings {', '.join(known)}, this is {_article(value)}")
+        raise Invalid(f"{field}: must be an object with {', '.join(known)}, not {type(value).__name__}")
     settings: dict[str, Any] = {}
     for name, setting in value.items():
         if name not in known:
             raise Invalid(f"{field}: there is no setting {str(name)[:80]!r}; there are {', '.join(known)}")
         settings[name] = setting
     return kind(**settings)
-
-
-def _article(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"

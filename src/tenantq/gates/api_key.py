@@ -1,0 +1,88 @@
+"""API keys: ``tq_<key id>_<secret>``, made here, stored as a hash, found again by it.
+
+The stored hash is one SHA-256 of the whole token. A slow, salted hash protects passwords because people choose few of them;
+here nobody can run through 2^256 secrets, however fast the hash, and a fast one can be taken on every request. The same holds
+for a token that an administrator sets, as far as it is random: a short one is only as strong as it is hard to guess.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from tenantq.access import Principal
+from tenantq.errors import Invalid, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.access import StoredKey
+
+PREFIX: Final = "tq"
+ID_BYTES: Final = 10
+SECRET_BYTES: Final = 32
+TOKEN_CHARS_MIN: Final = 16
+TOKEN_CHARS_MAX: Final = 512
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key just made. Only ``id`` and ``token_hash`` are to be kept; the rest is shown once."""
+
+    id: str
+    secret: str
+    token: str
+    token_hash: bytes
+
+
+class KeyBook(Protocol):
+    """Where keys are found."""
+
+    def key(self, token_hash: bytes) -> StoredKey | None:
+        """Return the key of this hash, revoked or not."""
+
+
+def new_key(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> NewKey:
+    """Make a key. ``random_bytes`` has to be cryptographically strong: the secret is 256 bits of it."""
+    id = _text(random_bytes(ID_BYTES))
+    secret = _text(random_bytes(SECRET_BYTES))
+    token = f"{PREFIX}_{id}_{secret}"
+    return NewKey(id, secret, token, token_hash(token))
+
+
+def _text(raw: bytes) -> str:
+    """Return bytes as lower-case letters and digits, so that an id needs no escaping and holds no underscore."""
+    return base64.b32encode(raw).decode().rstrip("=").lower()
+
+
+def token_hash(token: str) -> bytes:
+    """Return what is stored in place of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def check_token(token: object) -> str:
+    """Return a token that somebody chose, if it can be sent as one, else raise Invalid, which never shows it."""
+    if type(token) is not str or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
+        raise Invalid(f"token: it takes {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters, best random ones")
+    if not token.isprintable() or token != token.strip():
+        raise Invalid("token: it holds control characters, or begins or ends with a space")
+    return token
+
+
+def find_key(book: KeyBook, hash: bytes, now_ms: int) -> StoredKey | None:
+    """Return the key of this hash if there is one; raise Unauthenticated if it is revoked or expired."""
+    key = book.key(hash)
+    if key is None:
+        return None
+    expires_at = key.grant.expires_at
+    if key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms):
+        raise Unauthenticated
+    return key
+
+
+def key_principal(key: StoredKey) -> Principal:
+    """Return who calls with this key."""
+    return Principal(key.principal, key.tenant, (key.grant,), key.grant.expires_at)

@@ -1,0 +1,175 @@
+"""What a principal may do where: deny by default, decided by grants.
+
+- What a credential brings itself counts in its own tenant; what is stored for its principal counts where it is stored.
+- Actions of the platform take a credential of the platform. A platform-admin that is stored in a tenant, or brought by a
+  tenant's credential, is a tenant-admin there and nothing elsewhere.
+- The platform's own administrator may do everything everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tenantq.access import MATRIX, check_grant
+from tenantq.errors import Forbidden
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from tenantq.access import Grant, Principal
+    from tenantq.clock import Clock
+
+PLATFORM_ACTIONS: Final = MATRIX["platform-admin"] - MATRIX["tenant-admin"]
+DECISIONS_MAX: Final = 65_536
+TENANT_LISTS_MAX: Final = 64
+ANONYMOUS: Final = "anonymous"  # whom nothing can be granted beyond what the server allows everybody
+_DENIED: Final = 0
+_ALWAYS: Final = 1 << 62
+
+
+class GrantBook(Protocol):
+    """What the gate asks of the book that keeps grants."""
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change of grants."""
+
+    def grants(self, tenant: str, principal: str) -> tuple[Grant, ...]:
+        """Return the grants stored for a principal in a tenant; none where there is no such tenant."""
+
+    def tenants_of(self, principal: str) -> Collection[str]:
+        """Return the tenants where a grant is stored for a principal."""
+
+
+class Authorizer:
+    """Decides, and remembers decisions until the book changes or a grant ends."""
+
+    def __init__(self, book: GrantBook, clock: Clock, *, decisions_max: int = DECISIONS_MAX) -> None:
+        self._book = book
+        self._clock = clock
+        self._decisions_max = decisions_max
+        self._version = book.version
+        # By identity of the principal, which is cheaper than by all it holds. Each entry keeps its principal alive, so that
+        # the identity stays its own. The number is the wall time at which an allowance ends.
+        self._decisions: OrderedDict[tuple[int, str, str, str | None], tuple[int, Principal]] = OrderedDict()
+        self._tenants: OrderedDict[tuple[int, str, str | None], tuple[int, Principal, list[str] | None]] = OrderedDict()
+
+    def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
+        """Raise Forbidden unless ``principal`` may do this; the text is the same whether or not there is such a tenant."""
+        if not self.allowed(principal, tenant, action, queue):
+            raise Forbidden(tenant=tenant, queue=queue)
+
+    def allowed(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> bool:
+        """Tell whether ``principal`` may do this; ``queue`` None: the action concerns no single queue."""
+        if self._version != self._book.version:
+            self._forget()
+        now = self._clock.wall_ms()
+        what = (id(principal), tenant, action, queue)
+        decision = self._decisions.get(what)
+        if decision is None or _DENIED < decision[0] <= now:
+            decision = (self._until(principal, tenant, action, queue, now), principal)
+            self._decisions[what] = decision
+            if len(self._decisions) > self._decisions_max:
+                self._decisions.popitem(last=False)
+        return decision[0] != _DENIED
+
+    def tenants_for(self, principal: Principal, action: str, queue: str | None = None) -> list[str] | None:
+        """Return the tenants where ``principal`` may do this, sorted; None: in every tenant."""
+        if self._version != self._book.version:
+            self._forget()
+        now = self._clock.wall_ms()
+        what = (id(principal), action, queue)
+        known = self._tenants.get(what)
+        if known is None or known[0] <= now:
+            known = self._find_tenants(principal, action, queue, now)
+            self._tenants[what] = known
+            if len(self._tenants) > TENANT_LISTS_MAX:
+                self._tenants.popitem(last=False)
+        return None if known[2] is None else list(known[2])
+
+    def check_may_grant(self, principal: Principal, tenant: str, grant: Grant) -> None:
+        """Raise Forbidden if ``grant`` holds more than ``principal`` has in ``tenant``: actions, queues or time.
+
+        Raise Invalid if it is malformed. Whether the principal may give grants or make keys at all is for ``check``.
+        """
+        check_grant(grant)
+        now = self._clock.wall_ms()
+        given = set(grant.actions) | MATRIX.get(grant.role or "", frozenset())
+        for action in sorted(given):
+            held = [own for own in self._counting(principal, tenant, action, now) if own.allows(action, None, now)]
+            for queues in grant.queues:
+                if not any(_lasts(own, grant) and any(covers(mine, queues) for mine in own.queues) for own in held):
+                    raise Forbidden(
+                        f"A grant holds no more than its giver has: {action} is not yours here for these queues and "
+                        "this long. Ask an administrator with more rights.",
+                        tenant=tenant,
+                    )
+
+    def _until(self, principal: Principal, tenant: str, action: str, queue: str | None, now: int) -> int:
+        """Return the wall time at which an allowance ends, or _DENIED."""
+        counting = self._counting(principal, tenant, action, now)
+        until = max((_end(grant.expires_at) for grant in counting if grant.allows(action, queue, now)), default=_DENIED)
+        return min(until, _end(principal.expires_at))
+
+    def _counting(self, principal: Principal, tenant: str, action: str, now: int) -> Iterator[Grant]:
+        """Yield the principal's grants that count for an action in a tenant, expired ones among them."""
+        if _end(principal.expires_at) <= now:
+            return
+        of_platform = action in PLATFORM_ACTIONS
+        if principal.tenant is None:
+            yield from (grant for grant in principal.grants if of_platform or grant.role == "platform-admin")
+        elif principal.tenant == tenant and not of_platform:
+            yield from principal.grants
+        if not of_platform and principal.id != ANONYMOUS:
+            yield from self._book.grants(tenant, principal.id)
+
+    def _find_tenants(
+        self, principal: Principal, action: str, queue: str | None, now: int
+    ) -> tuple[int, Principal, list[str] | None]:
+        if principal.is_platform_admin:
+            until = self._until(principal, "", action, queue, now)
+            if until != _DENIED:
+                return until, principal, None
+        own = () if principal.tenant is None else (principal.tenant,)
+        found, ends = [], [_ALWAYS]
+        for tenant in sorted({*own, *self._book.tenants_of(principal.id)}):
+            until = self._until(principal, tenant, action, queue, now)
+            if until != _DENIED:
+                found.append(tenant)
+                ends.append(until)
+        return min(ends), principal, found
+
+    def _forget(self) -> None:
+        self._version = self._book.version
+        self._decisions.clear()
+        self._tenants.clear()
+
+
+def _end(expires_at: int | None) -> int:
+    return _ALWAYS if expires_at is None else expires_at
+
+
+def _lasts(own: Grant, other: Grant) -> bool:
+    """Tell whether ``own`` ends no earlier than ``other``."""
+    return _end(own.expires_at) >= _end(other.expires_at)
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Tell whether ``pattern`` matches every queue that ``other`` matches; at times no where the truth is yes, never the other way.
+
+    The pattern is laid over the letters of the other one: only a star takes in a star.
+    """
+    at, place, star, taken = 0, 0, -1, 0
+    while place < len(other):
+        if at < len(pattern) and pattern[at] == "*":
+            star, taken = at, place
+            at += 1
+        elif at < len(pattern) and other[place] != "*" and pattern[at] in {other[place], "?"}:
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            taken += 1
+            at, place = star + 1, taken
+        else:
+            return False
+    return not pattern[at:].strip("*")

@@ -1,0 +1,102 @@
+"""Who consumes a queue: at most so many at a time, where a limit is set."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import QuotaExceeded
+from tenantq.message import check_text
+
+if TYPE_CHECKING:
+    from tenantq.clock import Clock
+
+CONSUMER_CHARS_MAX: Final = 256
+
+
+class _Known:
+    """The consumers of one queue."""
+
+    __slots__ = ("first_gone_at", "gone_at")
+
+    def __init__(self) -> None:
+        self.gone_at: dict[str, int] = {}  # consumer -> when it is gone, unless it polls again
+        self.first_gone_at = 0  # nobody is gone before
+
+    def drop_gone(self, now: int) -> None:
+        if now >= self.first_gone_at:
+            self.gone_at = {consumer: at for consumer, at in self.gone_at.items() if at > now}
+            self.first_gone_at = min(self.gone_at.values(), default=0)
+
+
+class Consumers:
+    """Consumers per queue, known by their polls. One that has not polled for ``idle_ms`` is gone.
+
+    Only queues with a limit are watched, so there are never more consumers in memory than the limits allow.
+    """
+
+    __slots__ = ("_clock", "_idle_ms", "_queues")
+
+    def __init__(self, clock: Clock, idle_ms: int = 60_000) -> None:
+        self._clock = clock
+        self._idle_ms = idle_ms
+        self._queues: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many queues have consumers that are watched."""
+        return len(self._queues)
+
+    def note(self, tenant: str, queue: str, consumer: str, limit: int | None, *, wait_ms: int = 0) -> None:
+        """Note that ``consumer`` polls and may wait ``wait_ms`` for it; QuotaExceeded if it would be one too many.
+
+        A consumer that is known goes on, also when the limit was lowered below the number of them.
+        """
+        if limit is None:
+            return
+        now = self._clock.monotonic_ms()
+        known = self._queues.get((tenant, queue))
+        if known is None or consumer not in known.gone_at:
+            check_text("consumer", consumer, CONSUMER_CHARS_MAX)
+            if known is None:
+                known = _Known()
+            known.drop_gone(now)
+            if len(known.gone_at) >= limit:
+                raise self._refusal(tenant, queue, known, limit, now)
+            self._queues[tenant, queue] = known
+        at = now + wait_ms + self._idle_ms
+        known.gone_at[consumer] = at
+        if at < known.first_gone_at or len(known.gone_at) == 1:
+            known.first_gone_at = at
+
+    def count(self, tenant: str, queue: str) -> int:
+        """Return how many consumers a queue has; 0 where no limit is set."""
+        known = self._queues.get((tenant, queue))
+        if known is None:
+            return 0
+        known.drop_gone(self._clock.monotonic_ms())
+        return len(known.gone_at)
+
+    def collect(self, most: int = 200) -> int:
+        """Forget queues without consumers, looking at ``most`` of them in turn; return how many went."""
+        now = self._clock.monotonic_ms()
+        before = len(self._queues)
+        for _ in range(min(most, before)):
+            key, known = next(iter(self._queues.items()))
+            known.drop_gone(now)
+            if known.gone_at:
+                self._queues.move_to_end(key)
+            else:
+                del self._queues[key]
+        return before - len(self._queues)
+
+    def _refusal(self, tenant: str, queue: str, known: _Known, limit: int, now: int) -> QuotaExceeded:
+        count = len(known.gone_at)
+        return QuotaExceeded(
+            f"quotas.consumers_per_queue: {count} consumers poll this queue, the limit is {limit}. Stop one and wait "
+            f"{self._idle_ms} ms, or ask for a higher limit",
+            limit=limit,
+            current=count,
+            retry_after_ms=max(1, known.first_gone_at - now),
+            tenant=tenant,
+            queue=queue,
+        )

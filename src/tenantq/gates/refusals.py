@@ -1,0 +1,195 @@
+"""Denied, throttled and refused calls on their way to the journal: one by one while they are few, counted when they flood.
+
+A flood costs a bounded number of rows whoever sends it, and no call is ever left out of the counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.clock import Clock, Timer
+
+log = logging.getLogger("tenantq")
+
+Outcome = Literal["denied", "throttled", "refused"]
+
+ANY: Final = "*"
+"""Stands in a row for values of many kinds of calls that were counted together."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that was not let through. Empty text where something does not apply or is not known."""
+
+    tenant: str
+    queue: str = ""
+    action: str
+    principal: str = ""
+    remote: str = ""
+    request_id: str = ""
+    user_agent: str = ""
+    outcome: Outcome
+    error_code: str
+    details: str = ""
+
+
+class CountedRefusal(Refusal, frozen=True, kw_only=True):
+    """A row for the journal: a call, or what several have in common and the first one's details."""
+
+    count: int
+    first_at: int  # wall clock
+    last_at: int
+
+
+class _Tally:
+    """Calls of one kind since the last flush."""
+
+    __slots__ = ("count", "first_at", "last_at", "refusal")
+
+    def __init__(self, refusal: Refusal, at: int) -> None:
+        self.refusal = refusal
+        self.count = 0
+        self.first_at = self.last_at = at
+
+    def row(self) -> CountedRefusal:
+        return _row(self.refusal, self.count, self.first_at, self.last_at)
+
+
+class Refusals:
+    """Hands refusals to ``write``: the first of each second singly and at once, the rest merged every ``flush_ms``.
+
+    ``rows_per_second`` is for each tenant, and ten times that for all. Beyond ``kinds_max`` kinds between two flushes, or a
+    tenth of that for one tenant, calls are counted by tenant and outcome only; beyond ``kinds_max`` of these, by outcome. If
+    ``write`` fails, what it was given is kept, merged, for the next flush.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_flush_ms",
+        "_kinds",
+        "_kinds_max",
+        "_kinds_of",
+        "_overflow",
+        "_rows_now",
+        "_rows_per_second",
+        "_second",
+        "_timer",
+        "_write",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        write: Callable[[list[CountedRefusal]], None],
+        rows_per_second: int = 20,
+        kinds_max: int = 1_000,
+        flush_ms: int = 1_000,
+    ) -> None:
+        self._clock = clock
+        self._write = write
+        self._rows_per_second = rows_per_second
+        self._kinds_max = kinds_max
+        self._flush_ms = flush_ms
+        self._second = 0
+        self._rows_now: Counter[str] = Counter()  # written singly in this second, by tenant
+        self._kinds: dict[tuple[str, ...], _Tally] = {}
+        self._kinds_of: Counter[str] = Counter()  # by tenant
+        self._overflow: dict[tuple[str, Outcome], _Tally] = {}
+        self._timer: Timer | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many calls are counted but not written yet."""
+        return sum(tally.count for tallies in (self._kinds, self._overflow) for tally in tallies.values())
+
+    def note(self, refusal: Refusal) -> None:
+        """Write a refused call, or count it. Never raises."""
+        now = self._clock.wall_ms()
+        if not (self._may_go_singly(refusal.tenant) and self._written([_row(refusal, 1, now, now)])):
+            self._count(refusal, now)
+
+    def flush(self) -> None:
+        """Write whatever is counted; to be called once more before the journal closes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows = [tally.row() for tally in (*self._kinds.values(), *self._overflow.values())]
+        if not rows:
+            return
+        if self._written(rows):
+            self._kinds.clear()
+            self._kinds_of.clear()
+            self._overflow.clear()
+        else:
+            self._timer = self._clock.call_later(self._flush_ms, self.flush)
+
+    def _may_go_singly(self, tenant: str) -> bool:
+        """Tell whether a row of its own is left for a tenant in this second, and take it."""
+        second = self._clock.monotonic_ms() // 1_000
+        if second != self._second:
+            self._second = second
+            self._rows_now.clear()
+        if self._rows_now[tenant] >= self._rows_per_second or self._rows_now.total() >= 10 * self._rows_per_second:
+            return False
+        self._rows_now[tenant] += 1
+        return True
+
+    def _written(self, rows: list[CountedRefusal]) -> bool:
+        try:
+            self._write(rows)
+        except Exception:  # a refusal must not turn into another error; what was not written is kept
+            log.exception(
+                "%d rows about refused calls could not be journaled; they are kept for the next try", len(rows)
+            )
+            return False
+        return True
+
+    def _count(self, refusal: Refusal, at: int) -> None:
+        tally = self._tally(refusal, at)
+        tally.count += 1
+        tally.first_at = min(tally.first_at, at)
+        tally.last_at = max(tally.last_at, at)
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._flush_ms, self.flush)
+
+    def _tally(self, refusal: Refusal, at: int) -> _Tally:
+        """Return where a call is counted: with its kind, or where there are too many, with its tenant and outcome."""
+        tenant, outcome = refusal.tenant, refusal.outcome
+        key = (tenant, refusal.queue, refusal.action, refusal.principal, refusal.remote, outcome, refusal.error_code)
+        tally = self._kinds.get(key)
+        if tally is not None:
+            return tally
+        if len(self._kinds) < self._kinds_max and self._kinds_of[tenant] < max(1, self._kinds_max // 10):
+            self._kinds_of[tenant] += 1
+            tally = self._kinds[key] = _Tally(msgspec.structs.replace(refusal, request_id="", user_agent=""), at)
+            return tally
+        if (tenant, outcome) not in self._overflow and len(self._overflow) >= self._kinds_max:
+            tenant = ""
+        tally = self._overflow.get((tenant, outcome))
+        if tally is None:
+            tally = self._overflow[tenant, outcome] = _Tally(_overflow_row(tenant, outcome), at)
+        return tally
+
+
+def _row(refusal: Refusal, count: int, first_at: int, last_at: int) -> CountedRefusal:
+    fields = msgspec.structs.asdict(refusal)
+    return CountedRefusal(**fields, count=count, first_at=first_at, last_at=last_at)
+
+
+def _overflow_row(tenant: str, outcome: Outcome) -> Refusal:
+    return Refusal(
+        tenant=tenant,
+        queue=ANY,
+        action=ANY,
+        principal=ANY,
+        remote=ANY,
+        outcome=outcome,
+        error_code=ANY,
+        details="calls of too many kinds to list them" if tenant else "calls of too many tenants to list them",
+    )

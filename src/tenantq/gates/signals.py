@@ -1,0 +1,231 @@
+"""Signs of trouble in who calls: bursts of denials, reaching for other tenants, a key that turns up in new places."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections import OrderedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from tenantq.message import check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tenantq.clock import Clock
+
+log = logging.getLogger("tenantq")
+
+AlertKind = Literal["denials", "cross_tenant", "new_places"]
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+PLACES_MAX: Final = 64
+"""Places remembered of one key; beyond, the one not seen for longest is forgotten."""
+
+_STEPS: Final = 12  # of a window: a burst is noticed in any eleven twelfths of it
+
+
+class SignalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is still unremarkable; one more raises an alert."""
+
+    denials_per_minute: int = 50  # of one principal, and of one tenant
+    cross_tenant_per_minute: int = 5  # calls of one principal to tenants it has no grant in
+    new_places_per_hour: int = 3  # networks (/24, /48) that one key was never used from before
+    quiet_ms: int = 300_000  # after an alert, until the next of the same kind about the same subject
+
+
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "denials_per_minute": (1, 1_000_000),
+    "cross_tenant_per_minute": (1, 1_000_000),
+    "new_places_per_hour": (1, 1_000_000),
+    "quiet_ms": (0, 7 * 24 * HOUR_MS),
+}
+
+
+def check_signals(settings: SignalSettings, field: str = "signals") -> SignalSettings:
+    """Return ``settings`` if each is in its range, else raise Invalid naming the field, the value and the range."""
+    for name, (low, high) in _RANGES.items():
+        check_int(f"{field}.{name}", getattr(settings, name), low, high)
+    return settings
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person should look at."""
+
+    kind: AlertKind
+    tenant: str
+    principal: str  # empty where it is about the tenant as a whole
+    details: str
+    severity: Literal["warning", "critical"]
+    at: int  # wall clock
+
+
+class _Window:
+    """A count over the last while, in steps; and until when it is quiet."""
+
+    __slots__ = ("counts", "quiet_until", "step")
+
+    def __init__(self) -> None:
+        self.counts = [0] * _STEPS
+        self.step = 0
+        self.quiet_until = 0
+
+    def add(self, now: int, length_ms: int) -> int:
+        """Count one more and return how many there were in the last ``length_ms``."""
+        step = now * _STEPS // length_ms
+        for passed in range(self.step + 1, min(step, self.step + _STEPS) + 1):
+            self.counts[passed % _STEPS] = 0
+        self.step = max(step, self.step)
+        self.counts[self.step % _STEPS] += 1
+        return sum(self.counts)
+
+
+class _Key:
+    """Where a key was used from."""
+
+    __slots__ = ("last_remote", "places")
+
+    def __init__(self, places: Sequence[str] = ()) -> None:
+        self.places = list(places)[-PLACES_MAX:]  # the latest last
+        self.last_remote = ""
+
+
+class Signals:
+    """Counts what looks like trouble and raises one alert each, then keeps quiet about the same for a while.
+
+    An alert goes to ``raise_alert`` and to the log. Memory is bounded: the subjects and keys not heard of for longest are forgotten.
+    """
+
+    __slots__ = ("_clock", "_keys", "_keys_max", "_raise_alert", "_subjects_max", "_windows", "settings")
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: SignalSettings,
+        raise_alert: Callable[[Alert], None],
+        *,
+        subjects_max: int = 10_000,
+        keys_max: int = 100_000,
+    ) -> None:
+        self._clock = clock
+        self.settings = settings  # may be replaced at any time
+        self._raise_alert = raise_alert
+        self._subjects_max = subjects_max
+        self._keys_max = keys_max
+        self._windows: OrderedDict[tuple[str, str, str], _Window] = OrderedDict()
+        self._keys: OrderedDict[str, _Key] = OrderedDict()
+
+    def denied(self, principal: str, tenant: str) -> None:
+        """Note a call that was denied; ``tenant`` may be empty."""
+        most = self.settings.denials_per_minute
+        details = f"more than {most} calls denied in a minute"
+        self._note("denials", principal, tenant, (principal, ""), most, MINUTE_MS, details)
+        if tenant:
+            self._note("denials", "", tenant, ("", tenant), most, MINUTE_MS, f"{details} in this tenant")
+
+    def crossed(self, principal: str, tenant: str, target: str) -> None:
+        """Note a call of ``principal``, which belongs to ``tenant``, to a tenant that it has no grant in."""
+        most = self.settings.cross_tenant_per_minute
+        details = f"more than {most} calls in a minute to tenants without a grant, the last to {target[:80]!r}"
+        self._note("cross_tenant", principal, tenant, (principal, ""), most, MINUTE_MS, details)
+
+    def key_used(self, principal: str, tenant: str, remote: str) -> None:
+        """Note where a key was used from. The first place of all is where it lives and raises nothing."""
+        key = self._keys.get(principal)
+        if key is not None and key.last_remote == remote:
+            self._keys.move_to_end(principal)
+            return
+        place = place_of(remote)
+        if not place:
+            return
+        if key is None:
+            key = self._remember(principal, _Key())
+        self._keys.move_to_end(principal)
+        key.last_remote = remote
+        if place in key.places:
+            key.places.remove(place)
+            key.places.append(place)
+            return
+        lives_elsewhere = bool(key.places)
+        key.places.append(place)
+        del key.places[:-PLACES_MAX]
+        if lives_elsewhere:
+            most = self.settings.new_places_per_hour
+            details = f"used from more than {most} new networks in an hour, the last is {place}"
+            self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details)
+
+    def places(self, principal: str) -> tuple[str, ...]:
+        """Return where a key is known to be used from, the latest last, to be kept over a restart."""
+        key = self._keys.get(principal)
+        return () if key is None else tuple(key.places)
+
+    def export_places(self) -> dict[str, tuple[str, ...]]:
+        """Return the places of all keys."""
+        return {principal: tuple(key.places) for principal, key in self._keys.items()}
+
+    def import_places(self, places: Mapping[str, Sequence[str]]) -> None:
+        """Learn places that were exported. What is known already stays and counts as later."""
+        for principal, earlier in places.items():
+            known = self.places(principal)
+            self._remember(principal, _Key([*(place for place in earlier if place not in known), *known]))
+
+    def forget(self, principal: str) -> None:
+        """Drop what is known of a key that was revoked."""
+        self._keys.pop(principal, None)
+
+    def _remember(self, principal: str, key: _Key) -> _Key:
+        self._keys[principal] = key
+        while len(self._keys) > self._keys_max:
+            self._keys.popitem(last=False)
+        return key
+
+    def _note(
+        self,
+        kind: AlertKind,
+        principal: str,
+        tenant: str,
+        subject: tuple[str, str],
+        most: int,
+        length_ms: int,
+        details: str,
+    ) -> None:
+        """Count one more of a kind about a principal or a tenant, and raise an alert if that is too many."""
+        now = self._clock.monotonic_ms()
+        key = (kind, *subject)
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window()
+            if len(self._windows) > self._subjects_max:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(key)
+        if window.add(now, length_ms) <= most or now < window.quiet_until:
+            return
+        window.quiet_until = now + self.settings.quiet_ms
+        log.warning("alert, %s: principal %r, tenant %r: %s", kind, principal, tenant, details)
+        self._raise_alert(
+            Alert(
+                kind=kind,
+                tenant=tenant,
+                principal=principal,
+                details=details,
+                severity="critical" if kind == "cross_tenant" else "warning",
+                at=self._clock.wall_ms(),
+            )
+        )
+
+
+@lru_cache(maxsize=4_096)
+def place_of(remote: str) -> str:
+    """Return the network that an address is in: /24 for IPv4, /48 for IPv6. Other text is a place of its own."""
+    try:
+        address = ipaddress.ip_address(remote.partition("%")[0])
+    except ValueError:
+        return remote[:80]
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    bits = 24 if address.version == 4 else 48
+    return str(ipaddress.ip_network((address, bits), strict=False))

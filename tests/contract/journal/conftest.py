@@ -1,0 +1,50 @@
+"""Fixtures: a shard whose journal is exported into a directory, and the means to verify it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.exporter import Exporter
+from tenantq.journal.signing import SigningKey
+from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.verify import AuditReport, verify_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+
+    MakeExporter = Callable[..., Exporter]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    """The key that signs."""
+    return SigningKey.load_or_make(tmp_path)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DirectoryTarget:
+    """Where segments go."""
+    return DirectoryTarget(tmp_path / "journal")
+
+
+@pytest.fixture
+def make_exporter(target: DirectoryTarget, key: SigningKey, clock: ManualClock) -> MakeExporter:
+    """Make an exporter of a shard."""
+
+    def make(shard: Shard, **settings: object) -> Exporter:
+        return Exporter(shard, target, key, clock, ExportSettings(**settings))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def verify(target: DirectoryTarget, key: SigningKey) -> Callable[[], AuditReport]:
+    """Verify what lies at the target."""
+    return lambda: verify_segments(target, key.public)

@@ -1,0 +1,202 @@
+"""Verification: whatever is done to the archive is found, at the first record that it touches."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tenantq.journal.manifest import manifest_names, read_head, read_manifest
+from tenantq.journal.verify import verify_segments
+from tests.shards import Q, T, message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.manifest import Manifest
+    from tenantq.journal.signing import SigningKey
+    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.verify import AuditReport
+    from tests.contract.journal.conftest import MakeExporter
+
+
+@pytest.fixture
+async def archive(shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget) -> list[Manifest]:
+    """Three segments of about five records each."""
+    exporter = make_exporter(shard)
+    for part in range(3):
+        for number in range(5):
+            await shard.add(T, Q, [message(f"{part} {number}"), message("second")])
+        await exporter.export_now()
+    return [read_manifest(target, name) for name in manifest_names(target)]
+
+
+def rewrite(target: DirectoryTarget, manifest: Manifest, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a segment as somebody would who knows Parquet, and make the manifest's hash fit."""
+    table = change(pq.read_table(io.BytesIO(target.read(manifest.file)), partitioning=None))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    target.write(manifest.file, buffer.getvalue())
+    fitting = msgspec.structs.replace(
+        manifest, sha256=hashlib.sha256(buffer.getvalue()).hexdigest(), size=len(buffer.getvalue()), rows=table.num_rows
+    )
+    target.write(manifest.name, msgspec.json.encode(fitting, order="sorted"))
+
+
+def with_value(table: pa.Table, row: int, column: str, value: Any) -> pa.Table:
+    """Return the table with one cell changed."""
+    cells = table.column(column).to_pylist()
+    cells[row] = value
+    return table.set_column(table.schema.get_field_index(column), table.schema.field(column), [cells])
+
+
+def first_row_of(table: pa.Table, seq: int) -> int:
+    """Return where a record begins."""
+    return int(table.column("seq").to_pylist().index(seq))
+
+
+def at(report: AuditReport, text: str) -> list[int]:
+    """Return the records of findings that say so."""
+    return [finding.seq for finding in report.findings if text in finding.text]
+
+
+def test_an_untouched_archive_is_clean(archive: list[Manifest], verify: Callable[[], AuditReport]) -> None:
+    """All of it, with every signature."""
+    report = verify()
+    assert report.clean
+    assert report.segments == len(archive) == 3
+    assert report.last_seq == {"0": archive[-1].last_seq}
+
+
+def test_an_edited_row_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """Also if the file's hash is made to fit."""
+    seq = archive[1].first_seq + 2
+    rewrite(target, archive[1], lambda table: with_value(table, first_row_of(table, seq), "principal", "nobody"))
+    report = verify()
+    assert at(report, "are not what was journaled") == [seq]
+    assert at(report, "signature") == [archive[1].first_seq]
+
+
+def test_an_edited_payload_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """The chain does not fit any more."""
+    seq = archive[1].first_seq + 1
+
+    def change(table: pa.Table) -> pa.Table:
+        row = first_row_of(table, seq)
+        payload = table.column("payload").to_pylist()[row]
+        return with_value(table, row, "payload", payload.replace(b"local", b"nobdy"))
+
+    rewrite(target, archive[1], change)
+    assert at(verify(), "was changed") == [seq]
+
+
+def test_a_deleted_record_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """At the place where it was."""
+    seq = archive[0].first_seq + 2
+    rewrite(target, archive[0], lambda table: table.filter(pa.compute.not_equal(table["seq"], seq)))
+    assert at(verify(), "taken out") == [seq]
+
+
+def test_an_inserted_record_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """A copy of a true one, in between."""
+    seq = archive[2].first_seq + 1
+
+    def change(table: pa.Table) -> pa.Table:
+        row = first_row_of(table, seq)
+        return pa.concat_tables([table.slice(0, row), table.slice(row - 2, 2), table.slice(row)])
+
+    rewrite(target, archive[2], change)
+    report = verify()
+    assert not report.clean
+    assert min(finding.seq for finding in report.findings if "signature" not in finding.text) == seq
+
+
+def test_reordered_records_are_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """At the first that is out of place."""
+    seq = archive[1].first_seq
+
+    def change(table: pa.Table) -> pa.Table:
+        second = first_row_of(table, seq + 1)
+        third = first_row_of(table, seq + 2)
+        return pa.concat_tables([table.slice(second, third - second), table.slice(0, second), table.slice(third)])
+
+    rewrite(target, archive[1], change)
+    assert at(verify(), "was changed") == [seq]
+
+
+def test_a_missing_segment_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """With and without its manifest."""
+    target.delete(archive[1].file)
+    assert at(verify(), "is missing") == [archive[1].first_seq]
+    target.delete(archive[1].name)
+    assert at(verify(), "are missing") == [archive[1].first_seq]
+
+
+def test_a_truncated_archive_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """The signed head says that there was more."""
+    target.delete(archive[2].file)
+    target.delete(archive[2].name)
+    assert at(verify(), "cut off") == [archive[2].first_seq]
+    target.delete("manifest/shard=0/head.json")
+    assert at(verify(), "head is missing") == [archive[2].first_seq]
+
+
+def test_a_truncated_file_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """Cut at any place."""
+    whole = target.read(archive[0].file)
+    for keep in (0, 1, len(whole) // 2, len(whole) - 1):
+        target.write(archive[0].file, whole[:keep])
+        assert at(verify(), "cannot be read") == [archive[0].first_seq]
+
+
+def test_a_stranger_among_the_segments_is_found(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """A file that no manifest names."""
+    target.write("date=2026-01-01/hour=00/shard=0/x.parquet", target.read(archive[0].file))
+    assert [finding.text for finding in verify().findings] == ["No manifest names this segment."]
+
+
+def test_another_key_signs_nothing_here(
+    archive: list[Manifest], target: DirectoryTarget, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every manifest and the head are refused."""
+    from tenantq.journal.signing import SigningKey  # noqa: PLC0415  # only here
+
+    other: SigningKey = SigningKey.load_or_make(tmp_path_factory.mktemp("other"))
+    report = verify_segments(target, other.public)
+    assert len(at(report, "signature")) == len(archive) + 1
+
+
+def test_an_older_head_does_not_hide_what_is_there(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport], key: SigningKey
+) -> None:
+    """The archive may be ahead of a head, never behind it."""
+    head = read_head(target, "0")
+    assert head is not None
+    older = msgspec.structs.replace(head, last_seq=archive[0].last_seq)
+    signed = msgspec.structs.replace(older, signature=key.sign(older.signed_text()))
+    target.write(head.name, msgspec.json.encode(signed))
+    assert verify().clean

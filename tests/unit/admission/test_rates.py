@@ -1,0 +1,96 @@
+"""Rate and concurrency limits as settings: every wrong value is one typed error that names it."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.errors import Invalid
+from tenantq.rates import (
+    BYTES_PER_SEC_MAX,
+    CONCURRENCY_MAX,
+    NO_LIMITS,
+    OPS_PER_SEC_MAX,
+    Concurrency,
+    Limits,
+    Rate,
+    check_concurrency,
+    check_limits,
+)
+
+
+def test_the_default_is_no_limit_and_a_moderate_concurrency() -> None:
+    """A tenant that nobody configured is not limited in its rate."""
+    assert check_limits(Limits()) == NO_LIMITS == Limits(write=Rate(), read=Rate())
+    assert check_concurrency(Concurrency()) == Concurrency(requests=1_000, adds=256, polls=256)
+
+
+def test_plain_mappings_become_limits() -> None:
+    """As they come out of JSON."""
+    limits = check_limits({"write": {"ops_per_sec": 50, "burst": 100}, "read": {"bytes_per_sec": 1 << 20}})
+    assert limits == Limits(write=Rate(ops_per_sec=50, burst=100), read=Rate(bytes_per_sec=1 << 20))
+    assert check_concurrency({"adds": 7}) == Concurrency(adds=7)
+    assert check_limits({"write": {"ops_per_sec": None}}) == NO_LIMITS
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"write": {"ops_per_sec": 0}}, f"limits.write.ops_per_sec: 0 is not a whole number from 1 to {OPS_PER_SEC_MAX}"),
+        ({"read": {"bytes_per_sec": -1}}, f"limits.read.bytes_per_sec: -1 is not a whole number from 1 to {BYTES_PER_SEC_MAX}"),
+        ({"read": {"ops_per_sec": 1, "burst": 0}}, f"limits.read.burst: 0 is not a whole number from 1 to {OPS_PER_SEC_MAX}"),
+        ({"write": {"burst": 5}}, "limits.write.burst: 5 operations at once mean nothing without limits.write.ops_per_sec"),
+        ({"write": {"speed": 5}}, "limits.write: there is no setting 'speed'; there are ops_per_sec, bytes_per_sec, burst"),
+        ({"delete": {}}, "limits: there is no setting 'delete'; there are write, read"),
+        ({"write": 5}, "limits.write: must be an object with ops_per_sec, bytes_per_sec, burst, not int"),
+        (None, "limits: must be an object with write, read, not NoneType"),
+        ([], "limits: must be an object with write, read, not list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_limit_is_named_with_value_and_range(limits: object, text: str) -> None:
+    """So that the reader knows what to change."""
+    with pytest.raises(Invalid) as raised:
+        check_limits(limits)
+    assert raised.value.message == text
+
+
+def test_the_field_is_named_as_the_caller_calls_it() -> None:
+    """A queue's limits inside a tenant's defaults have a longer name."""
+    with pytest.raises(Invalid, match=r"^defaults\.limits\.write\.ops_per_sec: "):
+        check_limits({"write": {"ops_per_sec": "9"}}, "defaults.limits")
+    with pytest.raises(Invalid, match=rf"^tenant\.concurrency\.polls: 0 is not .* 1 to {CONCURRENCY_MAX}"):
+        check_concurrency({"polls": 0}, "tenant.concurrency")
+
+
+_odd = st.one_of(
+    st.floats(allow_nan=True),
+    st.booleans(),
+    st.text(max_size=5),
+    st.integers(max_value=0),
+    st.integers(min_value=BYTES_PER_SEC_MAX + 1),
+    st.lists(st.integers(), max_size=2),
+    st.just(10**5_000),
+)
+
+
+@given(field=st.sampled_from(["ops_per_sec", "bytes_per_sec"]), kind=st.sampled_from(["write", "read"]), value=_odd)
+def test_anything_but_a_number_in_range_is_invalid(field: str, kind: str, value: object) -> None:
+    """NaN, huge numbers, text, truth values: also when they come inside a Rate."""
+    for limits in ({kind: {field: value}}, Limits(**{kind: Rate(**{field: value})})):  # type: ignore[arg-type]  # that is the point
+        with pytest.raises(Invalid, match=rf"limits\.{kind}\.{field}: "):
+            check_limits(limits)
+
+
+@given(field=st.sampled_from(["requests", "adds", "polls"]), value=_odd | st.none())
+def test_concurrency_is_checked_alike(field: str, value: object) -> None:
+    """Each of its fields is a number, always."""
+    with pytest.raises(Invalid, match=rf"concurrency\.{field}: "):
+        check_concurrency({field: value})
+
+
+def test_unknown_fields_are_refused_when_decoded() -> None:
+    """By the types themselves, for whoever decodes JSON straight into them."""
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"write": {"opps": 1}}', type=Limits)
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"request": 1}', type=Concurrency)

@@ -1,0 +1,230 @@
+"""Refused calls on their way to the journal: exact counts in a bounded number of rows."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenantq.clock import ManualClock
+from tenantq.gates.refusals import ANY, CountedRefusal, Outcome, Refusal, Refusals
+
+
+def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> Refusal:
+    """Return a call that was refused."""
+    call = Refusal(
+        tenant=tenant,
+        queue="q",
+        action="add",
+        principal="key:1",
+        remote="10.0.0.1",
+        request_id=f"r{n}",
+        user_agent="curl",
+        outcome=outcome,
+        error_code="forbidden",
+        details="no grant",
+    )
+    return msgspec.structs.replace(call, **fields)
+
+
+class Journal:
+    """Where rows go; it can be out of order."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[CountedRefusal]] = []
+        self.fails = False
+
+    def write(self, rows: list[CountedRefusal]) -> None:
+        """Keep rows."""
+        if self.fails:
+            raise OSError("no space left")
+        self.batches.append(rows)
+
+    @property
+    def rows(self) -> list[CountedRefusal]:
+        """All rows so far."""
+        return [row for batch in self.batches for row in batch]
+
+
+def test_few_refusals_are_written_singly_and_at_once(clock: ManualClock) -> None:
+    """With everything that is known of each."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write)
+    for n in range(20):
+        refusals.note(refusal(n=n))
+        assert len(journal.batches) == n + 1
+    row = journal.rows[7]
+    assert (row.request_id, row.user_agent, row.details, row.count) == ("r7", "curl", "no grant", 1)
+    assert row.first_at == row.last_at == clock.wall_ms()
+    assert refusals.pending == 0
+
+
+def test_a_flood_is_merged_with_counts_and_times(clock: ManualClock) -> None:
+    """Written once a flush, by the clock."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write)
+    start = clock.wall_ms()
+    for n in range(1_020):
+        refusals.note(refusal(n=n))
+        if n == 519:
+            clock.advance(400)
+    assert len(journal.rows) == 20
+    assert refusals.pending == 1_000
+    clock.advance(599)
+    assert len(journal.rows) == 20
+    clock.advance(1)
+    (merged,) = journal.batches[-1]
+    assert (merged.count, merged.first_at, merged.last_at) == (1_000, start, start + 400)
+    assert (merged.tenant, merged.queue, merged.action, merged.principal) == ("acme", "q", "add", "key:1")
+    assert (merged.remote, merged.outcome, merged.error_code) == ("10.0.0.1", "denied", "forbidden")
+    assert (merged.request_id, merged.user_agent, merged.details) == ("", "", "no grant")
+    clock.advance(10_000)
+    assert len(journal.rows) == 21
+
+
+def test_a_new_second_has_new_single_rows(clock: ManualClock) -> None:
+    """So that the first ones of the next burst are seen in full again."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=2)
+    for _ in range(3):
+        for n in range(5):
+            refusals.note(refusal(n=n))
+        clock.advance(1_000)
+    assert [row.count for row in journal.rows] == [1, 1, 3] * 3
+
+
+def test_kinds_differ_in_everything_but_the_call_itself(clock: ManualClock) -> None:
+    """Tenant, queue, action, principal, remote, outcome and code each make another row; request id and agent do not."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=0)
+    kinds: tuple[dict[str, str], ...] = (
+        {},
+        {"queue": "p"},
+        {"action": "poll"},
+        {"principal": "key:2"},
+        {"remote": "::1"},
+        {"error_code": "x"},
+    )
+    for n in range(4):
+        for changed in kinds:
+            refusals.note(msgspec.structs.replace(refusal(n=n), **changed))
+        refusals.note(refusal(n=n, outcome="throttled"))
+        refusals.note(refusal("bolt", n=n, user_agent=f"agent {n}"))
+    refusals.flush()
+    assert [row.count for row in journal.rows] == [4] * 8
+
+
+def test_one_tenants_flood_leaves_anothers_rows_alone(clock: ManualClock) -> None:
+    """They stay single and detailed."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, kinds_max=50)
+    for n in range(5_000):
+        refusals.note(refusal(n=n, queue=f"q{n}", remote=f"10.0.{n // 256}.{n % 256}"))
+    refusals.note(refusal("bolt"))
+    assert [row.request_id for row in journal.rows if row.tenant == "bolt"] == ["r0"]
+    for _ in range(100):
+        refusals.note(refusal("bolt"))
+    refusals.flush()
+    assert [row.queue for row in journal.rows if row.tenant == "bolt"] == ["q"] * 21
+    assert sum(row.count for row in journal.rows) == 5_101
+
+
+def test_beyond_the_kinds_calls_are_counted_by_tenant_and_outcome(clock: ManualClock) -> None:
+    """In a row that says so; beyond that by outcome alone. Nothing is left out."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=0, kinds_max=10)
+    for tenant in range(30):
+        for queue in range(5):
+            refusals.note(refusal(f"tenant-{tenant}", queue=f"q{queue}"))
+    refusals.flush()
+    assert len(journal.rows) == 10 + 10 + 1
+    own, of_tenant, of_all = journal.rows[:10], journal.rows[10:20], journal.rows[20]
+    assert {row.count for row in own} == {1}
+    assert {(row.count, row.queue, row.action, row.principal, row.remote) for row in of_tenant} == {(4, *([ANY] * 4))}
+    assert (of_all.tenant, of_all.count) == ("", 100)
+    assert sum(row.count for row in journal.rows) == 150
+    for tenant in (0, 29):
+        refusals.note(refusal(f"tenant-{tenant}"))
+    refusals.flush()
+    assert [row.queue for row in journal.batches[-1]] == ["q", "q"]
+
+
+def test_the_single_rows_of_all_tenants_together_are_bounded(clock: ManualClock) -> None:
+    """A caller that knows many names gains nothing by it."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=3)
+    for n in range(1_000):
+        refusals.note(refusal(f"tenant-{n}"))
+    assert len(journal.rows) == 30
+    refusals.flush()
+    assert sum(row.count for row in journal.rows) == 1_000
+
+
+def test_what_could_not_be_written_is_kept(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """And written with the next flush, by itself or by hand."""
+    journal = Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=2)
+    journal.fails = True
+    for _ in range(5):
+        refusals.note(refusal())
+    clock.advance(1_000)
+    assert refusals.pending == 5
+    assert "could not be journaled" in caplog.text
+    journal.fails = False
+    clock.advance(1_000)
+    assert [row.count for row in journal.rows] == [5]
+    journal.fails = True
+    refusals.note(refusal())
+    refusals.flush()
+    journal.fails = False
+    refusals.flush()
+    refusals.flush()
+    assert [row.count for row in journal.rows] == [5, 1]
+    assert refusals.pending == 0
+
+
+_calls = st.lists(
+    st.tuples(
+        st.integers(0, 6),  # tenant
+        st.integers(0, 8),  # queue
+        st.sampled_from(["denied", "throttled", "refused"]),
+        st.integers(1, 30),  # times
+        st.integers(0, 700),  # ms afterwards
+        st.booleans(),  # the journal is out of order
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=100)
+@given(calls=_calls)
+def test_counts_are_exact_and_rows_are_bounded_under_any_flood(
+    calls: list[tuple[int, int, Outcome, int, int, bool]],
+) -> None:
+    """By tenant and outcome as far as rows tell it, and in total always; rows by the time that passed."""
+    clock, journal = ManualClock(), Journal()
+    refusals = Refusals(clock, journal.write, rows_per_second=3, kinds_max=20, flush_ms=1_000)
+    noted: Counter[str] = Counter()
+    noted_of: Counter[tuple[str, str]] = Counter()
+    start = clock.monotonic_ms()
+    for tenant, queue, outcome, times, passed, fails in calls:
+        journal.fails = fails
+        for n in range(times):
+            refusals.note(refusal(f"tenant-{tenant}", n, outcome, queue=f"q{queue}"))
+        noted[outcome] += times
+        noted_of[f"tenant-{tenant}", outcome] += times
+        clock.advance(passed)
+    journal.fails = False
+    refusals.flush()
+    written: Counter[str] = Counter()
+    written_of: Counter[tuple[str, str]] = Counter()
+    for row in journal.rows:
+        written[row.outcome] += row.count
+        written_of[row.tenant, row.outcome] += row.count
+        assert row.first_at <= row.last_at
+    assert written == noted
+    assert all(count <= noted_of[key] for key, count in written_of.items() if key[0])
+    assert refusals.pending == 0
+    seconds = (clock.monotonic_ms() - start) // 1_000 + 2
+    assert len(journal.rows) <= seconds * (10 * 3 + 20 + 20 + 3)

@@ -1,0 +1,238 @@
+"""Signals: trouble raises one alert, then quiet; what is usual raises none."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.clock import ManualClock
+from tenantq.errors import Invalid
+from tenantq.gates.signals import PLACES_MAX, Alert, Signals, SignalSettings, check_signals, place_of
+
+
+@pytest.fixture
+def alerts() -> list[Alert]:
+    """Return what was raised."""
+    return []
+
+
+@pytest.fixture
+def signals(clock: ManualClock, alerts: list[Alert]) -> Signals:
+    """Return signals with the default settings."""
+    return Signals(clock, SignalSettings(), alerts.append)
+
+
+def test_a_burst_of_denials_raises_one_alert_about_the_principal_and_one_about_the_tenant(
+    clock: ManualClock, signals: Signals, alerts: list[Alert], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in the log; then it is quiet, and after the quiet it is raised again if it goes on."""
+    for _ in range(50):
+        signals.denied("key:1", "acme")
+    assert alerts == []
+    with caplog.at_level(logging.WARNING, "tenantq"):
+        for _ in range(1_000):
+            signals.denied("key:1", "acme")
+    assert [(alert.kind, alert.principal, alert.tenant) for alert in alerts] == [
+        ("denials", "key:1", "acme"),
+        ("denials", "", "acme"),
+    ]
+    assert (alerts[0].severity, alerts[0].at) == ("warning", clock.wall_ms())
+    assert alerts[0].details == "more than 50 calls denied in a minute"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "'key:1'" in caplog.text
+    for _ in range(299):
+        clock.advance(1_000)
+        signals.denied("key:1", "acme")
+    assert len(alerts) == 2
+    clock.advance(1_000)
+    signals.denied("key:1", "acme")
+    assert len(alerts) == 4
+
+
+def test_denials_of_many_principals_add_up_for_the_tenant(signals: Signals, alerts: list[Alert]) -> None:
+    """And those of one principal add up over tenants."""
+    for n in range(51):
+        signals.denied(f"key:{n}", "acme")
+    assert [(alert.principal, alert.tenant) for alert in alerts] == [("", "acme")]
+    for n in range(51):
+        signals.denied("jwt:eve", f"tenant-{n}")
+    assert [(alert.principal, alert.tenant) for alert in alerts[1:]] == [("jwt:eve", "tenant-50")]
+
+
+def test_a_slow_trickle_of_denials_is_no_burst(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """Fifty a minute may go on for ever."""
+    for _ in range(500):
+        signals.denied("key:1", "acme")
+        clock.advance(1_200)
+    assert alerts == []
+
+
+def test_unknown_callers_are_counted_without_a_tenant(signals: Signals, alerts: list[Alert]) -> None:
+    """There is none to raise an alert about."""
+    for _ in range(60):
+        signals.denied("unknown", "")
+    assert [(alert.principal, alert.tenant) for alert in alerts] == [("unknown", "")]
+
+
+def test_reaching_for_other_tenants_is_critical(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """After few attempts, whichever tenants they are at; one a minute is a mistake."""
+    for _ in range(10):
+        signals.crossed("key:1", "acme", "bolt")
+        clock.advance(30_000)
+    assert alerts == []
+    for n in range(20):
+        signals.crossed("key:1", "acme", f"tenant-{n}")
+    (alert,) = alerts
+    assert (alert.kind, alert.severity) == ("cross_tenant", "critical")
+    assert (alert.principal, alert.tenant) == ("key:1", "acme")
+    assert alert.details.startswith("more than 5 calls in a minute to tenants without a grant, the last to 'tenant-")
+
+
+def test_a_hostile_name_cannot_break_the_log(signals: Signals, caplog: pytest.LogCaptureFixture) -> None:
+    """It stands there quoted, and short."""
+    for _ in range(6):
+        signals.crossed("key:1\nroot", "acme", "x\n" + "y" * 1_000)
+    (record,) = caplog.records
+    assert "\n" not in record.getMessage()
+    assert len(record.getMessage()) < 400
+
+
+def test_a_key_in_too_many_new_places_raises_an_alert(
+    clock: ManualClock, signals: Signals, alerts: list[Alert]
+) -> None:
+    """The first place is where it lives; three new ones in an hour are tolerated; places that are known never count."""
+    for n in range(4):
+        for host in range(1, 5):
+            signals.key_used("key:1", "acme", f"10.0.{n}.{host}")
+    assert alerts == []
+    signals.key_used("key:1", "acme", "10.0.4.1")
+    signals.key_used("key:1", "acme", "10.0.5.1")
+    (alert,) = alerts
+    assert (alert.kind, alert.severity, alert.principal, alert.tenant) == ("new_places", "warning", "key:1", "acme")
+    assert alert.details == "used from more than 3 new networks in an hour, the last is 10.0.4.0/24"
+    clock.advance(7_200_000)
+    for _ in range(100):
+        for n in range(6):
+            signals.key_used("key:1", "acme", f"10.0.{n}.9")
+    assert len(alerts) == 1
+
+
+def test_places_learned_slowly_raise_nothing(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """Two in an hour, for ever; and each key has its own."""
+    for n in range(60):
+        signals.key_used("key:1", "acme", f"10.0.{n}.1")
+        signals.key_used(f"key:x{n}", "acme", f"10.1.{n}.1")
+        clock.advance(1_800_000)
+    assert alerts == []
+
+
+def test_no_more_than_so_many_places_are_remembered(clock: ManualClock, signals: Signals) -> None:
+    """Those used last."""
+    for n in range(100):
+        signals.key_used("key:1", "acme", f"10.0.{n}.1")
+        signals.key_used("key:1", "acme", "10.9.9.9")
+    places = signals.places("key:1")
+    assert len(places) == PLACES_MAX
+    assert places[-2:] == ("10.0.99.0/24", "10.9.9.0/24")
+    assert "10.0.0.0/24" not in places
+    assert signals.places("key:none") == ()
+
+
+def test_places_survive_a_restart(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """Exported and imported, they are not new."""
+    for n in range(4):
+        signals.key_used("key:1", "acme", f"10.0.{n}.1")
+    kept = signals.export_places()
+    assert kept == {"key:1": tuple(f"10.0.{n}.0/24" for n in range(4))}
+    again = Signals(clock, SignalSettings(new_places_per_hour=1), alerts.append)
+    again.key_used("key:1", "acme", "10.0.9.1")
+    again.import_places(kept)
+    assert again.places("key:1") == (*kept["key:1"], "10.0.9.0/24")
+    for n in range(4):
+        again.key_used("key:1", "acme", f"10.0.{n}.77")
+    again.key_used("key:1", "acme", "10.0.5.1")
+    assert alerts == []
+    again.key_used("key:1", "acme", "10.0.6.1")
+    assert len(alerts) == 1
+    again.forget("key:1")
+    again.forget("key:1")
+    assert again.export_places() == {}
+
+
+@pytest.mark.parametrize(
+    ("remote", "place"),
+    [
+        ("192.168.7.55", "192.168.7.0/24"),
+        ("2001:db8:1:2:3::4", "2001:db8:1::/48"),
+        ("::ffff:192.168.7.55", "192.168.7.0/24"),
+        ("fe80::1%eth0", "fe80::/48"),
+        ("unix", "unix"),
+        ("x" * 500, "x" * 80),
+        ("", ""),
+    ],
+)
+def test_a_place_is_a_network(remote: str, place: str) -> None:
+    """Whatever the address looks like."""
+    assert place_of(remote) == place
+
+
+def test_a_call_from_nowhere_is_not_a_place(signals: Signals) -> None:
+    """As when the transport does not know."""
+    signals.key_used("key:1", "acme", "")
+    assert signals.places("key:1") == ()
+
+
+def test_memory_is_bounded(clock: ManualClock, alerts: list[Alert]) -> None:
+    """The subjects and keys not heard of for longest are forgotten; those that are active stay."""
+    signals = Signals(clock, SignalSettings(), alerts.append, subjects_max=10, keys_max=10)
+    signals.key_used("key:busy", "acme", "10.7.7.7")
+    for n in range(500):
+        signals.denied("key:busy", "")
+        signals.denied(f"key:{n}", "")
+        signals.key_used("key:busy", "acme", "10.0.0.1")
+        signals.key_used(f"key:{n}", "acme", "10.0.0.1")
+    assert len(signals._windows) == len(signals._keys) == 10
+    assert [alert.principal for alert in alerts] == ["key:busy"]
+    assert signals.places("key:busy") == ("10.7.7.0/24", "10.0.0.0/24")
+    signals.import_places({f"key:i{n}": ["a"] for n in range(50)})
+    assert len(signals._keys) == 10
+
+
+def test_thresholds_can_be_changed_online(signals: Signals, alerts: list[Alert]) -> None:
+    """The next call counts under the new ones."""
+    signals.denied("key:1", "")
+    signals.settings = SignalSettings(denials_per_minute=1)
+    signals.denied("key:1", "")
+    assert len(alerts) == 1
+
+
+@pytest.mark.parametrize("field", SignalSettings.__struct_fields__)
+def test_each_setting_has_a_range(field: str) -> None:
+    """And a message that names it."""
+    assert check_signals(SignalSettings()) == SignalSettings()
+    for value in (-1, 10**12, 1.5, "3", None):
+        with pytest.raises(Invalid, match=rf"^signals\.{field}: "):
+            check_signals(SignalSettings(**{field: value}))  # type: ignore[arg-type]  # that is the point
+
+
+@given(gaps=st.lists(st.integers(0, 4_000), min_size=1, max_size=150))
+def test_an_alert_means_that_there_were_too_many_in_a_minute(gaps: list[int]) -> None:
+    """Never a false alert; and a burst inside eleven twelfths of a minute is never missed. Once per quiet time."""
+    clock, raised = ManualClock(), list[int]()
+    signals = Signals(
+        clock,
+        SignalSettings(denials_per_minute=10, quiet_ms=50_000),
+        lambda _: raised.append(clock.monotonic_ms()),
+    )
+    at: list[int] = []
+    for gap in gaps:
+        clock.advance(gap)
+        at.append(clock.monotonic_ms())
+        before = len(raised)
+        signals.denied("key:1", "")
+        if len(raised) > before:
+            assert sum(at[-1] - one < 60_000 for one in at) > 10
+            assert before == 0 or raised[-1] - raised[-2] >= 50_000
+        elif not raised or at[-1] - raised[-1] >= 50_000:
+            assert sum(at[-1] - one <= 55_000 for one in at) <= 10

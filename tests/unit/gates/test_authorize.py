@@ -1,0 +1,359 @@
+"""What a principal may do where."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenantq.access import ACTIONS, ROLES, Grant, Principal, matches
+from tenantq.errors import Forbidden, Invalid
+from tenantq.gates.authenticate import ANONYMOUS
+from tenantq.gates.authorize import PLATFORM_ACTIONS, TENANT_LISTS_MAX, Authorizer, covers
+from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
+from tests.unit.gates.documented_matrix import DOCUMENTED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+
+ADMIN = Principal("key:admin", None, (Grant(role="platform-admin"),))
+
+
+def holder(*grants: Grant, tenant: str | None = "acme", expires_at: int | None = None) -> Principal:
+    """Return who calls with a credential that brings these grants."""
+    return Principal("key:k1", tenant, grants, expires_at)
+
+
+@pytest.fixture
+def book() -> MemoryBook:
+    """Grants, none at first."""
+    return MemoryBook()
+
+
+@pytest.fixture
+def gate(book: MemoryBook, clock: ManualClock) -> Authorizer:
+    """Put the gate before that book."""
+    return Authorizer(book, clock)
+
+
+# ---- the matrix ----
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("role", ROLES)
+def test_52_each_role_may_do_what_the_documented_matrix_says(
+    gate: Authorizer, book: MemoryBook, role: str, action: str
+) -> None:
+    """And nothing else; by the credential's own grant and by a stored one alike; in no other tenant."""
+    inside = action in DOCUMENTED[role] and action not in PLATFORM_ACTIONS
+    own = holder(Grant(role=role))
+    guest = holder(tenant="globex")
+    book.put_grant("acme", guest.id, Grant(role=role))
+    for principal in (own, guest):
+        assert gate.allowed(principal, "acme", action, "orders") is inside
+        assert gate.allowed(principal, "acme", action, None) is inside
+    assert not gate.allowed(holder(Grant(role=role), tenant="globex"), "initech", action, "orders")
+    assert not gate.allowed(own, "globex", action, "orders")
+    assert not gate.allowed(own, "globex", action, None)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_52_the_platforms_administrator_may_do_everything_everywhere(gate: Authorizer, action: str) -> None:
+    """Also where there is no such tenant yet."""
+    assert gate.allowed(ADMIN, "acme", action, "orders")
+    assert gate.allowed(ADMIN, "not-there-yet", action, None)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_52_nothing_is_allowed_by_default(gate: Authorizer, action: str) -> None:
+    """No grant, no way."""
+    for principal in (holder(), holder(tenant=None)):
+        assert not gate.allowed(principal, "acme", action, "orders")
+        with pytest.raises(Forbidden):
+            gate.check(principal, "acme", action, None)
+
+
+def test_52_a_stored_platform_admin_is_a_tenant_admin_there(gate: Authorizer, book: MemoryBook) -> None:
+    """So is one that a tenant's own credential brings; neither is anything elsewhere."""
+    book.put_grant("acme", "key:k1", Grant(role="platform-admin"))
+    for principal in (holder(tenant="globex"), holder(tenant=None), holder(Grant(role="platform-admin"))):
+        allowed = {action for action in ACTIONS if gate.allowed(principal, "acme", action, None)}
+        assert allowed == DOCUMENTED["tenant-admin"]
+        assert not any(gate.allowed(principal, "initech", action, None) for action in ACTIONS)
+        assert gate.tenants_for(principal, "poll", "orders") == ["acme"]
+
+
+@pytest.mark.parametrize("action", sorted(PLATFORM_ACTIONS))
+def test_52_actions_of_the_platform_take_a_credential_of_the_platform(
+    gate: Authorizer, book: MemoryBook, action: str
+) -> None:
+    """Named one by one they count for nothing in a tenant; on the platform's own key they do, and they alone."""
+    single = Grant(actions=(action, "add"))
+    book.put_grant("acme", "key:k1", single)
+    assert not gate.allowed(holder(single), "acme", action, None)
+    platform = Principal("key:k2", None, (single,))
+    assert gate.allowed(platform, "acme", action, None)
+    assert not gate.allowed(platform, "acme", "add", "orders")
+
+
+def test_an_unknown_action_is_denied(gate: Authorizer) -> None:
+    """Even to administrators."""
+    assert not gate.allowed(ADMIN, "acme", "fly", None)
+    assert not gate.allowed(holder(Grant(role="tenant-admin")), "acme", "fly", None)
+
+
+# ---- grants ----
+
+
+def test_the_refusal_says_the_same_whether_or_not_there_is_such_a_tenant(gate: Authorizer, book: MemoryBook) -> None:
+    """Or such a queue."""
+    book.put_grant("globex", "key:other", Grant(role="tenant-admin"))
+    texts = set()
+    for tenant, queue in [("globex", None), ("nowhere", None), ("globex", "orders"), ("acme", "orders")]:
+        with pytest.raises(Forbidden) as caught:
+            gate.check(holder(Grant(role="viewer")), tenant, "add", queue)
+        assert (caught.value.tenant, caught.value.queue) == (tenant, queue)
+        texts.add(caught.value.message)
+    assert texts == {Forbidden().message}
+
+
+def test_own_and_stored_grants_add_up(gate: Authorizer, book: MemoryBook) -> None:
+    """Whatever any of them allows is allowed."""
+    principal = holder(Grant(role="producer", queues=("in-*",)), Grant(actions=("peek",)))
+    book.put_grant("acme", principal.id, Grant(role="consumer", queues=("out",)))
+    expected = {("add", "in-1"): True, ("add", "out"): False, ("poll", "out"): True, ("poll", "in-1"): False}
+    expected |= {("peek", "out"): True, ("peek", "x"): True, ("purge", "out"): False}
+    for (action, queue), allowed in expected.items():
+        assert gate.allowed(principal, "acme", action, queue) is allowed
+
+
+async def test_43_a_worker_without_the_scope_is_forbidden(gate: Authorizer, clock: ManualClock, tmp_path: Path) -> None:
+    """A token's scope grants the actions it names, on the queues it names, and no others."""
+    token = signed(claims(clock, role=..., scope="poll ack", queues=["mail-*"]))
+    worker = (await verifier(clock, tmp_path).verify(token)).principal
+    gate.check(worker, "acme", "poll", "mail-eu")
+    gate.check(worker, "acme", "ack", "mail-eu")
+    for action, queue in [("add", "mail-eu"), ("nack", "mail-eu"), ("poll", "bills"), ("read_body", "mail-eu")]:
+        with pytest.raises(Forbidden):
+            gate.check(worker, "acme", action, queue)
+
+
+def test_nothing_is_stored_for_anonymous_callers(gate: Authorizer, book: MemoryBook) -> None:
+    """Nobody can open a tenant to the world by accident."""
+    book.put_grant("acme", "anonymous", Grant(role="tenant-admin"))
+    book.put_grant("default", "anonymous", Grant(role="tenant-admin"))
+    assert not gate.allowed(ANONYMOUS, "acme", "poll", "orders")
+    assert not gate.allowed(ANONYMOUS, "default", "purge", "orders")
+    assert gate.allowed(ANONYMOUS, "default", "poll", "default")
+    assert gate.tenants_for(ANONYMOUS, "poll", "orders") == ["default"]
+
+
+# ---- time and change ----
+
+
+def test_52_a_grant_ends_to_the_millisecond(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
+    """Own or stored, though the decision was remembered; also when the wall clock jumps."""
+    end = clock.wall_ms() + 1_000
+    own = holder(Grant(role="producer", expires_at=end))
+    guest = holder(tenant="globex")
+    book.put_grant("acme", guest.id, Grant(role="producer", expires_at=end))
+    for principal in (own, guest):
+        assert gate.allowed(principal, "acme", "add", "orders")
+        assert gate.tenants_for(principal, "add", "orders") == ["acme"]
+    clock.advance(999)
+    assert all(gate.allowed(principal, "acme", "add", "orders") for principal in (own, guest))
+    clock.jump_wall(1)
+    for principal in (own, guest):
+        assert not gate.allowed(principal, "acme", "add", "orders")
+        assert gate.tenants_for(principal, "add", "orders") == []
+
+
+def test_the_longer_of_two_grants_counts(gate: Authorizer, clock: ManualClock) -> None:
+    """The end of one does not end what the other allows."""
+    now = clock.wall_ms()
+    principal = holder(Grant(role="producer", expires_at=now + 10), Grant(actions=("add",), expires_at=now + 20))
+    assert gate.allowed(principal, "acme", "add", "orders")
+    clock.advance(10)
+    assert gate.allowed(principal, "acme", "add", "orders")
+    assert not gate.allowed(principal, "acme", "result", "orders")
+    clock.advance(10)
+    assert not gate.allowed(principal, "acme", "add", "orders")
+
+
+def test_an_expired_credential_may_do_nothing(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
+    """Also by what is stored for it, and also as the platform's administrator."""
+    end = clock.wall_ms() + 10
+    guest = holder(tenant="globex", expires_at=end)
+    admin = Principal("jwt:root", None, (Grant(role="platform-admin"),), end)
+    book.put_grant("acme", guest.id, Grant(role="producer"))
+    for principal in (guest, admin):
+        assert gate.allowed(principal, "acme", "add", "orders")
+    assert gate.tenants_for(admin, "add", "orders") is None
+    clock.advance(10)
+    for principal in (guest, admin):
+        assert not gate.allowed(principal, "acme", "add", "orders")
+        assert gate.tenants_for(principal, "add", "orders") == []
+
+
+def test_a_platform_admin_whose_grant_has_ended_is_none(gate: Authorizer, clock: ManualClock) -> None:
+    """Power everywhere ends like any other."""
+    admin = Principal("key:admin", None, (Grant(role="platform-admin", expires_at=clock.wall_ms() + 1),))
+    assert gate.tenants_for(admin, "poll", "orders") is None
+    clock.advance(1)
+    assert not gate.allowed(admin, "acme", "add", "orders")
+    assert gate.tenants_for(admin, "poll", "orders") == []
+    with pytest.raises(Forbidden):
+        gate.check_may_grant(admin, "acme", Grant(role="viewer"))
+
+
+def test_52_decisions_are_remembered_until_the_book_changes(gate: Authorizer, book: MemoryBook) -> None:
+    """Then the very next one is made anew."""
+    principal = holder()
+    assert not gate.allowed(principal, "acme", "add", "orders")
+    book.put_grant("acme", principal.id, Grant(role="producer"))
+    assert gate.allowed(principal, "acme", "add", "orders")
+    asked = book.asked
+    for _ in range(10):
+        assert gate.allowed(principal, "acme", "add", "orders")
+    assert book.asked == asked
+    assert gate.tenants_for(principal, "add", "orders") == ["acme"]
+    book.put_grant("acme", principal.id)
+    assert not gate.allowed(principal, "acme", "add", "orders")
+    assert gate.tenants_for(principal, "add", "orders") == []
+
+
+def test_principals_of_one_id_are_told_apart(gate: Authorizer) -> None:
+    """Two tokens of one subject may bring different grants, and an old principal's place may be taken by a new one."""
+    for _ in range(200):
+        assert gate.allowed(holder(Grant(role="producer")), "acme", "add", "orders")
+        assert not gate.allowed(holder(Grant(role="consumer")), "acme", "add", "orders")
+
+
+def test_the_memory_of_decisions_is_bounded(book: MemoryBook, clock: ManualClock) -> None:
+    """Queue names are the caller's to choose."""
+    gate = Authorizer(book, clock, decisions_max=10)
+    principal = holder(Grant(role="producer"))
+    for number in range(200):
+        assert gate.allowed(principal, "acme", "add", f"q{number}")
+        assert gate.tenants_for(principal, "add", f"q{number}") == ["acme"]
+    assert len(gate._decisions) == 10
+    assert len(gate._tenants) == TENANT_LISTS_MAX
+
+
+# ---- several tenants ----
+
+
+def test_a_fleet_is_served_the_tenants_it_is_granted(gate: Authorizer, book: MemoryBook) -> None:
+    """Its own and those where a grant is stored, as far as action and queue go, in order."""
+    fleet = Principal("jwt:fleet", "acme", (Grant(role="consumer", queues=("mail",)),))
+    book.put_grant("initech", fleet.id, Grant(role="consumer"))
+    book.put_grant("globex", fleet.id, Grant(role="consumer", queues=("mail", "bills")))
+    book.put_grant("hooli", fleet.id, Grant(role="producer"))
+    book.put_grant("umbrella", "jwt:other", Grant(role="consumer"))
+    assert gate.tenants_for(fleet, "poll", "mail") == ["acme", "globex", "initech"]
+    assert gate.tenants_for(fleet, "poll", "bills") == ["globex", "initech"]
+    assert gate.tenants_for(fleet, "add", "mail") == ["hooli"]
+    assert gate.tenants_for(fleet, "purge", "mail") == []
+    assert gate.tenants_for(ADMIN, "poll", "mail") is None
+
+
+def test_a_list_of_tenants_is_the_callers_own(gate: Authorizer) -> None:
+    """Changing it changes no decision."""
+    principal = holder(Grant(role="consumer"))
+    found = gate.tenants_for(principal, "poll", "mail")
+    assert found is not None
+    found.append("globex")
+    assert gate.tenants_for(principal, "poll", "mail") == ["acme"]
+
+
+# ---- giving grants ----
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_the_platform_grants_platform_admin(gate: Authorizer, role: str) -> None:
+    """A tenant's administrator grants every other role; the platform's administrator all of them."""
+    gate.check_may_grant(ADMIN, "acme", Grant(role=role))
+    tenant_admin = holder(Grant(role="tenant-admin"))
+    if role == "platform-admin":
+        with pytest.raises(Forbidden, match="no more than its giver has"):
+            gate.check_may_grant(tenant_admin, "acme", Grant(role=role))
+    else:
+        gate.check_may_grant(tenant_admin, "acme", Grant(role=role))
+    with pytest.raises(Forbidden):
+        gate.check_may_grant(tenant_admin, "globex", Grant(role=role))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_nobody_grants_an_action_that_they_may_not_do(gate: Authorizer, action: str) -> None:
+    """One action at a time, for every role."""
+    for role in ROLES:
+        giver = holder(Grant(role=role))
+        if gate.allowed(giver, "acme", action, None):
+            gate.check_may_grant(giver, "acme", Grant(actions=(action,)))
+        else:
+            with pytest.raises(Forbidden):
+                gate.check_may_grant(giver, "acme", Grant(actions=(action,)))
+
+
+def test_nobody_grants_queues_or_time_beyond_their_own(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
+    """Each pattern has to lie within one of the giver's, and end no later."""
+    end = clock.wall_ms() + 1_000
+    giver = holder(Grant(role="tenant-admin", queues=("mail-*", "bills"), expires_at=end))
+    for queues in [("mail-eu",), ("mail-*", "bills"), ("mail-??",), ("mail-eu-*",)]:
+        gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=queues, expires_at=end))
+    for queues in [("*",), ("mail*",), ("mail-eu", "other"), ("bill?",), ("?ills",)]:
+        with pytest.raises(Forbidden):
+            gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=queues, expires_at=end))
+    for later in (end + 1, None):
+        with pytest.raises(Forbidden):
+            gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=("bills",), expires_at=later))
+    book.put_grant("acme", giver.id, Grant(role="viewer", queues=("bills",)))
+    gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=("bills",)))
+
+
+def test_a_credentials_own_end_does_not_bound_what_it_grants(gate: Authorizer, clock: ManualClock) -> None:
+    """An administrator's token lives for minutes, the keys it makes for years."""
+    giver = holder(Grant(role="tenant-admin"), expires_at=clock.wall_ms() + 1_000)
+    gate.check_may_grant(giver, "acme", Grant(role="producer"))
+
+
+def test_a_malformed_grant_is_invalid(gate: Authorizer) -> None:
+    """Before anything else is looked at."""
+    with pytest.raises(Invalid, match="role"):
+        gate.check_may_grant(ADMIN, "acme", Grant(role="boss"))
+
+
+PATTERNS = st.text("ab*?", min_size=1, max_size=6)
+
+
+@settings(max_examples=500)
+@given(wide=PATTERNS, narrow=PATTERNS, data=st.data())
+def test_a_pattern_that_covers_another_matches_all_that_it_matches(wide: str, narrow: str, data: st.DataObject) -> None:
+    """For every name, made from the narrow pattern."""
+    fill = st.text("ab", max_size=3)
+    name = "".join(
+        data.draw(fill) if letter == "*" else data.draw(st.sampled_from("ab")) if letter == "?" else letter
+        for letter in narrow
+    )
+    assert fnmatch.fnmatchcase(name, narrow)
+    if name and covers(wide, narrow):
+        assert matches(wide, name)
+    assert covers(narrow, narrow)
+    assert covers("*", narrow)
+
+
+@given(pattern=PATTERNS, name=st.text("ab", min_size=1, max_size=8))
+def test_a_pattern_covers_a_name_if_it_matches_it(pattern: str, name: str) -> None:
+    """A name is a pattern without wildcards."""
+    assert covers(pattern, name) is matches(pattern, name)
+
+
+def test_covering_is_quick_for_any_pattern() -> None:
+    """Eighty stars against eighty letters take no more than a moment."""
+    assert not covers("*a" * 39 + "b", "a" * 80)
+    assert not covers("*a" * 40, "*b" * 40)

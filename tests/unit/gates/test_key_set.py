@@ -1,0 +1,525 @@
+"""Keys that sign tokens: what is read from a key set, and how changes of files and addresses are taken in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import threading
+from concurrent.futures import wait
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from tenantq.errors import Invalid, Unauthenticated, Unavailable
+from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
+from tenantq.gates.key_set import DOCUMENT_BYTES_MAX, KeyFile, KeyUrl, check_url
+from tenantq.gates.verification_key import RSA_ALGORITHMS, parse_key_set
+from tests.unit.gates.credentials import SECRET, claims, key_set, private_key, public_jwk, replace_file, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+
+OLD, NEW = private_key("Ed25519", 1), private_key("Ed25519", 2)
+OLD_ENTRY, NEW_ENTRY = public_jwk(OLD, kid="old"), public_jwk(NEW, kid="new")
+
+
+# ---- documents ----
+
+
+def test_keys_are_bound_to_the_algorithms_of_their_kind() -> None:
+    """And to the one that the entry itself names, if it does."""
+    kinds = ["RSA", "P-256", "P-384", "Ed25519"]
+    entries = [public_jwk(private_key(kind), kid=kind) for kind in kinds]
+    found = {key.id: key.algorithms for key in parse_key_set(key_set(*entries).encode())}
+    assert found == {"RSA": RSA_ALGORITHMS, "P-256": {"ES256"}, "P-384": {"ES384"}, "Ed25519": {"EdDSA"}}
+    (only,) = parse_key_set(key_set({**entries[0], "alg": "PS256", "use": "sig"}).encode())
+    assert only.algorithms == {"PS256"}
+
+
+def _weak_rsa() -> dict[str, Any]:
+    return dict(RSAAlgorithm.to_jwk(rsa.generate_private_key(65_537, 1_024).public_key(), as_dict=True))  # noqa: S505  # weak on purpose
+
+
+def _private() -> dict[str, Any]:
+    return dict(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True))
+
+
+def _other_curve() -> dict[str, Any]:
+    return dict(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256K1()).public_key(), as_dict=True))
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA", "alg": "HS256"}, "a shared secret"),
+        (_private(), "a private key"),
+        (5, "not an object"),
+        ([], "not an object"),
+        ({}, "kty is not"),
+        ({"kty": "XYZ"}, "kty is not"),
+        ({"kty": ["RSA"]}, "kty is not"),
+        ({"kty": "RSA"}, "no key of its kind"),
+        ({"kty": "RSA", "n": 5, "e": "AQAB"}, "no key of its kind"),
+        ({"kty": "RSA", "n": "!", "e": "AQAB"}, "no key of its kind"),
+        ({"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, "no key of its kind"),
+        ({**public_jwk(private_key("P-256")), "y": public_jwk(private_key("P-256", 1))["y"]}, "no key of its kind"),
+        ({"kty": "OKP", "crv": "X25519", "x": "AA"}, "no key of its kind"),
+        ({**OLD_ENTRY, "use": "enc"}, "not for verifying"),
+        ({**OLD_ENTRY, "key_ops": ["sign"]}, "not for verifying"),
+        ({**OLD_ENTRY, "key_ops": "verify"}, "not for verifying"),
+        ({**OLD_ENTRY, "kid": 5}, "kid is not text"),
+        ({**OLD_ENTRY, "alg": "RS256"}, "alg does not fit"),
+        ({**OLD_ENTRY, "alg": ["EdDSA"]}, "alg does not fit"),
+        ({**public_jwk(private_key("RSA")), "alg": "HS256"}, "alg does not fit"),
+        (_weak_rsa(), "1024 bits"),
+        (_other_curve(), "curve is not"),
+    ],
+)
+def test_an_unusable_entry_is_left_out_with_a_warning(
+    entry: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others count; nothing of a key is logged."""
+    with caplog.at_level(logging.WARNING, "tenantq"):
+        (key,) = parse_key_set(key_set(entry, NEW_ENTRY).encode())
+    assert key.id == "new"
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert "c2VjcmV0" not in record.getMessage()
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=10) | st.sampled_from(["RSA", "EC", "OKP", "sig", "verify", "AQAB"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["kty", "n", "e", "x", "y", "crv", "kid", "alg", "use"]), inner, max_size=5)
+    ),
+    max_leaves=10,
+)
+
+
+@given(entries=st.lists(JSON, max_size=4))
+def test_no_key_set_breaks_the_reader(entries: list[Any]) -> None:
+    """Whatever the entries, the good one among them is found."""
+    assert [key.id for key in parse_key_set(key_set(*entries, NEW_ENTRY).encode())] == ["new"]
+
+
+@given(document=st.binary(max_size=100) | JSON.map(lambda value: json.dumps({"keys": value}).encode()))
+def test_no_document_breaks_the_reader(document: bytes) -> None:
+    """It is a key set or it is Invalid."""
+    with contextlib.suppress(Invalid):
+        assert isinstance(parse_key_set(document), tuple)
+
+
+# ---- files ----
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    """Write a key set with the old key."""
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(OLD_ENTRY))
+    return path
+
+
+def open_file(path: Path, clock: ManualClock, **settings: Any) -> JwtVerifier:
+    """Return a verifier that reads a file."""
+    return JwtVerifier(JwtSettings(jwks_file=str(path), **settings), clock)
+
+
+def damage_file(path: Path, text: str | None) -> None:
+    """Put nonsense into a file, or delete it."""
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+
+
+def overwrite(path: Path, text: str) -> None:
+    """Write a file in place, within one tick of its time stamp."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
+
+
+def token(clock: ManualClock, key: Any, kid: str | None) -> str:
+    """Return a good token under a key."""
+    return signed(claims(clock), key, **({} if kid is None else {"kid": kid}))
+
+
+@pytest.mark.parametrize("with_kid", [True, False])
+async def test_52_keys_rotate_side_by_side(clock: ManualClock, key_file: Path, *, with_kid: bool) -> None:
+    """Old tokens hold while both keys are there, and not a second longer."""
+    gate = open_file(key_file, clock)
+    old, new = token(clock, OLD, "old" if with_kid else None), token(clock, NEW, "new" if with_kid else None)
+    generations = [gate.current_generation()]
+    await gate.verify(old)
+    with pytest.raises(Unauthenticated):
+        await gate.verify(new)
+    for entries, accepted in [([OLD_ENTRY, NEW_ENTRY], [old, new]), ([NEW_ENTRY], [new]), ([], [])]:
+        replace_file(key_file, key_set(*entries))
+        clock.advance(1_000)
+        generations.append(gate.current_generation())
+        for one in (old, new):
+            if one in accepted:
+                assert (await gate.verify(one)).generation == generations[-1]
+            else:
+                with pytest.raises(Unauthenticated):
+                    await gate.verify(one)
+    assert generations == sorted(set(generations))
+
+
+async def test_a_file_is_looked_at_once_a_second(clock: ManualClock, key_file: Path) -> None:
+    """Not more often, whoever asks."""
+    gate = open_file(key_file, clock)
+    before = gate.current_generation()
+    replace_file(key_file, key_set(NEW_ENTRY))
+    clock.advance(999)
+    assert gate.current_generation() == before
+    await gate.verify(token(clock, OLD, "old"))
+    clock.advance(1)
+    assert gate.current_generation() > before
+
+
+async def test_a_file_written_in_place_is_seen_too(clock: ManualClock, key_file: Path) -> None:
+    """Though size, number and even the time stamp may stay the same when one write follows another."""
+    gate = open_file(key_file, clock)
+    for entry in (NEW_ENTRY, OLD_ENTRY, NEW_ENTRY, OLD_ENTRY):
+        before = gate.current_generation()
+        overwrite(key_file, key_set(entry))
+        clock.advance(1_000)
+        assert gate.current_generation() > before
+
+
+def test_an_unchanged_file_is_not_read_again(clock: ManualClock, key_file: Path) -> None:
+    """Once its time stamp is old enough to be trusted."""
+    clock.jump_wall(10**14 - clock.wall_ms())
+    reads = []
+
+    def parse(document: bytes) -> Any:
+        reads.append(document)
+        return parse_key_set(document)
+
+    source = KeyFile("jwks_file", key_file, parse, clock, stale_s=10)
+    for _ in range(20):
+        clock.advance(1_000)
+        source.look()
+    assert len(reads) == 1
+    assert source.generation == 1
+    key_file.touch()
+    clock.advance(1_000)
+    source.look()
+    assert source.generation == 1
+
+
+@pytest.mark.parametrize("damage", ["{", "", '{"keys": 5}', "x" * (DOCUMENT_BYTES_MAX + 1), None])
+async def test_a_damaged_file_keeps_the_last_good_keys_for_a_while(
+    clock: ManualClock, key_file: Path, damage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then no token is accepted until it is mended. The log says it once, not every second."""
+    gate = open_file(key_file, clock, jwks_refresh_s=10, jwks_stale_s=10, leeway_s=3_600)
+    good = token(clock, OLD, "old")
+    damage_file(key_file, damage)
+    for _ in range(9):
+        clock.advance(1_000)
+        await gate.verify(good)
+    assert len(caplog.records) == 1
+    before = gate.current_generation()
+    clock.advance(1_000)
+    assert gate.current_generation() > before
+    with pytest.raises(Unavailable, match="Tokens cannot be verified now"):
+        await gate.verify(good)
+    replace_file(key_file, key_set(OLD_ENTRY))
+    clock.advance(1_000)
+    await gate.verify(good)
+
+
+async def test_shared_secrets_rotate_side_by_side(clock: ManualClock, tmp_path: Path) -> None:
+    """One a line."""
+    path, other = tmp_path / "secret", SECRET[::-1]
+    path.write_text(SECRET)
+    gate = JwtVerifier(JwtSettings(secret_file=str(path)), clock)
+    old, new = signed(claims(clock), SECRET, "HS256"), signed(claims(clock), other, "HS256")
+    await gate.verify(old)
+    replace_file(path, f"{other}\r\n{SECRET}\r\n")
+    clock.advance(1_000)
+    await gate.verify(old)
+    await gate.verify(new)
+    replace_file(path, other)
+    clock.advance(1_000)
+    await gate.verify(new)
+    with pytest.raises(Unauthenticated):
+        await gate.verify(old)
+
+
+# ---- addresses ----
+
+
+class KeyServer:
+    """A real HTTP server of key sets, on a port of its own."""
+
+    def __init__(self) -> None:
+        self.document = key_set(OLD_ENTRY).encode()
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.asked = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.asked += 1
+                server.may_answer.wait()
+                moved = self.path == "/moved"
+                document = key_set(NEW_ENTRY).encode() if moved else server.document
+                self.send_response(200 if moved else server.status)
+                for name, value in {"Content-Length": str(len(document)), **server.headers}.items():
+                    self.send_header(name, value)
+                with contextlib.suppress(ConnectionError):  # the client may have given up
+                    self.end_headers()
+                    self.wfile.write(document)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._http.server_port}/keys"
+
+    def stop(self) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[KeyServer]:
+    """Run a key server that is stopped in any case."""
+    server = KeyServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def gate(server: KeyServer, clock: ManualClock) -> Iterator[JwtVerifier]:
+    """Open a verifier that asks the key server."""
+    gate = JwtVerifier(JwtSettings(jwks_url=server.url, leeway_s=3_600, jwks_stale_s=1_800), clock)
+    yield gate
+    gate.close()
+
+
+def source(gate: JwtVerifier) -> KeyUrl:
+    """Return where a verifier has its keys from."""
+    (found,) = gate._distinct_sources
+    assert isinstance(found, KeyUrl)
+    return found
+
+
+def let_fetch_end(gate: JwtVerifier) -> int:
+    """Look, wait for what that began to fetch, look again."""
+    gate.current_generation()
+    fetch = source(gate)._fetch
+    if fetch is not None:
+        wait([fetch])
+    return gate.current_generation()
+
+
+async def test_an_address_is_asked_on_first_use_and_then_remembered(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock
+) -> None:
+    """Several callers wait for one fetch."""
+    gate.current_generation()
+    assert server.asked == 0
+    good = token(clock, OLD, "old")
+    await asyncio.gather(*(gate.verify(good) for _ in range(20)))
+    clock.advance(299_000)
+    await gate.verify(good)
+    assert server.asked == 1
+
+
+async def test_52_an_address_is_asked_again_and_removed_keys_stop_counting(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock
+) -> None:
+    """After the refresh interval, in the background: nobody waits."""
+    old, new = token(clock, OLD, "old"), token(clock, NEW, "new")
+    before = (await gate.verify(old)).generation
+    server.document = key_set(NEW_ENTRY).encode()
+    clock.advance(300_000)
+    assert let_fetch_end(gate) > before
+    await gate.verify(new)
+    with pytest.raises(Unauthenticated):
+        await gate.verify(old)
+
+
+async def test_an_unchanged_set_keeps_its_generation(gate: JwtVerifier, server: KeyServer, clock: ManualClock) -> None:
+    """So that what was verified stays verified; the order of entries does not count."""
+    server.document = key_set(OLD_ENTRY, NEW_ENTRY).encode()
+    before = (await gate.verify(token(clock, OLD, "old"))).generation
+    server.document = key_set(NEW_ENTRY, OLD_ENTRY).encode()
+    clock.advance(300_000)
+    assert let_fetch_end(gate) == before
+    assert server.asked == 2
+
+
+async def test_an_unknown_key_id_asks_early_but_not_more_than_every_ten_seconds(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock
+) -> None:
+    """A new key works at once; made-up ids cannot flood the issuer."""
+    await gate.verify(token(clock, OLD, "old"))
+    server.document = key_set(OLD_ENTRY, NEW_ENTRY).encode()
+    new = token(clock, NEW, "new")
+    with pytest.raises(Unauthenticated):
+        await gate.verify(new)
+    assert server.asked == 1
+    clock.advance(10_000)
+    await gate.verify(new)
+    assert server.asked == 2
+    for number in range(50):
+        with pytest.raises(Unauthenticated):
+            await gate.verify(token(clock, NEW, f"made-up-{number}"))
+    assert server.asked == 2
+    await gate.verify(token(clock, OLD, "old"))
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "headers"),
+    [
+        (500, b"", {}),
+        (404, key_set(NEW_ENTRY).encode(), {}),
+        (200, b"<html>", {}),
+        (200, key_set(NEW_ENTRY).encode() + b" " * DOCUMENT_BYTES_MAX, {}),
+        (302, b"", {"Location": "/moved"}),
+        (200, b"", {"Content-Length": "nonsense"}),
+    ],
+)
+async def test_failures_keep_the_last_good_keys_until_they_are_stale(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock, status: int, document: bytes, headers: dict[str, str]
+) -> None:
+    """Asked again every ten seconds meanwhile. Then the gate fails closed, and opens once keys can be had again."""
+    good = token(clock, OLD, "old")
+    before = (await gate.verify(good)).generation
+    server.status, server.document, server.headers = status, document, headers
+    clock.advance(300_000)
+    assert let_fetch_end(gate) == before
+    await gate.verify(good)
+    asked = server.asked
+    clock.advance(9_999)
+    let_fetch_end(gate)
+    assert server.asked == asked
+    clock.advance(1)
+    let_fetch_end(gate)
+    assert server.asked == asked + 1
+    clock.advance(1_800_000 - 310_000 - 1)
+    assert let_fetch_end(gate) == before
+    clock.advance(10_000)
+    assert let_fetch_end(gate) > before
+    with pytest.raises(Unavailable):
+        await gate.verify(good)
+    server.status, server.document, server.headers = 200, key_set(OLD_ENTRY).encode(), {}
+    clock.advance(10_000)
+    await gate.verify(good)
+
+
+async def test_a_server_that_is_down_from_the_start_is_unavailable(clock: ManualClock) -> None:
+    """Not unauthenticated: the caller's token may be good, and trying again may help."""
+    server = KeyServer()
+    server.stop()
+    gate = JwtVerifier(JwtSettings(jwks_url=server.url), clock)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await gate.verify(token(clock, OLD, "old"))
+    gate.close()
+    with pytest.raises(Unavailable):
+        await gate.verify(token(clock, OLD, "old"))
+
+
+async def test_a_server_that_does_not_answer_is_given_up_on(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers wait for a bounded time, here a very short one, and whoever has good keys does not wait at all."""
+    monkeypatch.setattr("tenantq.gates.key_set.FETCH_TIMEOUT_S", 0.02)
+    server.may_answer.clear()
+    with pytest.raises(Unavailable):
+        await gate.verify(token(clock, OLD, "old"))
+    server.may_answer.set()
+    clock.advance(10_000)
+    monkeypatch.setattr("tenantq.gates.key_set.FETCH_TIMEOUT_S", 5)
+    let_fetch_end(gate)
+    await gate.verify(token(clock, OLD, "old"))
+
+
+async def test_after_a_quiet_night_the_first_caller_waits_for_new_keys(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys older than allowed are not used, and nothing has gone wrong."""
+    await gate.verify(token(clock, OLD, "old"))
+    clock.advance(8 * 3_600_000)
+    await gate.verify(token(clock, OLD, "old"))
+    assert server.asked == 2
+    assert not caplog.records
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_fetch_for_others(
+    gate: JwtVerifier, server: KeyServer, clock: ManualClock
+) -> None:
+    """Each waits for itself."""
+    good = token(clock, OLD, "old")
+    first, second = (asyncio.ensure_future(gate.verify(good)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).principal.tenant == "acme"
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://keys.example/jwks",
+        "https://keys.example:8443",
+        "http://127.0.0.1:1/x",
+        "http://localhost",
+        "http://[::1]:8/x",
+    ],
+)
+def test_https_and_this_machine_are_allowed_addresses(url: str) -> None:
+    """These are returned as they are."""
+    assert check_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "keys.example",
+        "http://keys.example",
+        "http://10.0.0.1/x",
+        "http://127.0.0.1.example/",
+        "ftp://keys.example",
+        "file:///etc/passwd",
+        "https://",
+        "https://user:word@keys.example",
+        "https://keys.example:port",
+        "https://[::1",
+        "https://keys.example/a b",
+        "https://keys.example/\n",
+        "data:application/json,{}",
+    ],
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    """A key set that anybody on the way can change is worth nothing."""
+    with pytest.raises(Invalid, match="jwks_url: "):
+        check_url(url)
