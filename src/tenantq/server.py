@@ -42,12 +42,14 @@ class Server:
         self._gates: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._exporter: Exporter | None = None
+        self._jwt: JwtVerifier | None = None
 
     async def start(self) -> None:
         """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
         settings = self.settings
         jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
+        self._jwt = jwt
         await self.shard.open()
         try:
             self._gates = Gatekeeper(
@@ -84,6 +86,8 @@ class Server:
         if self._exporter is not None and self.shard.failure is None:
             exporter, self._exporter = self._exporter, None
             await exporter.close()
+        if self._jwt is not None:
+            self._jwt.close()
         await self.shard.close()
 
     async def __aenter__(self) -> Self:

@@ -104,6 +104,7 @@ class Gatekeeper:
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
         self.refusals = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
         self.signals = Signals(clock, settings.signals, self._raise_alert)
+        self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
         self.tally = Tally()
         self._turns = 0
         self._timer: Timer | None = clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
@@ -289,6 +290,7 @@ class Gatekeeper:
         self._timer = self._clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
         self.slots.reconcile()
         self.rates.collect()
+        self.consumers.collect()
         self._turns += 1
         if self._turns % _NOTE_USE_EVERY == 0:
             self._background(self._note_uses())

@@ -69,7 +69,7 @@ class Service(Control):
         started_ms = self.clock.monotonic_ms()
         entered = await self.gates.enter(call, tenant, "poll", queue, slot="poll", rate="read", wait_ms=patience_ms)
         with entered:
-            self._note_consumer(call, entered, queue, consumer)
+            self._note_consumer(call, entered, queue, consumer, patience_ms)
             if patience_ms:
                 wait_ms = _left_ms(patience_ms, self.clock.monotonic_ms() - started_ms)
                 found = entered.state.queues.get(queue)
@@ -115,11 +115,11 @@ class Service(Control):
                 self.gates.charge_tenant(one.tenant, queue, "read", 1, len(one.body))
             return got
 
-    def _note_consumer(self, call: Call, entered: Entered, queue: str, consumer: str | None) -> None:
+    def _note_consumer(self, call: Call, entered: Entered, queue: str, consumer: str | None, wait_ms: int) -> None:
         allowed = entered.state.config.quotas.consumers_per_queue
         who = f"{entered.principal.id} {consumer or call.remote}"
         try:
-            self.gates.consumers.note(entered.tenant, queue, who, allowed)
+            self.gates.consumers.note(entered.tenant, queue, who, allowed, wait_ms=wait_ms)
         except TenantqError as error:
             self.gates.refuse(call, entered.principal, entered.tenant, "poll", queue, error)
             raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    """The key that signs."""
+    """Return the key that signs."""
     return SigningKey.load_or_make(tmp_path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ from tests.shards import Q, T, message, pass_time, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Any
 
     from tenantq.clock import ManualClock
@@ -44,6 +44,12 @@ def exported_rows(target: DirectoryTarget) -> list[dict[str, Any]]:
         for _, _, stored in decode(target.read(read_manifest(target, name).file)):
             found += stored
     return found
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Wait for what another thread does."""
+    while not happened():  # noqa: ASYNC110  # a thread sets no event of this loop
+        await asyncio.sleep(0.01)
 
 
 async def some_work(shard: Shard, count: int = 5) -> None:
@@ -79,8 +85,7 @@ async def test_records_are_exported_in_time_without_being_asked(
     await some_work(shard)
     assert exported_rows(target) == []
     await pass_time(shard, clock, 1_000)
-    while exporter.lag_records:
-        await asyncio.sleep(0.01)
+    await until(lambda: not exporter.lag_records)
     assert exported_rows(target) == live_rows(shard)
     await exporter.close()
 
@@ -118,7 +123,7 @@ async def test_a_crash_between_the_steps_exports_nothing_twice(
     """After the segment, in its middle, or after its manifest."""
     await some_work(shard)
     steps = {"segment": 1, "half a segment": 0, "segment and manifest": 2}[left]
-    write, written = target.write, []
+    write, written = target.write, list[str]()
 
     def crash(name: str, data: bytes) -> None:
         if len(written) == steps:
@@ -157,17 +162,14 @@ async def test_a_target_that_fails_loses_nothing_and_is_tried_again(
     await some_work(shard)
     monkeypatch.setattr(target, "write", refuse)
     await pass_time(shard, clock, 1_000)
-    while not exporter.failure:
-        await asyncio.sleep(0.01)
+    await until(lambda: exporter.failure)
     assert "No space left" in exporter.failure
     assert exporter.lag_records == shard.journal_span[1]
     monkeypatch.undo()
     await pass_time(shard, clock, 2_000)
-    while exporter.lag_records:
-        await asyncio.sleep(0.01)
+    await until(lambda: not exporter.lag_records)
     assert exported_rows(target) == live_rows(shard)
-    while exporter.failure:
-        await asyncio.sleep(0.01)
+    await until(lambda: not exporter.failure)
     await exporter.close()
 
 
