@@ -7,9 +7,15 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, scale
+from bench import cycles, fairness, gates, scale, transport
 
-SECTIONS = {"cycles": cycles.run, "fairness": fairness.run, "scale": scale.run}
+SECTIONS = {
+    "cycles": cycles.run,
+    "fairness": fairness.run,
+    "scale": scale.run,
+    "gates": gates.run,
+    "transport": transport.run,
+}
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ class AddRequest(Wire, frozen=True, kw_only=True):
     """Messages to add to one queue."""
 
     messages: list[WireMessage]
+    key: str | None = None  # idempotency key of the whole batch: the same request again adds nothing again
 
 
 class WireError(WireReply, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class AccessBook:
         self.version = 0  # grows with every change
         self._by_hash: dict[bytes, StoredKey] = {}
         self._keys: dict[int, dict[str, StoredKey]] = {}  # by tenant id and key id
+        self._owners: dict[str, int] = {}  # key id: tenant id
         self._uses: dict[str, KeyUse] = {}
         self._grants: dict[str, dict[str, Grant]] = {}  # by tenant and principal
         self._tenants_of: dict[str, dict[str, None]] = {}
@@ -112,13 +113,29 @@ class AccessBook:
         if key.token_hash in self._by_hash:
             raise Conflict("this token is already a key")
         if len(held) >= limits.KEYS_MAX:
+            self._drop_ended_keys(batch, held, key.created_at)
+        if len(held) >= limits.KEYS_MAX:
             raise QuotaExceeded(
                 f"keys: a tenant has at most {limits.KEYS_MAX}; revoke some", limit=limits.KEYS_MAX, current=len(held)
             )
         self._save_key(batch, tenant_id, key)
 
+    def _drop_ended_keys(self, batch: WriteBatch, held: dict[str, StoredKey], now_ms: int) -> None:
+        """Make room: forget a tenant's keys that are revoked or have expired. The journal still knows them."""
+        for key in list(held.values()):
+            expires_at = key.grant.expires_at
+            if key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms):
+                del held[key.id]
+                self._drop_key(batch, key)
+
+    def _drop_key(self, batch: WriteBatch, key: StoredKey) -> None:
+        del self._by_hash[key.token_hash], self._owners[key.id]
+        self._uses.pop(key.id, None)
+        batch.delete(KEY_ROW + key.id.encode(), self._store.meta.handle)
+        batch.delete(USE_ROW + key.id.encode(), self._store.meta.handle)
+
     def revoke_key(self, batch: WriteBatch, tenant_id: int, key_id: str, now_ms: int) -> StoredKey:
-        """Refuse a key from now on. It stays listed, and its id is never given out again."""
+        """Refuse a key from now on. It stays listed while there is room, and its id is never given out again."""
         key = self.keys(tenant_id).get(key_id)
         if key is None:
             raise NotFound("no such key")
@@ -131,10 +148,13 @@ class AccessBook:
         batch.put(KEY_ROW + key.id.encode(), _encode(KeyRow(tenant_id, key)), self._store.meta.handle)
         self._keys.setdefault(tenant_id, {})[key.id] = key
         self._by_hash[key.token_hash] = key
+        self._owners[key.id] = tenant_id
         self.version += 1
 
     def note_use(self, batch: WriteBatch, key_id: str, use: KeyUse) -> None:
-        """Remember when and from where a key was used."""
+        """Remember when and from where a key was used; of one that is gone, nothing."""
+        if key_id not in self._owners:
+            return
         batch.put(USE_ROW + key_id.encode(), _encode(use), self._store.meta.handle)
         self._uses[key_id] = use
 
@@ -154,8 +174,14 @@ class AccessBook:
         if self._grants.get(tenant, {}).pop(principal, None) is None:
             raise NotFound("no such grant")
         batch.delete(_grant_key(tenant_id, principal), self._store.meta.handle)
-        self._tenants_of[principal].pop(tenant, None)
+        self._forget_grant(tenant, principal)
         self.version += 1
+
+    def _forget_grant(self, tenant: str, principal: str) -> None:
+        tenants = self._tenants_of[principal]
+        del tenants[tenant]
+        if not tenants:
+            del self._tenants_of[principal]
 
     def revoke_token(
         self,
@@ -166,12 +192,20 @@ class AccessBook:
         principal: str | None,
         until: int,
     ) -> None:
-        """Refuse a token by its id, or all of a principal's, until they would have expired anyway."""
+        """Refuse a token by its id, or all of a principal's, until they would have expired anyway; never shorter than before."""
+        held = sum(1 for one in self._revoked if one[0] == tenant)
+        if held >= limits.REVOCATIONS_MAX:
+            raise QuotaExceeded(
+                f"revocations: a tenant has at most {limits.REVOCATIONS_MAX} at a time; wait until some tokens have expired",
+                limit=limits.REVOCATIONS_MAX,
+                current=held,
+            )
         for kind, what in ((_TOKEN, token_id), (_PRINCIPAL, principal)):
             if what is not None:
-                self._revoked[tenant, kind, what] = until
+                end = max(until, self._revoked.get((tenant, kind, what), 0))
+                self._revoked[tenant, kind, what] = end
                 key = REVOKED_ROW + tenant_prefix(tenant_id) + kind + what.encode()
-                batch.put(key, _encode(until), self._store.meta.handle)
+                batch.put(key, _encode(end), self._store.meta.handle)
         self.version += 1
 
     def collect(self, batch: WriteBatch, catalog: Catalog, now_ms: int) -> int:
@@ -189,12 +223,9 @@ class AccessBook:
         """Forget everything about a tenant that goes."""
         meta = self._store.meta.handle
         for key in self._keys.pop(tenant_id, {}).values():
-            del self._by_hash[key.token_hash]
-            self._uses.pop(key.id, None)
-            batch.delete(KEY_ROW + key.id.encode(), meta)
-            batch.delete(USE_ROW + key.id.encode(), meta)
+            self._drop_key(batch, key)
         for principal in self._grants.pop(tenant, {}):
-            self._tenants_of[principal].pop(tenant, None)
+            self._forget_grant(tenant, principal)
         for one in [one for one in self._revoked if one[0] == tenant]:
             del self._revoked[one]
         for row in (GRANT_ROW, REVOKED_ROW):
@@ -211,6 +242,7 @@ class AccessBook:
             row = _decode_key(value)
             self._keys.setdefault(row.tenant_id, {})[row.key.id] = row.key
             self._by_hash[row.key.token_hash] = row.key
+            self._owners[row.key.id] = row.tenant_id
         for key, value in self._rows(USE_ROW):
             self._uses[key[len(USE_ROW) :].decode()] = _decode_use(value)
         for key, value in self._rows(GRANT_ROW):

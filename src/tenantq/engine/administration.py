@@ -51,7 +51,7 @@ class Administration(RoundLoop):
 
     # ---- tenants and queues ----
 
-    async def put_tenant(self, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+    async def put_tenant(self, name: str, caller: Caller = LOCAL, /, **changes: Any) -> bool:
         """Make a tenant or change it; return whether it is new."""
         check_tenant_name(name)
         created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
@@ -69,7 +69,7 @@ class Administration(RoundLoop):
         """Return all tenants with their configuration."""
         return {name: tenant.config for name, tenant in self.core.catalog.tenants.items()}
 
-    async def put_queue(self, tenant: str, name: str, caller: Caller = LOCAL, **changes: Any) -> bool:
+    async def put_queue(self, tenant: str, name: str, caller: Caller = LOCAL, /, **changes: Any) -> bool:
         """Make a queue or change it; return whether it is new."""
         check_queue_name(name)
         created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
@@ -212,4 +212,8 @@ class Administration(RoundLoop):
     ) -> tuple[list[Row], tuple[int, int] | None]:
         """Return up to ``limit`` rows behind (seq, n) that match, and where to go on; None: this was all."""
         await self._all_synced()
-        return await reads.journal_rows(self.core, wanted, after, limit, self._journal_first, self._synced_seq)
+        first = self._journal_first
+        owner = self.core.catalog.tenants.get(wanted.tenant) if wanted.tenant is not None else None
+        if owner is not None:
+            first = max(first, owner.since)
+        return await reads.journal_rows(self.core, wanted, after, limit, first, self._synced_seq)

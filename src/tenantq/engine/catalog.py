@@ -44,6 +44,7 @@ class TenantRow(msgspec.Struct, frozen=True):
     next_queue_id: int
     status: TenantStatus = "active"
     version: int = 1
+    since: int = 0  # the journal record that made it; what stands before it under this name was another tenant's
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -99,11 +100,12 @@ class Catalog:
 
     # ---- changing, into a round's batch ----
 
-    def create_tenant(self, batch: WriteBatch, name: str, config: TenantConfig) -> TenantState:
-        """Make a tenant with an id that no tenant ever had."""
+    def create_tenant(self, batch: WriteBatch, name: str, config: TenantConfig, seq: int) -> TenantState:
+        """Make a tenant with an id that no tenant ever had, in the round of journal record ``seq``."""
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
         tenant = TenantState(self._next_tenant_id, name, config, Line(config.weight))
+        tenant.since = seq
         self._next_tenant_id += 1
         batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
         self.save_tenant(batch, tenant)
@@ -112,7 +114,9 @@ class Catalog:
 
     def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
         """Write a tenant's row."""
-        row = TenantRow(tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version)
+        row = TenantRow(
+            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since
+        )  # fmt: skip
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
     def save_usage(self, batch: WriteBatch, tenant: TenantState) -> None:
@@ -165,7 +169,7 @@ class Catalog:
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])
             tenant = TenantState(id, row.name, row.config, Line(row.config.weight), row.next_queue_id)
-            tenant.status, tenant.version = row.status, row.version
+            tenant.status, tenant.version, tenant.since = row.status, row.version, row.since
             by_id[id] = self.tenants[row.name] = tenant
         for key, value in self._rows(USAGE_ROW):
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))
@@ -187,6 +191,8 @@ class Catalog:
                     by_prefix[key].load(unpack_counters(value))
                     usage.count(by_prefix[key])
             lower = page[-1][0] + b"\0"
+        for tenant in by_id.values():
+            usage.recall(tenant)
 
     @property
     def is_new(self) -> bool:

@@ -41,7 +41,7 @@ class Lane:
 
     def has_work(self) -> bool:
         """Tell whether any queue of the lane may have a ready message."""
-        while self._heap and not _servable(self._heap[0][2]):
+        while self._heap and self._heap[0][2].deliverable <= 0:
             heapq.heappop(self._heap)[2].in_lane = False
         return bool(self._heap)
 
@@ -52,9 +52,12 @@ class Lane:
         heap = self._heap
         while count and heap:
             at, _, queue = heap[0]
-            if not _servable(queue) or shares.get(queue, 0) >= queue.ready:
+            most = queue.deliverable
+            if shares.get(queue, 0) >= most:
                 heapq.heappop(heap)
                 queue.in_lane = False
+                if most < queue.ready and queue.serving:
+                    queue.tenant.starved[queue] = None  # it enters again when its tenant has room for leases
                 continue
             if allowed is not None and queue.tenant.id not in allowed:
                 heapq.heappop(heap)
@@ -75,7 +78,3 @@ def settle(queue: QueueState, process_ms: int) -> None:
     """Correct what a queue was charged for one message, now that its processing time is known."""
     queue.fleet_time += (process_ms - queue.fleet_cost_ms) / queue.tenant.config.weight
     queue.fleet_cost_ms += (process_ms - queue.fleet_cost_ms) * _NEW_SHARE
-
-
-def _servable(queue: QueueState) -> bool:
-    return queue.ready > 0 and queue.serving

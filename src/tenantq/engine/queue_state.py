@@ -35,7 +35,8 @@ class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "config", "gone", "id", "line", "name", "next_queue_id", "queues", "starved", "status", "usage", "version",
+        "config", "gone", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status", "usage",
+        "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: Line, next_queue_id: int = 1) -> None:
@@ -47,6 +48,7 @@ class TenantState:
         self.queues: dict[str, QueueState] = {}
         self.status: TenantStatus = "active"
         self.version = 1  # of its configuration; grows with every change
+        self.since = 0  # the journal record that made it; what stands before it under this name was another tenant's
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
         self.gone = False  # deleted; operations that still wait are refused
@@ -157,6 +159,14 @@ class QueueState:
     def serving(self) -> bool:
         """Whether messages are handed out."""
         return self.status == "active" and self.tenant.status == "active"
+
+    @property
+    def deliverable(self) -> int:
+        """How many of its ready messages may be leased now: as many as the tenant's quota of leases has room for."""
+        if not self.serving:
+            return 0
+        leases_max = self.tenant.config.quotas.in_flight
+        return self.ready if leases_max is None else min(self.ready, leases_max - self.tenant.usage.in_flight)
 
     @property
     def delayed(self) -> int:

@@ -66,6 +66,7 @@ class Round:
         "core",
         "covers",
         "dirty",
+        "eased",
         "emptied",
         "entries",
         "fresh",
@@ -95,6 +96,7 @@ class Round:
         self.entries: list[Entry] = []
         self.dirty: dict[QueueState, None] = {}
         self.adding: dict[TenantState, None] = {}  # tenants to which messages were added
+        self.eased: dict[TenantState, None] = {}  # tenants that lost a queue, and its leases with it
         self._refusals: dict[tuple[str, ...], Entry] = {}
         self.caller_ops: list[Operation] = []  # to be answered after the sync
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
@@ -188,7 +190,7 @@ class Round:
         """Return the tenants whose queues waited for the quota of leases and that have room in it now."""
         return [
             tenant
-            for tenant in {queue.tenant: None for queue in self.dirty if queue.tenant.starved}
+            for tenant in {**self.eased, **{queue.tenant: None for queue in self.dirty if queue.tenant.starved}}
             if (most := tenant.config.quotas.in_flight) is None or tenant.usage.in_flight < most
         ]
 

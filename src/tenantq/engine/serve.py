@@ -60,9 +60,10 @@ def _serve_queue(round: Round, queue: QueueState, budget: int) -> int:
     if polls and queue.ready > 0 and queue.serving and queue.prefix not in round.cleared:
         dealt = deal(round, queue, _first_of(polls, budget), budget)
     queue.demands.clear()
+    more = queue.ready > 0 and queue.serving and queue not in queue.tenant.starved
     for poll in polls:
-        _answer_or_wait(round, poll, queue.demands, more=queue.ready > 0 and queue.serving)
-    if queue.demands and queue.ready > 0 and queue.serving and queue not in queue.tenant.starved:
+        _answer_or_wait(round, poll, queue.demands, more=more)
+    if queue.demands and more:
         round.core.hot[queue] = None
     return dealt
 
@@ -137,6 +138,7 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
         if wanted <= 0:
             queue.tenant.starved[queue] = None
             return 0
+        queue.tenant.starved.pop(queue, None)
     picks = _choose(round, queue, wanted)
     if not picks:
         return 0

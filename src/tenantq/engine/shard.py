@@ -31,6 +31,7 @@ from tenantq.message import (
     check_int,
     check_message,
     check_result,
+    check_text,
 )
 from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
@@ -54,12 +55,21 @@ class Shard(Administration):
     # ---- producing ----
 
     async def add(
-        self, tenant: str, queue: str, messages: Sequence[NewMessage | TenantqError], caller: Caller = LOCAL
+        self,
+        tenant: str,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
+        caller: Caller = LOCAL,
+        *,
+        batch_key: str | None = None,
     ) -> list[Added]:
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order.
 
-        An error in place of a message, from whoever read it, is answered in its place.
+        An error in place of a message, from whoever read it, is answered in its place. The same batch again under the
+        same ``batch_key`` adds nothing again; it costs less than a key for every message.
         """
+        if batch_key is not None:
+            check_text("key", batch_key, limits.KEY_CHARS_MAX)
         check_queue_name(queue)
         check_batch("messages", messages)
         checked: list[tuple[NewMessage, bytes] | TenantqError] = []
@@ -80,7 +90,9 @@ class Shard(Administration):
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()
-        added: list[Added] = await self._submit(Add(self.core.catalog.tenant(tenant), caller, queue, checked))
+        added: list[Added] = await self._submit(
+            Add(self.core.catalog.tenant(tenant), caller, queue, checked, batch_key)
+        )
         return added
 
     # ---- consuming ----
@@ -247,9 +259,9 @@ class Shard(Administration):
 
     async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[Row]:
         """Return the journal's rows about one message, oldest first."""
-        self._find(tenant, queue)
+        first = max(self._journal_first, self._find(tenant, queue).tenant.since)
         await self._all_synced()
-        return await reads.trace(self.core, tenant, queue, id_bytes(id), self._journal_first, self._seq)
+        return await reads.trace(self.core, tenant, queue, id_bytes(id), first, self._seq)
 
     def _find(self, tenant: str, queue: str) -> QueueState:
         self._check_open()

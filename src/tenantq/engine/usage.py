@@ -37,7 +37,7 @@ class WindowsRow(msgspec.Struct, frozen=True, array_like=True):
 class Usage:
     """One tenant's use."""
 
-    __slots__ = ("bytes", "day", "day_messages", "hour", "hour_messages", "in_flight", "messages", "queues", "states")
+    __slots__ = ("bytes", "day", "day_messages", "hour", "hour_messages", "in_flight", "messages", "queues", "told")
 
     def __init__(self) -> None:
         self.messages = 0
@@ -48,15 +48,17 @@ class Usage:
         self.hour_messages = 0
         self.day = 0
         self.day_messages = 0
-        self.states: dict[str, QuotaState] | None = None  # as last told; None: nothing was told yet
+        self.told: dict[str, QuotaState] = {}  # the state of each quota as last told; not there: good
 
     def roll(self, wall_ms: int) -> None:
         """Begin a new hour or day if it is time."""
         hour, day = wall_ms // HOUR_MS, wall_ms // DAY_MS
         if hour > self.hour:
             self.hour, self.hour_messages = hour, 0
+            self.told.pop("messages_per_hour", None)
         if day > self.day:
             self.day, self.day_messages = day, 0
+            self.told.pop("messages_per_day", None)
 
     def added(self, count: int, wall_ms: int) -> None:
         """Count messages that were added."""
@@ -159,8 +161,7 @@ def reset_time(usage: Usage, name: str) -> int | None:
 def risen(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaState, int, int]]:
     """Return (quota, state, used, limit) of each that has just become worse, and remember that it was told."""
     quotas, usage = tenant.config.quotas, tenant.usage
-    told = usage.states if usage.states is not None else {}
-    usage.states = told
+    told = usage.told
     news: list[tuple[str, QuotaState, int, int]] = []
     for name, used in usage.used(wall_ms).items():
         limit = getattr(quotas, name)
@@ -177,3 +178,8 @@ def risen(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaState, int,
         elif state == "warning" and before == "critical" and used * 100 < limit * (100 - _REARM_PERCENT):
             told[name] = "warning"
     return news
+
+
+def recall(tenant: TenantState) -> None:
+    """Take what stands in the store as told: the rounds that brought it there have journaled it."""
+    risen(tenant, 0)  # at a time before every window, so that none is left

@@ -30,9 +30,17 @@ class Service(Control):
     # ---- producing ----
 
     async def add(
-        self, call: Call, tenant: str | None, queue: str, messages: Sequence[NewMessage | TenantqError]
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
+        key: str | None = None,
     ) -> list[Added]:
-        """Add messages; one answer per message, in order. An error in place of a message keeps its place."""
+        """Add messages; one answer per message, in order. An error in place of a message keeps its place.
+
+        The same batch again under the same ``key`` adds nothing again.
+        """
         check_queue_name(queue)
         sizes = [len(one.body) if isinstance(one, NewMessage) else 0 for one in messages]
         entered = await self.gates.enter(
@@ -40,7 +48,7 @@ class Service(Control):
         )
         with entered:
             try:
-                added = await self.shard.add(entered.tenant, queue, messages, entered.caller)
+                added = await self.shard.add(entered.tenant, queue, messages, entered.caller, batch_key=key)
             except TenantqError:
                 self.gates.give_back(entered, queue, "write", len(messages), sum(sizes))
                 raise

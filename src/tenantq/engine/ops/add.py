@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from tenantq.engine.round import Round
     from tenantq.message import Caller, NewMessage
 
-_NO_ID = bytes(16)
+_ID_BYTES = 16
+_NO_ID = bytes(_ID_BYTES)
+_BATCH = b"\0batch\0"  # no key of a message begins so
 
 
 class Add(Operation):
     """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
 
-    __slots__ = ("messages", "queue_name")
+    __slots__ = ("batch_key", "given", "messages", "queue_name")
     journal_op = "add"
 
     def __init__(
@@ -37,11 +39,14 @@ class Add(Operation):
         caller: Caller,
         queue_name: str,
         messages: Sequence[tuple[NewMessage, bytes] | TenantqError],
+        batch_key: str | None = None,
     ) -> None:
         size = sum(len(one[0].body) for one in messages if not isinstance(one, TenantqError))
         super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
         self.queue_name = queue_name
-        self.messages = messages
+        self.given = messages
+        self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = messages
+        self.batch_key = batch_key
 
     def execute(self, round: Round) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
@@ -50,6 +55,8 @@ class Add(Operation):
             self._refuse_all(round)
             return
         queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
+        if self.batch_key is not None:
+            self._recall_batch(round, queue)
         ids = round.core.ids.take(round.now, len(self.messages))
         reply: list[Added] = []
         added: list[bytes] = []
@@ -64,6 +71,9 @@ class Add(Operation):
         for checked, id in zip(self.messages, ids, strict=True):
             if isinstance(checked, TenantqError):
                 reply.append(Added(_NO_ID, error=checked))
+                continue
+            if isinstance(checked, Added):
+                reply.append(checked)
                 continue
             message, extras = checked
             if message.key is not None:
@@ -102,6 +112,8 @@ class Add(Operation):
             priorities.append(priority)
             reply.append(Added(id))
         self.reply = reply
+        if self.batch_key is not None and added:
+            self._remember_batch(round, queue, reply)
         for code in sorted({one.error.code for one in reply if one.error is not None}):
             count = sum(1 for one in reply if one.error is not None and one.error.code == code)
             round.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
@@ -120,7 +132,7 @@ class Add(Operation):
         if room is not None:
             self.messages = [
                 one if isinstance(one, TenantqError) else room.take(len(one[0].body) + len(one[1]), 0, 0) or one
-                for one in self.messages
+                for one in self.given
             ]
         return all(isinstance(one, TenantqError) for one in self.messages)
 
@@ -146,16 +158,50 @@ class Add(Operation):
             )
         return Added(row.id, duplicate=True)
 
+    def _recall_batch(self, round: Round, queue: QueueState) -> None:
+        """Put what became of each message the first time in its place, if this very batch was added before."""
+        row = round.key(queue, self._batch_hash())
+        if row is None or row.expires_at <= round.now:
+            return
+        if row.body_digest != self._batch_digest():
+            raise Conflict(
+                "key: this idempotency key was used with another batch; use a new key for new work",
+                tenant=self.tenant.name,
+                queue=queue.name,
+            )
+        earlier = [row.id[at : at + _ID_BYTES] for at in range(0, len(row.id), _ID_BYTES)]
+        self.messages = [
+            Added(id, duplicate=True) if id != _NO_ID else one for id, one in zip(earlier, self.messages, strict=True)
+        ]
+
+    def _remember_batch(self, round: Round, queue: QueueState, reply: list[Added]) -> None:
+        """Note the batch's key with the ids of its messages; those that were refused may come again."""
+        ids = b"".join(one.raw_id for one in reply)
+        _put_key(round, queue, self._batch_hash(), ids, self._batch_digest())
+
+    def _batch_hash(self) -> bytes:
+        assert self.batch_key is not None
+        return digest(_BATCH + self.batch_key.encode())
+
+    def _batch_digest(self) -> bytes:
+        """Return what tells this batch from another: the number, order and bodies of its messages."""
+        bodies = [one[0].body if isinstance(one, tuple) else b"" for one in self.given]
+        return digest(b"".join([len(body).to_bytes(4) + body for body in bodies]))
+
     @staticmethod
     def _note_key(round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
-        """Remember the key for this message, in place of an earlier one whose time is over."""
+        """Remember the key for this message."""
         assert message.key is not None
-        hashed = digest(message.key.encode())
-        row = round.key(queue, hashed)
-        ex = round.store.ex.handle
-        if row is not None:
-            round.batch.delete(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), ex)
-        expires_at = round.now + queue.config.dedup_ms
-        round.put_key(queue, hashed, KeyRow(id, digest(message.body), expires_at))
-        round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
-        queue.next_expiry = min(queue.next_expiry, expires_at)
+        _put_key(round, queue, digest(message.key.encode()), id, digest(message.body))
+
+
+def _put_key(round: Round, queue: QueueState, hashed: bytes, ids: bytes, body_digest: bytes) -> None:
+    """Write the row of an idempotency key, in place of an earlier one whose time is over."""
+    ex = round.store.ex.handle
+    row = round.key(queue, hashed)
+    if row is not None:
+        round.batch.delete(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), ex)
+    expires_at = round.now + queue.config.dedup_ms
+    round.put_key(queue, hashed, KeyRow(ids, body_digest, expires_at))
+    round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
+    queue.next_expiry = min(queue.next_expiry, expires_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,14 +48,14 @@ class PutTenant(Operation):
             here = f"this server is in {region!r}" if region is not None else "this server names no region"
             raise Invalid(f"regions: no shard is in any of {', '.join(config.regions)}; {here}", tenant=self.name)
         if tenant is None:
-            tenant = catalog.create_tenant(round.batch, self.name, config)
+            tenant = catalog.create_tenant(round.batch, self.name, config, round.seq)
             round.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
             return
         tenant.config = config
         tenant.version += 1
         tenant.line.weight = config.weight
         catalog.save_tenant(round.batch, tenant)
-        for queue in tenant.starved:
+        for queue in (*tenant.starved, *islice(tenant.queues.values(), 1)):  # so that use is held against it at once
             round.touch(queue)
         round.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
 
@@ -264,6 +265,7 @@ def _forget(round: Round, queue: QueueState) -> None:
     queue.clear()
     queue.next_expiry = NEVER
     usage.count(queue)
+    round.eased[queue.tenant] = None
     queue.tenant.starved.pop(queue, None)
     if queue.timer is not None:
         queue.timer.cancel()
