@@ -192,8 +192,6 @@ def check_text(field: str, value: object, chars_max: int) -> str:
 
 def check_message(message: NewMessage) -> None:
     """Raise Invalid or TooLarge if ``message`` breaks a limit."""
-    if _is_plain(message):
-        return
     if type(message) is not NewMessage:
         raise Invalid(f"messages: each must be a NewMessage, not {type(message).__name__}")
     if type(message.body) is not bytes:
@@ -214,7 +212,7 @@ def check_message(message: NewMessage) -> None:
         _check_attributes(message.attributes)
 
 
-def _is_plain(message: NewMessage) -> bool:
+def is_plain(message: NewMessage) -> bool:
     """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
     return (
         type(message) is NewMessage

@@ -87,6 +87,16 @@ class Level:
         self.next_due = min(self.next_due, visible_at)
         return False
 
+    def insert_run(self, stamp: bytes, ids: list[bytes], now: int) -> int:
+        """Count rows that become visible now, in order of their ids; return how many are ready."""
+        if not self.horizon.startswith(stamp) or self.horizon.endswith(ID_LAST):
+            if not self.insert(stamp + ids[0], now, now):
+                self.delayed += len(ids) - 1
+                return 0
+            self.ready += len(ids) - 1
+            return len(ids)
+        return sum(self.insert(stamp + id, now, now) for id in ids)  # the horizon lies between them
+
     def remove(self, suffix: bytes) -> bool:
         """Count a row out; return whether it was a ready one."""
         if suffix <= self.horizon:

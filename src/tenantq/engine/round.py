@@ -176,7 +176,8 @@ class Round:
         for tenant in {queue.tenant: None for queue in self.dirty}:
             if tenant.config.quotas is not NO_QUOTAS and not tenant.gone:
                 for name, state, used, limit in usage.risen(tenant, wall_ms):
-                    self.log_tenant(f"quota_{state}", tenant, self.core.system, f"{name}: {used} of {limit}")
+                    op = "quota_critical" if state == "critical" else "quota_warning"
+                    self.log_tenant(op, tenant, self.core.system, f"{name}: {used} of {limit}")
                     self._events.append(QuotaEvent(tenant.name, name, state, used, limit))
 
     def seal(self, previous: bytes, last_id: bytes) -> bytes:

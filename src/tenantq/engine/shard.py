@@ -32,6 +32,7 @@ from tenantq.message import (
     check_message,
     check_result,
     check_text,
+    is_plain,
 )
 from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
@@ -43,6 +44,47 @@ if TYPE_CHECKING:
 
     from tenantq.engine.queue_state import QueueState
     from tenantq.journal.record import Row
+
+
+def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
+    """Raise Invalid unless these can be asked of a poll."""
+    check_queue_name(queue)
+    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
+    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+    if lease_ms is not None:
+        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+
+
+def _checked(
+    messages: Sequence[NewMessage | TenantqError],
+) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None]:
+    """Return messages with their packed extras, or what is wrong with them; the bytes of all; and, if all are plain, their priority."""
+    checked: list[tuple[NewMessage, bytes] | TenantqError] = []
+    size = 0
+    plain = True
+    priority: int | None = None
+    for message in messages:
+        if not isinstance(message, TenantqError) and is_plain(message):
+            size += len(message.body)
+            checked.append((message, b""))
+            if message.priority != priority:
+                plain = plain and priority is None
+                priority = message.priority
+            continue
+        plain = False
+        if isinstance(message, TenantqError):
+            checked.append(message)
+            continue
+        try:
+            check_message(message)
+        except TenantqError as error:
+            checked.append(error)
+            continue
+        size += len(message.body)
+        # Packed at once: the caller may change its own mapping while the batch stands in line.
+        extras = message.group is not None or bool(message.attributes)
+        checked.append((message, pack_extras(message.group, message.attributes) if extras else b""))
+    return checked, size, priority if plain else None
 
 
 class Shard(Administration):
@@ -72,27 +114,12 @@ class Shard(Administration):
             check_text("key", batch_key, limits.KEY_CHARS_MAX)
         check_queue_name(queue)
         check_batch("messages", messages)
-        checked: list[tuple[NewMessage, bytes] | TenantqError] = []
-        size = 0
-        for message in messages:
-            if isinstance(message, TenantqError):
-                checked.append(message)
-                continue
-            try:
-                check_message(message)
-            except TenantqError as error:
-                checked.append(error)
-                continue
-            size += len(message.body)
-            # Packed at once: the caller may change its own mapping while the batch stands in line.
-            extras = message.group is not None or bool(message.attributes)
-            checked.append((message, pack_extras(message.group, message.attributes) if extras else b""))
+        checked, size, priority = _checked(messages)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()
-        added: list[Added] = await self._submit(
-            Add(self.core.catalog.tenant(tenant), caller, queue, checked, batch_key)
-        )
+        operation = Add(self.core.catalog.tenant(tenant), caller, queue, checked, batch_key, priority)
+        added: list[Added] = await self._submit(operation)
         return added
 
     # ---- consuming ----
@@ -108,7 +135,7 @@ class Shard(Administration):
         caller: Caller = LOCAL,
     ) -> list[Delivery]:
         """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's."""
-        self._check_poll(queue, max, wait_ms, lease_ms)
+        check_poll(queue, max, wait_ms, lease_ms)
         poll = Poll(self.core.catalog.tenant(tenant), caller, queue, max, wait_ms, lease_ms)
         got: list[Delivery] = await self._submit(poll)
         return got
@@ -124,7 +151,7 @@ class Shard(Administration):
         caller: Caller = LOCAL,
     ) -> list[Delivery]:
         """Lease messages of one queue name in many tenants (None: all), in weighted fair turns."""
-        self._check_poll(queue, max, wait_ms, lease_ms)
+        check_poll(queue, max, wait_ms, lease_ms)
         allowed = None
         if tenants is not None:
             if not isinstance(tenants, list | tuple | set | frozenset):
@@ -135,14 +162,6 @@ class Shard(Administration):
         poll = FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms)
         got: list[Delivery] = await self._submit(poll)
         return got
-
-    @staticmethod
-    def _check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
-        check_queue_name(queue)
-        check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
-        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        if lease_ms is not None:
-            check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
 
     async def ack(
         self,

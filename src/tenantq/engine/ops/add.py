@@ -13,7 +13,7 @@ from tenantq.journal.record import column
 from tenantq.message import Added
 from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
-from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
+from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _BATCH = b"\0batch\0"  # no key of a message begins so
 class Add(Operation):
     """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
 
-    __slots__ = ("batch_key", "given", "messages", "queue_name")
+    __slots__ = ("batch_key", "given", "messages", "plain_priority", "queue_name")
     journal_op = "add"
 
     def __init__(
@@ -40,6 +40,7 @@ class Add(Operation):
         queue_name: str,
         messages: Sequence[tuple[NewMessage, bytes] | TenantqError],
         batch_key: str | None = None,
+        plain_priority: int | None = None,
     ) -> None:
         size = sum(len(one[0].body) for one in messages if not isinstance(one, TenantqError))
         super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
@@ -47,6 +48,7 @@ class Add(Operation):
         self.given = messages
         self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = messages
         self.batch_key = batch_key
+        self.plain_priority = plain_priority  # all are nothing but a body, of this priority; None: not all are
 
     def execute(self, round: Round) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
@@ -55,8 +57,16 @@ class Add(Operation):
             self._refuse_all(round)
             return
         queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
-        if self.batch_key is not None:
-            self._recall_batch(round, queue)
+        recalled = self.batch_key is not None and self._recall_batch(round, queue)
+        if (
+            self.plain_priority is not None
+            and not recalled
+            and room is None
+            and not queue.fifo
+            and not queue.config.ttl_ms
+        ):
+            self._add_plain(round, queue, self.plain_priority)
+            return
         ids = round.core.ids.take(round.now, len(self.messages))
         reply: list[Added] = []
         added: list[bytes] = []
@@ -118,14 +128,39 @@ class Add(Operation):
             count = sum(1 for one in reply if one.error is not None and one.error.code == code)
             round.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
         if added:
-            queue.bytes += total
-            queue.totals[ADDED] += len(added)
-            queue.totals[ADDED_BYTES] += total
-            round.dirty[queue] = None
-            round.adding[self.tenant] = None
-            self.tenant.usage.added(len(added), now + round.wall)
-            usage.count(queue)
-            round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=column(priorities))
+            self._count(round, queue, added, sizes, column(priorities))
+
+    def _add_plain(self, round: Round, queue: QueueState, priority: int) -> None:
+        """Add messages that are nothing but a body: the way that most batches go."""
+        now, prefix, put, store = round.now, queue.prefix, round.batch.put, round.store
+        m, vi = store.m.handle, store.vi.handle
+        ids = round.core.ids.take(now, len(self.given))
+        bodies = [one[0].body for one in self.given if isinstance(one, tuple)]
+        head = MESSAGE_HEAD.pack(0, priority, QUEUE_DEFAULT_ATTEMPTS, now, now, 0)
+        level = queue.level(priority)
+        waiting = level.prefix + be64(now)
+        for id, body in zip(ids, bodies, strict=True):
+            put(prefix + id, head + body, m)
+            put(waiting + id, b"", vi)
+        queue.ready += level.insert_run(be64(now), ids, now)
+        self.reply = [Added(id) for id in ids]
+        if self.batch_key is not None:
+            self._remember_batch(round, queue, self.reply)
+        self._count(round, queue, ids, [len(body) for body in bodies], priority)
+
+    def _count(
+        self, round: Round, queue: QueueState, added: list[bytes], sizes: list[int], priorities: list[int] | int
+    ) -> None:
+        """Count what was added, for the queue and its tenant, and journal it."""
+        total = sum(sizes)
+        queue.bytes += total
+        queue.totals[ADDED] += len(added)
+        queue.totals[ADDED_BYTES] += total
+        round.dirty[queue] = None
+        round.adding[self.tenant] = None
+        self.tenant.usage.added(len(added), round.now + round.wall)
+        usage.count(queue)
+        round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=priorities)
 
     def _nothing_fits(self, room: Room | None) -> bool:
         """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
@@ -158,11 +193,11 @@ class Add(Operation):
             )
         return Added(row.id, duplicate=True)
 
-    def _recall_batch(self, round: Round, queue: QueueState) -> None:
-        """Put what became of each message the first time in its place, if this very batch was added before."""
+    def _recall_batch(self, round: Round, queue: QueueState) -> bool:
+        """Put what became of each message the first time in its place; return whether this very batch was added before."""
         row = round.key(queue, self._batch_hash())
         if row is None or row.expires_at <= round.now:
-            return
+            return False
         if row.body_digest != self._batch_digest():
             raise Conflict(
                 "key: this idempotency key was used with another batch; use a new key for new work",
@@ -173,6 +208,7 @@ class Add(Operation):
         self.messages = [
             Added(id, duplicate=True) if id != _NO_ID else one for id, one in zip(earlier, self.messages, strict=True)
         ]
+        return True
 
     def _remember_batch(self, round: Round, queue: QueueState, reply: list[Added]) -> None:
         """Note the batch's key with the ids of its messages; those that were refused may come again."""
