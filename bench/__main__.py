@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, scale, transport
+from bench import cycles, fairness, gates, neighbour, scale, transport
 
 SECTIONS = {
     "cycles": cycles.run,
@@ -15,6 +15,7 @@ SECTIONS = {
     "scale": scale.run,
     "gates": gates.run,
     "transport": transport.run,
+    "neighbour": neighbour.run,
 }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import WriteBatch
 
+from tenantq import limits
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
@@ -76,6 +77,23 @@ async def test_25_max_attempts_0_is_no_bound(shard: Shard, by: str) -> None:
         assert got.attempt == attempt
         await shard.nack(T, Q, [got.receipt], delay_ms=0)
     assert shard.stats(T, Q).dead_total == 0
+
+
+@pytest.mark.parametrize("end", ["nack", "release"])
+async def test_25_the_history_of_a_message_that_comes_back_for_ever_is_bounded(shard: Shard, end: str) -> None:
+    """It keeps the newest entries; the journal has them all."""
+    await shard.put_queue(T, Q, max_attempts=0)
+    (added,) = await shard.add(T, Q, [message()])
+    for n in range(limits.HISTORY_ENTRIES_MAX + 10):
+        (got,) = await shard.poll(T, Q)
+        if end == "nack":
+            await shard.nack(T, Q, [got.receipt], delay_ms=0, reason=f"try {n}")
+        else:
+            await shard.release(T, Q, [got.receipt])
+    history = (await shard.get(T, Q, added.id)).history
+    assert len(history) == limits.HISTORY_ENTRIES_MAX
+    assert history[-1].reason == (f"try {n}" if end == "nack" else "")
+    assert sum(row.op == end for row in await shard.trace(T, Q, added.id)) == limits.HISTORY_ENTRIES_MAX + 10
 
 
 async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_count(shard: Shard) -> None:

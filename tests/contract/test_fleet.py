@@ -78,16 +78,25 @@ async def test_a_tenant_that_comes_back_cannot_have_saved_up_turns(shard: Shard)
     assert abs(shares(got)["ant"] - 10) <= 1
 
 
-async def test_processing_time_is_charged(shard: Shard, clock: ManualClock) -> None:
-    """A tenant whose work takes three times as long gets a third of the deliveries, so equal worker time."""
+@pytest.mark.parametrize("end", ["ack", "nack", "expiry"])
+async def test_processing_time_is_charged(shard: Shard, clock: ManualClock, end: str) -> None:
+    """A tenant whose work takes three times as long gets a third of the deliveries, so equal worker time.
+
+    However its deliveries end: failing or letting leases run out is no way to get more.
+    """
     await tenants(shard, 1_000, slow=1, fast=1)
+    for name in ("slow", "fast"):
+        await shard.put_queue(name, Q, max_attempts=0, lease_ms=300 if name == "slow" else 100)
     used: Counter[str] = Counter()
     counted: Counter[str] = Counter()
     for n in range(400):
-        (got,) = await shard.fleet_poll(Q)
+        (got,) = await shard.fleet_poll(Q, lease_ms=None if end == "expiry" else 60_000)
         takes = 300 if got.tenant == "slow" else 100
         await pass_time(shard, clock, takes)
-        await finish(shard, [got])
+        if end == "ack":
+            await finish(shard, [got])
+        elif end == "nack":
+            await shard.nack(got.tenant, Q, [got.receipt], delay_ms=0)
         if n >= 40:  # the average has settled
             used[got.tenant] += takes
             counted[got.tenant] += 1

@@ -134,6 +134,25 @@ async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: Manu
     await works(shard)
 
 
+async def test_63_a_deadline_that_is_not_its_leases_own_is_healed_and_the_lease_goes_on(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """A live lease ends at the time in its own row, whatever the index says: no early expiry, no second delivery."""
+    await shard.add(T, Q, [message("long"), message("short")])
+    (long,) = await shard.poll(T, Q, lease_ms=60_000)
+    await shard.poll(T, Q, lease_ms=1_000)
+    now = shard.core.timeline.now_ms()
+    inject(shard, li={deadline_key(prefix(shard), now + 500, long.raw_id): b""})
+    await pass_time(shard, clock, 1_000)
+    assert [row.details for row in healed(shard)] == ["deadline row without a lease"]
+    stats = shard.stats(T, Q)
+    assert (stats.lease_expired_total, stats.in_flight, count(shard, "li")) == (1, 1, 1)
+    (again,) = await shard.poll(T, Q, max=9)
+    assert again.body == b"short"
+    assert [outcome.ok for outcome in await shard.ack(T, Q, [long.receipt, again.receipt])] == [True, True]
+    await works(shard)
+
+
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
     shard: Shard, clock: ManualClock, attempts: int
@@ -201,6 +220,18 @@ async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shar
     assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"a"]
     await pass_time(shard, clock, 9_000)
     assert (await shard.peek(T, Q)).messages == []
+
+
+async def test_63_an_expiry_entry_of_a_living_key_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
+    """The key's own window counts, and ends when it should."""
+    await shard.put_queue(T, Q, dedup_ms=10_000)
+    await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=500)])
+    early = shard.core.timeline.now_ms() + 500
+    inject(shard, ex={expiry_key(prefix(shard), early, EXPIRES_KEY, digest(b"k")): b""})
+    await pass_time(shard, clock, 1_000)
+    assert (await shard.add(T, Q, [message("a", key="k")]))[0].duplicate
+    await pass_time(shard, clock, 9_000)
+    assert (count(shard, "ik"), count(shard, "ex")) == (0, 0)
 
 
 async def test_63_a_group_member_without_a_body_is_passed_over(shard: Shard) -> None:

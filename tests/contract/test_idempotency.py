@@ -1,8 +1,14 @@
 """Idempotency keys: one message per key and window, within one queue of one tenant."""
 
 import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
 
 from tenantq.clock import ManualClock
+from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tests.conftest import OpenShard
@@ -57,6 +63,39 @@ async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_mes
     assert [one.body for one in await shard.poll(T, "elsewhere", max=9)] == [b"third"]
 
 
+async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_still_deduplicated(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """After a clean stop and after a crash alike.
+
+    A store has one shard today. What can be shown is that a key lies with its tenant and queue and nothing of the
+    shard enters into it: whoever opens the store next, under whatever name, knows every key of all before.
+    """
+    data = tmp_path / "data"
+    tiny = ShardSettings(durability="os", round_cost_alone=1, turn_cost=1, sweep_rows=2, memory_bytes=8 << 20)
+    ids: dict[str, str] = {}
+
+    async def check(shard: Shard) -> None:
+        for key, id in ids.items():
+            same, other = await shard.add(T, Q, [message("x", key=key), message("y", key=key)])
+            assert (same.id, same.duplicate) == (id, True)
+            assert isinstance(other.error, Conflict)
+        assert shard.stats(T, Q).added_total == len(ids)
+
+    for turn, (name, settings) in enumerate([("0", None), ("7", tiny), ("eu-1", None), ("0", tiny)]):
+        rng = random.Random(turn)
+        async with Shard(data, name=name, settings=settings, clock=clock, randomness=rng) as shard:
+            if ids:
+                await check(shard)
+            (added,) = await shard.add(T, Q, [message("x", key=f"of turn {turn}")])
+            assert not added.duplicate
+            ids[f"of turn {turn}"] = added.id
+            shutil.copytree(data, tmp_path / f"crashed-{turn}")  # the files as a SIGKILL at this moment leaves them
+        async with Shard(tmp_path / f"crashed-{turn}", name="9", clock=clock, randomness=rng) as shard:
+            await check(shard)
+            assert {one.id for one in await shard.poll(T, Q, max=99)} == set(ids.values())
+
+
 async def test_32_key_reuse_after_its_window_creates_a_new_message_and_keys_are_collected(
     shard: Shard, clock: ManualClock
 ) -> None:
@@ -97,7 +136,8 @@ async def test_33_the_same_key_with_a_different_payload_is_a_conflict(shard: Sha
     assert (bad.error.tenant, bad.error.queue) == (T, Q)
     assert bad.raw_id == bytes(16)
     assert (same.id, same.duplicate) == (first.id, True)
-    assert shard.stats(T, Q).ready == 2
+    stats = shard.stats(T, Q)
+    assert (stats.ready, stats.added_total, stats.bytes) == (2, 2, 2)
 
 
 async def test_purging_a_queue_forgets_its_keys(shard: Shard) -> None:
@@ -106,3 +146,57 @@ async def test_purging_a_queue_forgets_its_keys(shard: Shard) -> None:
     await shard.purge(T, Q)
     assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
     assert len(await shard.poll(T, Q, max=5)) == 1
+
+
+async def test_29_a_batch_under_one_key_is_added_once(shard: Shard) -> None:
+    """The same request again gets the same ids, also when many try at once."""
+    batch = [message(str(number)) for number in range(5)]
+    first = await shard.add(T, Q, batch, batch_key="job-1")
+    again = await asyncio.gather(*(shard.add(T, Q, batch, batch_key="job-1") for _ in range(20)))
+    assert all([one.id for one in reply] == [one.id for one in first] for reply in again)
+    assert all(one.duplicate for reply in again for one in reply)
+    assert shard.stats(T, Q).ready == 5
+    other = await shard.add(T, Q, batch, batch_key="job-2")
+    assert not any(one.duplicate for one in other)
+
+
+async def test_29_a_batch_key_is_not_a_message_key(shard: Shard) -> None:
+    """They have names of their own, and both work in one batch."""
+    await shard.add(T, Q, [message("a", key="k")], batch_key="k")
+    (known,) = await shard.add(T, Q, [message("a", key="k")], batch_key="other")
+    assert known.duplicate
+    assert shard.stats(T, Q).ready == 1
+
+
+async def test_33_a_batch_key_with_another_batch_is_a_conflict(shard: Shard) -> None:
+    """Other bodies, another order, or more of them."""
+    await shard.add(T, Q, [message("a"), message("b")], batch_key="k")
+    for other in ([message("b"), message("a")], [message("a")], [message("ab"), message("")]):
+        with pytest.raises(Conflict, match="another batch"):
+            await shard.add(T, Q, other, batch_key="k")
+    assert shard.stats(T, Q).ready == 2
+
+
+async def test_29_what_was_refused_of_a_batch_may_come_again(shard: Shard) -> None:
+    """Those that went in stay in, once; the others get another chance."""
+    await shard.put_tenant(T, quotas={"backlog": 2})
+    batch = [message("a"), message("b"), message("c")]
+    first = await shard.add(T, Q, batch, batch_key="k")
+    assert [one.error is None for one in first] == [True, True, False]
+    await shard.put_tenant(T, quotas={"backlog": 9})
+    again = await shard.add(T, Q, batch, batch_key="k")
+    assert [one.duplicate for one in again] == [True, True, False]
+    assert [one.id for one in again[:2]] == [one.id for one in first[:2]]
+    assert shard.stats(T, Q).ready == 3
+    assert all(one.duplicate for one in await shard.add(T, Q, batch, batch_key="k"))
+
+
+async def test_32_a_batch_key_is_forgotten_in_time(shard: Shard, clock: ManualClock) -> None:
+    """After the queue's window the same batch is new work, and the row is gone."""
+    await shard.put_queue(T, Q, dedup_ms=1_000)
+    await shard.add(T, Q, [message("a")], batch_key="k")
+    await pass_time(shard, clock, 1_001)
+    store = shard._store
+    assert store.scan(store.ik, b"", b"\xff" * 40, 10) == []
+    (again,) = await shard.add(T, Q, [message("a")], batch_key="k")
+    assert not again.duplicate

@@ -364,3 +364,24 @@ async def test_removing_a_leased_message_loses_its_lease(shard: Shard, clock: Ma
     assert await shard.poll(T, Q) == []
     stats = shard.stats(T, Q)
     assert (stats.in_flight, stats.bytes, stats.lease_expired_total, stats.healed_total) == (0, 0, 0, 0)
+
+
+async def test_what_a_consumer_does_to_its_delivery_is_not_seen_by_another_tenant(shard: Shard) -> None:
+    """Each delivery has attributes of its own."""
+    await shard.put_tenant("acme")
+    await shard.add(T, Q, [message()])
+    await shard.add("acme", Q, [message()])
+    (mine,) = await shard.poll(T, Q)
+    mine.attributes["note"] = "mine"
+    (other,) = await shard.poll("acme", Q)
+    assert other.attributes == {}
+
+
+async def test_18_messages_past_their_lifetime_do_not_use_up_a_pollers_turn(shard: Shard, clock: ManualClock) -> None:
+    """What is really delivered is dealt in turns."""
+    await shard.put_queue(T, Q)
+    await shard.add(T, Q, [message(ttl_ms=10), message(ttl_ms=10), message(), message()])
+    clock._pass(10)  # no sweep has run
+    polls = [asyncio.create_task(shard.poll(T, Q, max=2)) for _ in range(2)]
+    assert [len(await poll) for poll in polls] == [1, 1]
+    await settled(shard)

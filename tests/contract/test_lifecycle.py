@@ -379,22 +379,31 @@ async def test_a_message_in_flight_is_not_eaten_by_its_lifetime(shard: Shard, cl
     assert shard.stats(T, Q).expired_total == 0
 
 
+@pytest.mark.parametrize("at_ms", [1_000, 2_000])
 @pytest.mark.parametrize("end", ["nack", "release", "expiry"])
 async def test_a_message_that_comes_back_past_its_lifetime_is_discarded(
-    shard: Shard, clock: ManualClock, end: str
+    shard: Shard, clock: ManualClock, end: str, at_ms: int
 ) -> None:
-    """Though nobody polls: it leaves nothing behind."""
+    """Or at its very end. Though nobody polls, it leaves nothing behind."""
     await shard.add(T, Q, [message(ttl_ms=1_000)])
-    (got,) = await shard.poll(T, Q, lease_ms=5_000)
-    await pass_time(shard, clock, 2_000)
+    (got,) = await shard.poll(T, Q, lease_ms=at_ms if end == "expiry" else 5_000)
+    await pass_time(shard, clock, at_ms)
     if end == "nack":
-        await shard.nack(T, Q, [got.receipt])
+        await shard.nack(T, Q, [got.receipt], delay_ms=0)
     elif end == "release":
         await shard.release(T, Q, [got.receipt])
-    await pass_time(shard, clock, 5_000)
+    await pass_time(shard, clock, 0)
     assert set(left(shard, prefix_of(shard))) == {"qc"}
     stats = shard.stats(T, Q)
     assert (stats.expired_total, stats.ready, stats.bytes) == (1, 0, 0)
+
+
+async def test_an_ack_in_time_leaves_no_entry_of_the_lifetime(shard: Shard) -> None:
+    """Nothing waits for the end of a message that is done."""
+    await shard.add(T, Q, [message(ttl_ms=86_400_000)])
+    (got,) = await shard.poll(T, Q)
+    await shard.ack(T, Q, [got.receipt])
+    assert set(left(shard, prefix_of(shard))) == {"qc"}
 
 
 async def test_a_nack_hidden_beyond_its_lifetime_is_discarded_in_time(shard: Shard, clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,6 +13,9 @@ from tenantq.errors import Draining, Invalid, NotFound, Unavailable
 from tenantq.message import Delivery
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+
+GIVEN_UP_S = 20
+"""After this much real time a poller that does not wake fails its test, instead of hanging it."""
 
 
 async def test_12_a_delayed_message_is_never_early_and_reaches_a_waiting_poller_without_other_traffic(
@@ -85,8 +89,51 @@ async def test_14_on_the_real_clock_too(open_shard: OpenShard) -> None:
     assert 0.19 <= time.monotonic() - start < 2
 
 
-async def test_15_a_waiting_poller_wakes_on_add_long_before_its_time(open_shard: OpenShard) -> None:
-    """Real clock; the bound is loose, the wait is ten seconds."""
+async def add_one(shard: Shard, _: str) -> None:
+    """Give the waiting poller a message by an add."""
+    await shard.add(T, Q, [message("wanted")])
+
+
+async def nack_at_once(shard: Shard, receipt: str) -> None:
+    """Give it back as failed, to be tried again now."""
+    await shard.nack(T, Q, [receipt], delay_ms=0)
+
+
+async def release(shard: Shard, receipt: str) -> None:
+    """Give it back untouched."""
+    await shard.release(T, Q, [receipt])
+
+
+async def ack_the_head_of_its_group(shard: Shard, receipt: str) -> None:
+    """Let the next one of the group come."""
+    await shard.ack(T, Q, [receipt])
+
+
+@pytest.mark.parametrize("cause", [add_one, nack_at_once, release, ack_the_head_of_its_group])
+async def test_15_a_waiting_poller_wakes_on_add_in_the_next_round_and_no_time_passes(
+    shard: Shard, clock: ManualClock, cause: Callable[[Shard, str], Awaitable[None]]
+) -> None:
+    """So does one for whom a message comes back.
+
+    The 20 ms of the promise are counted in rounds: the one of the add and the one after it. The clock stands still
+    meanwhile, so that no timer, however short, can have a part in it.
+    """
+    held = "wanted" if cause in {nack_at_once, release} else "head"
+    await shard.add(T, Q, [message(held, group="g"), message("wanted", group="g")])
+    (got,) = await shard.poll(T, Q)
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    await settled(shard)
+    rounds, start = shard.rounds, clock.monotonic_ms()
+    assert not waiting.done()
+    await cause(shard, got.receipt)
+    (woken,) = await asyncio.wait_for(waiting, GIVEN_UP_S)
+    assert woken.body == b"wanted"
+    assert shard.rounds - rounds == 2
+    assert clock.monotonic_ms() == start
+
+
+async def test_15_on_the_real_clock_too(open_shard: OpenShard) -> None:
+    """The bound is loose, the wait is ten seconds."""
     shard = await open_shard(clock=SystemClock())
     await shard.put_queue(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
@@ -97,18 +144,26 @@ async def test_15_a_waiting_poller_wakes_on_add_long_before_its_time(open_shard:
     assert time.monotonic() - start < 1
 
 
-async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_together(open_shard: OpenShard) -> None:
-    """No one-at-a-time drip: all of them are served in the round after the add."""
-    shard = await open_shard(clock=SystemClock())
+@pytest.mark.parametrize("messages", [1, 20, 300])
+async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_in_one_round(
+    shard: Shard, clock: ManualClock, messages: int
+) -> None:
+    """No one-at-a-time drip: one round, right after that of the add, serves them all; the rest go on waiting.
+
+    The clock stands still meanwhile, so no timer has a part in it.
+    """
     await shard.put_queue(T, Q)
-    pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(20)]
+    pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(messages + 7)]
     await settled(shard)
-    rounds, start = shard.rounds, time.monotonic()
-    await shard.add(T, Q, [message() for _ in range(20)])
-    got = await asyncio.gather(*pollers)
-    assert [len(one) for one in got] == [1] * 20
-    assert time.monotonic() - start < 1
-    assert shard.rounds - rounds <= 3
+    rounds, start = shard.rounds, clock.monotonic_ms()
+    added = await shard.add(T, Q, [message() for _ in range(messages)])
+    got = await asyncio.wait_for(asyncio.gather(*pollers[:messages]), GIVEN_UP_S)  # those who came first
+    assert shard.rounds - rounds == 2
+    assert clock.monotonic_ms() == start
+    assert [one.id for (one,) in got] == [one.id for one in added]
+    served_in = {row.seq for one in added for row in await shard.trace(T, Q, one.id) if row.op == "poll"}
+    assert len(served_in) == 1
+    assert not any(poller.done() for poller in pollers[messages:])
 
 
 async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> None:

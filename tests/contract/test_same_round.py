@@ -308,3 +308,20 @@ async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard
     assert len(shard.core.lanes) <= 1_000
     await shard.add(T, Q, [message("found")])
     assert [one.body for one in await waiting] == [b"found"]
+
+
+async def test_a_message_discarded_by_the_sweep_of_the_round_is_not_dealt_with_again(
+    shard: Shard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The poll of the same round still finds its row in the store: it goes past it, and nothing is counted twice."""
+    await shard.add(T, Q, [message("ends", ttl_ms=1_000), message("stays")])
+    await settled(shard)
+    rounds = shard.rounds
+    clock.advance(1_000)  # the sweep stands in line
+    (got,) = await shard.poll(T, Q, max=9)
+    assert shard.rounds - rounds == 1
+    assert got.body == b"stays"
+    stats = shard.stats(T, Q)
+    assert (stats.expired_total, stats.ready, stats.in_flight, stats.bytes) == (1, 0, 1, len(b"stays"))
+    assert [row.op for row in journal(shard)].count("expire") == 1
+    await is_well(shard, tmp_path)

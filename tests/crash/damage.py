@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import random
 import select
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,8 @@ Contents = dict[str, dict[bytes, bytes]]
 
 PROJECT = Path(__file__).resolve().parents[2]
 _HANG_SECONDS = 8
+_HANDS = min(4, os.cpu_count() or 1)  # processes that try damages at the same time ...
+_WORTH_A_HAND = 20  # ... each with at least so many, so that starting it pays
 _BLOCK_BYTES = 32_768
 _HEADER_BYTES = 7  # checksum 4, length 2, type 1
 _OWN_LOGS = ("lock", "LOG", "LOCK")
@@ -91,12 +95,18 @@ class Image:
 
 
 async def make_image(
-    scratch: Path, *, clean: bool = False, unconfirmed: bool = False, flush_last: str | None = None
+    scratch: Path,
+    *,
+    clean: bool = False,
+    unconfirmed: bool = False,
+    flush_last: str | None = None,
+    last_body: bytes = b"last",
 ) -> Image:
     """Return a store with table files, a log behind them and everything a message can have.
 
     It is as a SIGKILL leaves it, or with ``clean`` as closing does. With ``unconfirmed`` the log goes on with a round
     that nobody was told of. With ``flush_last`` next to nothing is in the log, and that family's table file came last.
+    The newest four records are those of an add of ``last_body``, a poll, an ack and a nack.
     """
     clock, rng = ManualClock(), random.Random(11)
     live, image = scratch / "live", scratch / "image"
@@ -108,6 +118,7 @@ async def make_image(
             shard._store.flush()
             await shard.close()
     await _fill(shard, 3)  # behind the last flush, so only in the log
+    await _end(shard, last_body)
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
             shard._store.family(name).view.flush()
@@ -146,6 +157,14 @@ async def _fill(shard: Shard, turn: int) -> None:
         receipts = [one.receipt for one in got]
         await shard.ack(tenant, "work", receipts[:2], results=[Result("completed", b"done"), None])
         await shard.nack(tenant, "work", receipts[2:3], delay_ms=86_400_000, reason="later")
+
+
+async def _end(shard: Shard, body: bytes) -> None:
+    """Write a round of each kind that a message's life has, one message each: every byte of them is cut at."""
+    await shard.add("acme", "work", [NewMessage(body=body)])
+    acked, nacked = await shard.poll("acme", "work", max=2, lease_ms=3_600_000)
+    await shard.ack("acme", "work", [acked.receipt])
+    await shard.nack("acme", "work", [nacked.receipt], delay_ms=86_400_000)
 
 
 async def examine(path: Path, image: Image) -> Verdict:
@@ -201,10 +220,11 @@ def _unreachable(shard: Shard, expected: Contents) -> str:
 def fingerprint(path: Path) -> dict[str, str]:
     """Return the hash of every file that a refusal must leave alone; one that goes while it is looked at is gone."""
     hashes: dict[str, str] = {}
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and not file.name.startswith(_OWN_LOGS):
-            with contextlib.suppress(FileNotFoundError):
-                hashes[str(file.relative_to(path))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for directory, _, names in os.walk(path):
+        for name in names:
+            if not name.startswith(_OWN_LOGS):
+                with contextlib.suppress(FileNotFoundError), open(f"{directory}/{name}", "rb") as file:  # noqa: PTH123  # in thousands of trials, paths of pathlib cost more than the hashing
+                    hashes[f"{directory}/{name}"] = hashlib.sha256(file.read()).hexdigest()
     return hashes
 
 
@@ -238,25 +258,38 @@ class Batch(msgspec.Struct):
     """Trials on copies of one image."""
 
     image: str
+    contents: str  # the file that tells what is in it
     monotonic_ms: int
     trials: list[Damage]
 
 
 def try_all(image: Image, damages: Sequence[Damage], scratch: Path) -> list[tuple[Damage, Verdict]]:
-    """Return a verdict on each damage, also where opening never returns."""
-    verdicts: list[tuple[Damage, Verdict]] = []
+    """Return a verdict on each damage, in order, also where opening never returns."""
     (scratch / "contents").write_bytes(msgspec.msgpack.encode(image.contents))
+    hands = max(1, min(_HANDS, len(damages) // _WORTH_A_HAND))
+    with ThreadPoolExecutor(hands) as pool:  # each only waits for a process of its own
+        told = pool.map(
+            lambda hand: _try_some(image, damages[hand::hands], scratch / "contents", scratch / f"hand-{hand}"),
+            range(hands),
+        )
+        verdicts = list(told)
+    return [(damage, verdicts[place % hands][place // hands]) for place, damage in enumerate(damages)]
+
+
+def _try_some(image: Image, damages: Sequence[Damage], contents: Path, scratch: Path) -> list[Verdict]:
+    """Have one process after the other try them, a new one where the last hung or died."""
+    verdicts: list[Verdict] = []
+    scratch.mkdir(exist_ok=True)
     while len(verdicts) < len(damages):
         rest = list(damages[len(verdicts) :])
-        batch = Batch(str(image.path), image.monotonic_ms, rest)
+        batch = Batch(str(image.path), str(contents), image.monotonic_ms, rest)
         (scratch / "batch").write_bytes(msgspec.json.encode(batch))
         command = [sys.executable, "-m", "tests.crash.damage", str(scratch)]
         with (
             (scratch / "errors").open("wb") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=PROJECT, bufsize=0) as process,
         ):
-            told = _listen(process, len(rest), scratch / "errors")
-        verdicts += zip(rest, told, strict=False)
+            verdicts += _listen(process, len(rest), scratch / "errors")
     return verdicts
 
 
@@ -284,12 +317,15 @@ def _listen(process: subprocess.Popen[bytes], count: int, errors: Path) -> list[
     return told
 
 
-async def _run_batch(scratch: Path) -> None:
+def _run_batch(scratch: Path) -> None:
     batch = msgspec.json.decode((scratch / "batch").read_bytes(), type=Batch)
-    contents = msgspec.msgpack.decode((scratch / "contents").read_bytes(), type=Contents)
-    image = Image(Path(batch.image), contents, batch.monotonic_ms)
+    contents = msgspec.msgpack.decode(Path(batch.contents).read_bytes(), type=Contents)
+    asyncio.run(_run_trials(Image(Path(batch.image), contents, batch.monotonic_ms), batch.trials, scratch))
+
+
+async def _run_trials(image: Image, trials: list[Damage], scratch: Path) -> None:
     fresh = None
-    for number, damage in enumerate(batch.trials):
+    for number, damage in enumerate(trials):
         copy = fresh or image.copy_to(scratch / f"trial-{number}")
         damage.apply(copy)
         verdict = await examine(copy, image)
@@ -303,4 +339,4 @@ async def _run_batch(scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run_batch(Path(sys.argv[1])))
+    _run_batch(Path(sys.argv[1]))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tenantq.engine.round import Round
     from tenantq.store.rows import LeaseRow, MessageRow
 
-_NO_ATTRIBUTES: dict[str, str] = {}
+_EXPIRES = slice(20, 28)  # where a stored message says when its TTL ends
+_NEVER = bytes(8)
 _Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was delivered before
 _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 
@@ -41,12 +42,18 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
     prefix, store = queue.prefix, round.store
     ids = [suffix[8:] for _, suffix, _ in picks]
     found = zip(picks, ids, store.get_many(store.m, [prefix + id for id in ids]), strict=True)
-    shares = _in_turns([poll.max - len(poll.got) for poll in polls], len(picks))
+    live = [
+        one
+        for one in found
+        if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _goes_on(round, queue, one)
+    ]
+    shares = _in_turns([poll.max - len(poll.got) for poll in polls], len(live))
+    rest = iter(live)
     dealt = 0
     for poll, share in zip(polls, shares, strict=True):
         if share and poll.bytes < limits.REPLY_BYTES_MAX:
-            dealt += _deal_to(round, queue, poll, share, found)
-    for (level, suffix, _), _, _ in found:  # nobody had room for these
+            dealt += _deal_to(round, queue, poll, share, rest)
+    for (level, suffix, _), _, _ in rest:  # nobody had room for these
         level.cursor = min(level.cursor, suffix)
     queue.in_flight += dealt
     queue.totals[DELIVERED] += dealt
@@ -54,6 +61,38 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
     usage.count(queue)
     round.dirty[queue] = None
     return dealt
+
+
+def _goes_on(round: Round, queue: QueueState, one: _Found) -> bool:
+    """Tell whether a row is still to be delivered; one that is not is taken out and ended as it should be."""
+    (level, suffix, seen), id, stored = one
+    message = unpack_message(stored) if stored is not None else None
+    before = round.lease(queue, id) if seen else None
+    if message is not None and not _is_over(round, queue, message, before):
+        return True
+    round.remove_waiting(queue, id, level.priority, from_be64(suffix))
+    if message is None:
+        round.heal(queue, id, "index row without a body")
+        if seen:
+            round.drop_lease(queue, id)
+    elif _is_past(round, message, before):
+        discard.discard(round, queue, id, message, before)
+    else:
+        assert before is not None
+        dead_letter.bury(round, queue, id, before, "MAX_ATTEMPTS", message)
+    return False
+
+
+def _is_past(round: Round, message: MessageRow, lease: LeaseRow | None) -> bool:
+    expires_at = lease.expires_at if lease is not None else message.expires_at
+    return bool(expires_at) and expires_at <= round.now
+
+
+def _is_over(round: Round, queue: QueueState, message: MessageRow, lease: LeaseRow | None) -> bool:
+    """Tell whether a message is past its TTL, or its attempts are used up."""
+    if _is_past(round, message, lease):
+        return True
+    return lease is not None and 0 < lease.attempts and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
 
 
 def _in_turns(wanted: list[int], count: int) -> list[int]:
@@ -93,24 +132,18 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         waiting_key = level.prefix + suffix
         delete(waiting_key, vi)
         skip.add(waiting_key)
-        if stored is None:
-            round.heal(queue, id, "index row without a body")
-            if seen:
-                round.drop_lease(queue, id)
-            continue
+        assert stored is not None
         token = bits(64) or 1
         visible_at = from_be64(suffix)
         flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
         if seen or flags or expires_at or fifo:
             message = unpack_message(stored)
             before = round.lease(queue, id) if seen else None
-            if (seen or expires_at) and _ends_here(round, queue, id, message, before):
-                continue
             attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
             body, size, attributes, group = message.body, message.size, message.attributes, message.group
         else:
             body = stored[head_bytes:]
-            size, attempt, attributes, group = len(body), 1, _NO_ATTRIBUTES, None
+            size, attempt, attributes, group = len(body), 1, {}, None
             lease = pack_first_lease(token, until, now, visible_at, 0, size, priority, max_attempts, b"")
         key = prefix + id
         overlay[key] = lease
@@ -158,18 +191,6 @@ def _lease(
     before.attempts += 1
     before.token, before.deadline, before.leased_at, before.visible_at = token, until, round.now, visible_at
     return before.attempts, pack_lease(before)
-
-
-def _ends_here(round: Round, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> bool:
-    """Discard a message past its TTL, or bury one whose attempts are used up, instead of delivering it."""
-    expires_at = lease.expires_at if lease is not None else message.expires_at
-    if expires_at and expires_at <= round.now:
-        discard.discard(round, queue, id, message, lease)
-        return True
-    if lease is not None and lease.attempts and lease.attempts >= dead_letter.attempts_allowed(queue, lease):
-        dead_letter.bury(round, queue, id, lease, "MAX_ATTEMPTS", message)
-        return True
-    return False
 
 
 # ---- choosing which rows ----

@@ -387,7 +387,10 @@ class RoundLoop:
     def _beat_while_idle(self) -> None:
         """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until it grows no more."""
         self._idle_timer = None
-        if not self._closed and self._failure is None and self._store.manifest() != self._beaten_manifest:
+        if self._closed or self._failure is not None:
+            return
+        self._store.forget_deletions()
+        if self._store.manifest() != self._beaten_manifest:
             self._beat()
 
     def _beat(self, *, clean: bool = False) -> None:

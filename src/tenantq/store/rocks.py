@@ -249,6 +249,10 @@ class Store:
         for name in _CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
 
+    def forget_deletions(self) -> None:
+        """Let RocksDB drop tables that hold nothing but deletions: it looks at them when a snapshot is let go."""
+        self._db.snapshot()
+
     def flush(self) -> None:
         """Write all memory tables to files."""
         for family in self._families.values():
@@ -350,6 +354,7 @@ def _open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict
     options.set_max_log_file_size(4 << 20)
     options.set_stats_dump_period_sec(0)
     options.set_max_open_files(512)
+    options.set_max_file_opening_threads(1)  # by default RocksDB starts a dozen for every family, at every start
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
     families = {name: _family_options(name, cache) for name in FAMILIES}
     try:

@@ -37,7 +37,6 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
     size: int  # body and extras, as charged
 
 
-_NO_ATTRIBUTES: dict[str, str] = {}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_extras = msgspec.msgpack.Decoder(Extras).decode
 
@@ -63,9 +62,7 @@ def unpack_message(value: bytes) -> MessageRow:
     start = MESSAGE_HEAD.size
     if not flags & HAS_EXTRAS:
         body = value[start:]
-        return MessageRow(
-            priority, max_attempts, added_at, visible_at, expires_at, body, None, _NO_ATTRIBUTES, len(body)
-        )
+        return MessageRow(priority, max_attempts, added_at, visible_at, expires_at, body, None, {}, len(body))
     length = int.from_bytes(value[start : start + 4])
     extras = _decode_extras(value[start + 4 : start + 4 + length])
     body = value[start + 4 + length :]

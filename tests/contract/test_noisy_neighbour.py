@@ -1,0 +1,51 @@
+"""A flood of one tenant does not make another wait: counted in rounds, which a slow machine does not change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.shards import Q, message
+
+if TYPE_CHECKING:
+    from tenantq.engine.shard import Shard
+
+
+async def _rounds_waited(shard: Shard, tenant: str) -> int:
+    before = shard.rounds
+    await shard.add(tenant, Q, [message()])
+    return shard.rounds - before
+
+
+async def test_49_a_quiet_tenant_waits_a_few_rounds_beside_a_flood(shard: Shard) -> None:
+    """However many callers the loud one has, and over however many queues it spreads."""
+    for name in ("loud", "quiet"):
+        await shard.put_tenant(name)
+    for queues in (1, 100):
+        over = asyncio.Event()
+
+        async def shout(queue: str, over: asyncio.Event = over) -> int:
+            count = 0
+            while not over.is_set():
+                await shard.add("loud", queue, [message()])
+                count += 1
+            return count
+
+        flood = [asyncio.ensure_future(shout(f"q{number % queues}")) for number in range(500)]
+        await asyncio.sleep(0)
+        waited = [await _rounds_waited(shard, "quiet") for _ in range(50)]
+        over.set()
+        assert sum(await asyncio.gather(*flood)) > 500  # or it was no flood
+        assert sorted(waited)[48] <= 4  # its own round, and those that were being synced
+
+
+async def test_49_a_tenant_at_its_limit_costs_another_nothing(shard: Shard) -> None:
+    """Refused work takes no place in a round beyond its own tenant's turn."""
+    await shard.put_tenant("loud", quotas={"backlog": 1})
+    await shard.put_tenant("quiet")
+    flood = [asyncio.ensure_future(shard.add("loud", Q, [message()])) for _ in range(3_000)]
+    await asyncio.sleep(0)
+    waited = await _rounds_waited(shard, "quiet")
+    replies = await asyncio.gather(*flood)
+    assert waited <= 4
+    assert sum(one.error is None for (one,) in replies) == 1
