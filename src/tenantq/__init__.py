@@ -21,21 +21,29 @@ if TYPE_CHECKING:
     from tenantq.errors import Busy as Busy
     from tenantq.errors import Closed as Closed
     from tenantq.errors import Conflict as Conflict
+    from tenantq.errors import ConnectionFailed as ConnectionFailed
     from tenantq.errors import DiskFull as DiskFull
     from tenantq.errors import Draining as Draining
+    from tenantq.errors import Erased as Erased
     from tenantq.errors import Forbidden as Forbidden
     from tenantq.errors import Invalid as Invalid
+    from tenantq.errors import KeyDisabled as KeyDisabled
+    from tenantq.errors import KmsDenied as KmsDenied
+    from tenantq.errors import KmsError as KmsError
+    from tenantq.errors import KmsUnavailable as KmsUnavailable
     from tenantq.errors import LeaseLost as LeaseLost
     from tenantq.errors import Limited as Limited
     from tenantq.errors import NotFound as NotFound
     from tenantq.errors import QuotaExceeded as QuotaExceeded
     from tenantq.errors import RateLimited as RateLimited
+    from tenantq.errors import SealBroken as SealBroken
     from tenantq.errors import StoreDamaged as StoreDamaged
     from tenantq.errors import StoreFailed as StoreFailed
     from tenantq.errors import StoreFormat as StoreFormat
     from tenantq.errors import StoreLocked as StoreLocked
     from tenantq.errors import Suspended as Suspended
     from tenantq.errors import TenantqError as TenantqError
+    from tenantq.errors import TimedOut as TimedOut
     from tenantq.errors import TooLarge as TooLarge
     from tenantq.errors import Unauthenticated as Unauthenticated
     from tenantq.errors import Unavailable as Unavailable
@@ -54,9 +62,10 @@ _HOMES = {
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
-        "Busy", "Closed", "Conflict", "DiskFull", "Draining", "Forbidden", "Invalid", "LeaseLost", "Limited", "NotFound",
-        "QuotaExceeded", "RateLimited", "StoreDamaged", "StoreFailed", "StoreFormat", "StoreLocked", "Suspended",
-        "TenantqError", "TooLarge", "Unauthenticated", "Unavailable",
+        "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
+        "Invalid", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "Limited", "NotFound",
+        "QuotaExceeded", "RateLimited", "SealBroken", "StoreDamaged", "StoreFailed", "StoreFormat",
+        "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
     "tenantq.message": ("Added", "Caller", "Delivery", "NewMessage", "Outcome", "Result"),
     "tenantq.worker": ("Worker",),

@@ -43,6 +43,7 @@ class TenantqError(Exception):
 
     code = "internal"
     status = 500
+    maybe_done = False  # set by a client: an earlier try may have arrived, and what it asked for may have happened
 
     def __init__(
         self,
@@ -190,7 +191,6 @@ class Unavailable(TenantqError):
 
     code = "unavailable"
     status = 503
-    maybe_done = False  # set by a client: the request may have arrived, and what it asked for may have happened
     retry_after_ms = 0  # set where the server said when trying again may succeed
 
 

@@ -1,0 +1,35 @@
+"""The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio, one core under both."""
+
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.async_fleet import AsyncFleet
+from tenantq.client.async_message import AsyncMessage
+from tenantq.client.async_queue import AsyncQueue
+from tenantq.client.async_tenant import AsyncTenant
+from tenantq.client.bodies import UNSET
+from tenantq.client.settings import NO_RETRIES, Retries, Settings, Tls
+from tenantq.client.sync_client import Client, Fleet, Message, Queue, Tenant
+from tenantq.client.values import Added, JobResult, Page, StoredMessage
+from tenantq.message import NewMessage
+
+__all__ = [
+    "NO_RETRIES",
+    "UNSET",
+    "Added",
+    "AsyncClient",
+    "AsyncFleet",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncTenant",
+    "Client",
+    "Fleet",
+    "JobResult",
+    "Message",
+    "NewMessage",
+    "Page",
+    "Queue",
+    "Retries",
+    "Settings",
+    "StoredMessage",
+    "Tenant",
+    "Tls",
+]

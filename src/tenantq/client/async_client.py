@@ -1,0 +1,124 @@
+"""The client, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from tenantq import wire
+from tenantq.client.async_fleet import AsyncFleet
+from tenantq.client.async_queue import AsyncQueue, query
+from tenantq.client.async_tenant import PAGE, AsyncTenant, all_queues
+from tenantq.client.core import Core, Request
+from tenantq.client.pool import Pool
+from tenantq.client.queue_calls import QueueBook
+from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
+from tenantq.errors import Closed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_tenant_reply = msgspec.json.Decoder(wire.TenantReply).decode
+_tenants_reply = msgspec.json.Decoder(wire.TenantsReply).decode
+_anything = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class AsyncClient:
+    """A connection to a tenantq server, for asyncio: ``async with AsyncClient(url, token=...) as client``.
+
+    It belongs to the event loop that uses it first. Many tasks may share it: that is when their calls go out together.
+
+    ``timeout_ms`` is for an answer, once a connection is there; a call that waits at the server gets that on top. ``retries`` says how
+    often, and with which pauses, a call is tried again where that is safe. ``tls`` is for ``https`` addresses.
+    """
+
+    def __init__(
+        self,
+        url: str = URL_DEFAULT,
+        token: str | None = None,
+        *,
+        timeout_ms: int = 10_000,
+        connect_timeout_ms: int = 5_000,
+        retries: Retries | int = Retries(),  # noqa: B008  # frozen
+        connections: int = 32,
+        coalesce: bool = True,
+        tls: Tls = Tls(),  # noqa: B008  # frozen
+        settings: Settings | None = None,
+    ) -> None:
+        """Prepare a client; nothing is sent before the first call. ``settings``, of another client, replace everything else."""
+        self.settings = settings or parse(
+            url,
+            token,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            retries=retries,
+            connections=connections,
+            coalesce=coalesce,
+            tls=tls,
+        )
+        self._core = Core(self.settings, Pool(self.settings))
+        self._book = QueueBook(self._core)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.settings.url}>"
+
+    async def __aenter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Drop the connections. Calls that are under way end with Closed."""
+        self._book.fail(Closed("this client was closed"))
+        await self._core.close()
+        self._book.fail(Closed("this client was closed"))  # what came back to its lane meanwhile
+
+    # ---- where to go on; nothing is sent ----
+
+    def queue(self, name: str) -> AsyncQueue:
+        """Return a queue of the credential's own tenant."""
+        return AsyncQueue(self._book, None, name)
+
+    def tenant(self, name: str) -> AsyncTenant:
+        """Return a tenant where the credential is granted."""
+        return AsyncTenant(self._book, name)
+
+    def fleet(self, queue: str, *, tenants: Sequence[str] | None = None) -> AsyncFleet:
+        """Return one queue name in many tenants; None: in all where the credential may poll it."""
+        return AsyncFleet(self._book, queue, tenants)
+
+    # ---- calls ----
+
+    async def queues(self) -> list[wire.QueueReply]:
+        """Return all queues of the credential's own tenant."""
+        return await all_queues(self._core, "/v1/queues")
+
+    async def own_tenant(self) -> wire.TenantReply:
+        """Return the tenant that the credential belongs to; a platform administrator's is the default one."""
+        return await self._core.call(Request(method="GET", target="/v1/tenant", decode=_tenant_reply))
+
+    async def tenants(self) -> list[wire.TenantReply]:
+        """Return all tenants, for the platform's administrators."""
+        tenants: list[wire.TenantReply] = []
+        cursor: str | None = None
+        while True:
+            target = f"/v1/tenants{query(limit=PAGE, cursor=cursor)}"
+            reply = await self._core.call(Request(method="GET", target=target, decode=_tenants_reply, gzip=True))
+            tenants += reply.tenants
+            cursor = reply.cursor
+            if cursor is None:
+                return tenants
+
+    async def health(self) -> dict[str, Any]:
+        """Return what the server says of itself; raises Unavailable where it takes no work now."""
+        return await self._core.call(Request(method="GET", target="/readyz", decode=_anything))
+
+    async def metrics(self) -> str:
+        """Return the server's figures as Prometheus reads them, for the platform's administrators."""
+        return await self._core.call(Request(method="GET", target="/metrics", decode=bytes.decode, gzip=True))

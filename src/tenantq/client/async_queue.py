@@ -1,0 +1,418 @@
+"""A queue, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from tenantq import limits, wire
+from tenantq.client import values
+from tenantq.client.async_message import AsyncMessage
+from tenantq.client.bodies import to_bytes
+from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX
+from tenantq.client.core import Core, Request, encode
+from tenantq.client.queue_calls import Outgoing, QueueBook, Settling, outgoing
+from tenantq.client.values import Added, JobResult, Page, StoredMessage
+from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
+from tenantq.message import NewMessage, check_int
+from tenantq.names import check_queue_name, check_tenant_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+WAIT_SLICE_MS: Final = 20_000
+"""A longer wait is asked for in parts, so that no connection is silent for longer."""
+RESULTS_AT_ONCE: Final = 16
+
+_queue_reply = msgspec.json.Decoder(wire.QueueReply).decode
+_peek_reply = msgspec.json.Decoder(wire.PeekReply).decode
+_facts_reply = msgspec.json.Decoder(wire.MessageFacts).decode
+_result_reply = msgspec.json.Decoder(wire.ResultReply).decode
+_trace_reply = msgspec.json.Decoder(wire.TraceReply).decode
+_remove_reply = msgspec.json.Decoder(wire.RemoveReply).decode
+_purge_reply = msgspec.json.Decoder(wire.PurgeReply).decode
+_redrive_reply = msgspec.json.Decoder(wire.RedriveReply).decode
+
+
+def nothing(_: bytes) -> None:
+    """Decode a reply that has no content of interest."""
+
+
+def new_message(
+    body: object,
+    *,
+    priority: int = 0,
+    delay_ms: int = 0,
+    ttl_ms: int | None = None,
+    key: str | None = None,
+    group: str | None = None,
+    attributes: dict[str, str] | None = None,
+    max_attempts: int | None = None,
+) -> NewMessage:
+    """Return a message with its body as bytes."""
+    return NewMessage(
+        body=to_bytes(body),
+        priority=priority,
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
+        key=key,
+        group=group,
+        attributes=attributes or {},
+        max_attempts=max_attempts,
+    )
+
+
+def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
+    """Raise Invalid where a poll's argument is out of range."""
+    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
+    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+    if lease_ms is not None:
+        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+
+
+class AsyncQueue:
+    """One queue of one tenant. Times are milliseconds."""
+
+    def __init__(self, book: QueueBook, tenant: str | None, name: str) -> None:
+        self.name = check_queue_name(name)
+        self.tenant = check_tenant_name(tenant) if tenant is not None else None  # None: the credential's own
+        self._core: Core = book.core
+        self._calls = book.of(tenant, name)
+        self._path = self._calls.path
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.tenant + '/' if self.tenant else ''}{self.name}>"
+
+    # ---- producing ----
+
+    async def add(
+        self,
+        body: object,
+        *,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int | None = None,
+        key: str | None = None,
+        group: str | None = None,
+        attributes: dict[str, str] | None = None,
+        max_attempts: int | None = None,
+    ) -> Added:
+        """Add one message; return its id when it is on the server's disk.
+
+        ``body`` is bytes, text, or anything JSON: dict, list, dataclass, msgspec Struct, pydantic model. Without a ``key`` the
+        message gets one of its own, so that it is added once, however often the network made the client try.
+        Concurrent adds go out together and have no order among each other; ``add_many`` keeps one.
+        """
+        message = new_message(
+            body,
+            priority=priority,
+            delay_ms=delay_ms,
+            ttl_ms=ttl_ms,
+            key=key,
+            group=group,
+            attributes=attributes,
+            max_attempts=max_attempts,
+        )
+        return await self._calls.add(message)
+
+    async def add_many(
+        self,
+        messages: Iterable[object],
+        *,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int | None = None,
+        group: str | None = None,
+        attributes: dict[str, str] | None = None,
+        max_attempts: int | None = None,
+        errors: Literal["raise", "return"] = "raise",
+    ) -> list[Added]:
+        """Add any number of messages, in order; return what became of each, in the same order.
+
+        Each is a body, or a ``NewMessage`` with options of its own. They go out in requests of at most 1,000 messages or 8 MiB, one
+        after the other. An error of one message does not keep the others out: with ``errors="raise"`` the first such error is raised
+        after all were tried; with ``"return"`` it stands in its ``Added``.
+        """
+        options: dict[str, Any] = {
+            "priority": priority,
+            "delay_ms": delay_ms,
+            "ttl_ms": ttl_ms,
+            "group": group,
+            "attributes": attributes,
+            "max_attempts": max_attempts,
+        }
+        outcomes: list[Added | TenantqError] = []
+        batch: list[Outgoing] = []
+        refused: list[tuple[int, TenantqError]] = []  # places, and errors found before sending
+        size = 0
+
+        async def send() -> None:
+            nonlocal batch, size
+            try:
+                if batch:
+                    outcomes.extend(await self._calls.add_batch(batch))
+            except TenantqError as error:
+                error.add_note(f"{len(outcomes)} messages had been sent before")
+                raise
+            batch, size = [], 0
+
+        for count, message in enumerate(messages):
+            try:
+                ready = outgoing(message if isinstance(message, NewMessage) else new_message(message, **options))
+            except TenantqError as error:
+                refused.append((count, error))
+            else:
+                if batch and (len(batch) >= ITEMS_MAX or size + ready.size > BYTES_MAX):
+                    await send()
+                batch.append(ready)
+                size += ready.size
+        await send()
+        for place, refusal in refused:
+            outcomes.insert(place, refusal)
+        return _added(outcomes, errors)
+
+    # ---- consuming ----
+
+    async def poll(
+        self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
+    ) -> list[AsyncMessage]:
+        """Lease up to ``max`` messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: as the queue is configured."""
+        check_poll(max, wait_ms, lease_ms)
+        leases = await self._calls.poll(max, wait_ms, lease_ms, consumer)
+        return [AsyncMessage(leased, self._calls) for leased in leases]
+
+    async def ack_many(
+        self, messages: Iterable[AsyncMessage], *, errors: Literal["raise", "return"] = "raise"
+    ) -> list[TenantqError | None]:
+        """Finish many messages of this queue, each with its ``result`` if that was set.
+
+        Returns None for each that is done. With ``errors="raise"`` the first error is raised after all were tried; with
+        ``"return"`` it stands in its place.
+        """
+        all_messages = list(messages)
+        outcomes: list[TenantqError | None] = []
+        for start in range(0, len(all_messages), ITEMS_MAX):
+            part = all_messages[start : start + ITEMS_MAX]
+            if any(message.queue != self.name for message in part):
+                raise Invalid(f"messages: all must be of the queue {self.name}")
+            settled = await self._calls.ack_batch([message.settling_result() for message in part])
+            for message, outcome in zip(part, settled, strict=True):
+                failed = outcome if isinstance(outcome, TenantqError) else None
+                if failed is None:
+                    message.was_settled()
+                outcomes.append(failed)
+        if errors == "raise":
+            _raise_first(outcomes)
+        return outcomes
+
+    async def settle(
+        self,
+        how: Literal["ack", "nack", "release", "extend"],
+        receipts: Iterable[str],
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+        lease_ms: int | None = None,
+    ) -> list[int | TenantqError | None]:
+        """Settle leases by their receipts, for who kept those and not the messages.
+
+        Returns for each None, the new end of its lease (``extend``), or its error. ``delay_ms`` and ``reason`` are for ``nack``,
+        ``lease_ms`` is for ``extend``.
+        """
+        what: tuple[Any, ...] = (how,)
+        if how == "nack":
+            what = (how, delay_ms, reason)
+        elif how == "extend":
+            what = (how, check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX))
+        leases = [Settling(receipt, sure_until_ms=0) for receipt in receipts]
+        outcomes: list[int | TenantqError | None] = []
+        for start in range(0, len(leases), ITEMS_MAX):
+            outcomes += await self._calls.send_settle(what, leases[start : start + ITEMS_MAX])
+        return outcomes
+
+    # ---- results ----
+
+    async def result(self, id: str, *, wait_ms: int = 0) -> JobResult:
+        """Return a message's result as it is now, or, while it is pending, after at most ``wait_ms``."""
+        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+
+        def request(wait_ms: int) -> Request[wire.ResultReply]:
+            query = f"?wait_ms={wait_ms}" if wait_ms else ""
+            return Request(
+                method="GET",
+                target=f"{self._message_path(id)}/result{query}",
+                decode=_result_reply,
+                wait_ms=wait_ms,
+                shorten=request,
+            )
+
+        return values.job_result(id, await self._core.call(request(wait_ms)))
+
+    async def wait_result(self, id: str, *, timeout_ms: int = 60_000) -> JobResult:
+        """Return a message's result when it is completed or failed. Raises TimedOut if that takes longer than ``timeout_ms``."""
+        end_ms = self._core.clock.monotonic_ms() + timeout_ms
+        while True:
+            left_ms = max(0, end_ms - self._core.clock.monotonic_ms())
+            result = await self.result(id, wait_ms=min(left_ms, WAIT_SLICE_MS))
+            if result.done:
+                return result
+            if self._core.clock.monotonic_ms() >= end_ms:
+                raise TimedOut(f"no result within {timeout_ms} ms", queue=self.name, id=id)
+
+    async def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> AsyncIterator[JobResult]:
+        """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them."""
+        wanted = iter(dict.fromkeys(ids))
+        end_ms = self._core.clock.monotonic_ms() + timeout_ms
+        running: set[asyncio.Task[JobResult]] = set()
+        try:
+            while True:
+                for id in wanted:
+                    left_ms = max(0, end_ms - self._core.clock.monotonic_ms())
+                    running.add(asyncio.create_task(self.wait_result(id, timeout_ms=left_ms)))
+                    if len(running) >= RESULTS_AT_ONCE:
+                        break
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    # ---- looking ----
+
+    async def peek(self, limit: int = 10, *, cursor: str | None = None) -> Page:
+        """Return waiting messages in order of delivery, without leasing them."""
+        body = encode(wire.PeekRequest(limit=limit, cursor=cursor))
+        reply = await self._core.call(
+            Request(method="POST", target=f"{self._path}/peek", decode=_peek_reply, body=body, gzip=limit >= 100)
+        )
+        return values.page(reply)
+
+    async def get(self, id: str) -> StoredMessage:
+        """Return everything known of a message that is still stored."""
+        target = self._message_path(id)
+        return values.stored_message(await self._core.call(Request(method="GET", target=target, decode=_facts_reply)))
+
+    async def trace(self, id: str) -> list[dict[str, Any]]:
+        """Return the journal's rows about one message, oldest first."""
+        target = f"{self._message_path(id)}/trace"
+        return (await self._core.call(Request(method="GET", target=target, decode=_trace_reply, gzip=True))).rows
+
+    async def stats(self) -> wire.QueueReply:
+        """Return the queue's figures and configuration."""
+        return await self._core.call(Request(method="GET", target=self._path, decode=_queue_reply))
+
+    # ---- mending ----
+
+    async def remove(self, *ids: str) -> list[bool]:
+        """Delete messages by id, whatever their state; tell of each whether it was there."""
+        if not ids:
+            return []
+        body = encode(wire.RemoveRequest(ids=list(ids)))
+        answer = await self._core.answer(
+            Request(method="POST", target=f"{self._path}/remove", decode=_remove_reply, body=body)
+        )
+        gone = []
+        for item in answer.value.results:
+            error = values.item_error(item.error, self.tenant, self.name, item.id)
+            if error is not None and not isinstance(error, NotFound):
+                raise error
+            gone.append(error is None)
+        return gone
+
+    async def purge(self, *, confirm: str, reason: str) -> int:
+        """Empty the queue; return how many messages went. ``confirm`` is its name, ``reason`` ten characters or more."""
+        body = encode(wire.DestroyRequest(confirm=confirm, reason=reason))
+        request = Request(method="POST", target=f"{self._path}/purge", decode=_purge_reply, body=body, repeatable=False)
+        return (await self._core.call(request)).purged
+
+    async def redrive(
+        self,
+        *,
+        source: str | None = None,
+        reason: str | None = None,
+        ids: Sequence[str] | None = None,
+        limit: int | None = None,
+        rate: int | None = None,
+        dry_run: bool = False,
+    ) -> wire.RedriveReply:
+        """Begin to send dead letters back where they came from; ``rate`` is messages a second."""
+        body = wire.RedriveRequest(
+            source=source,
+            reason=reason,
+            ids=list(ids) if ids is not None else None,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+        )
+        request = Request(
+            method="POST",
+            target=f"{self._path}/redrive",
+            decode=_redrive_reply,
+            body=encode(body),
+            repeatable=dry_run,
+        )
+        return await self._core.call(request)
+
+    async def redrive_status(self, task: str) -> wire.RedriveReply:
+        """Return how a redrive stands."""
+        target = f"{self._path}/redrive/{quote(task, safe='')}"
+        return await self._core.call(Request(method="GET", target=target, decode=_redrive_reply))
+
+    async def cancel_redrive(self, task: str) -> wire.RedriveReply:
+        """Stop a redrive; what has been moved stays."""
+        target = f"{self._path}/redrive/{quote(task, safe='')}"
+        return await self._core.call(Request(method="DELETE", target=target, decode=_redrive_reply))
+
+    # ---- the queue itself ----
+
+    async def configure(self, /, **changes: Any) -> wire.QueueReply:
+        """Make the queue or change its configuration: ``lease_ms``, ``max_attempts``, ``ttl_ms``, ``dead_letter`` and so on."""
+        return await self._core.call(
+            Request(method="PUT", target=self._path, decode=_queue_reply, body=encode(changes))
+        )
+
+    async def pause(self) -> wire.QueueReply:
+        """Stop deliveries; adding goes on and waiting polls wait."""
+        return await self._core.call(Request(method="POST", target=f"{self._path}/pause", decode=_queue_reply))
+
+    async def resume(self) -> wire.QueueReply:
+        """Deliver again."""
+        return await self._core.call(Request(method="POST", target=f"{self._path}/resume", decode=_queue_reply))
+
+    async def delete(self, *, confirm: str, reason: str, force: bool = False) -> None:
+        """Begin to delete the queue. It goes when its leases have settled, or at once with ``force``."""
+        body = encode(wire.DestroyRequest(confirm=confirm, reason=reason, force=force))
+        await self._core.call(Request(method="DELETE", target=self._path, decode=nothing, body=body, repeatable=False))
+
+    def _message_path(self, id: str) -> str:
+        if type(id) is not str or not id:
+            raise Invalid("id: must be a message's id")
+        return f"{self._path}/messages/{quote(id, safe='')}"
+
+
+def query(**parameters: object) -> str:
+    """Return a query string of the parameters that are not None."""
+    given = {name: str(value) for name, value in parameters.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _added(outcomes: list[Added | TenantqError], errors: Literal["raise", "return"]) -> list[Added]:
+    if errors == "raise":
+        _raise_first(outcomes)
+    return [Added("", error=one) if isinstance(one, TenantqError) else one for one in outcomes]
+
+
+def _raise_first(outcomes: Sequence[object]) -> None:
+    """Raise the first error among ``outcomes``, with a note on the others."""
+    failed = [(place, one) for place, one in enumerate(outcomes) if isinstance(one, TenantqError)]
+    if failed:
+        place, error = failed[0]
+        error.add_note(f"number {place} of {len(outcomes)}, from 0; {len(failed)} failed, the others are done")
+        raise error

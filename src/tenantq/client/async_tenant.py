@@ -1,0 +1,187 @@
+"""A tenant, and what administers it, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from tenantq import wire
+from tenantq.client.async_queue import AsyncQueue, nothing, query
+from tenantq.client.core import Core, Request, encode
+from tenantq.names import check_tenant_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.client.queue_calls import QueueBook
+
+_tenant_reply = msgspec.json.Decoder(wire.TenantReply).decode
+_queues_reply = msgspec.json.Decoder(wire.QueuesReply).decode
+_created_key = msgspec.json.Decoder(wire.CreatedKey).decode
+_keys_reply = msgspec.json.Decoder(wire.KeysReply).decode
+_grants_reply = msgspec.json.Decoder(wire.GrantsReply).decode
+_usage_reply = msgspec.json.Decoder(wire.UsageReply).decode
+_audit_reply = msgspec.json.Decoder(wire.AuditReply).decode
+
+PAGE = 1_000
+
+
+class AsyncTenant:
+    """One tenant by name, where the credential is granted. Times are milliseconds."""
+
+    def __init__(self, book: QueueBook, name: str) -> None:
+        self.name = check_tenant_name(name)
+        self._book = book
+        self._core = book.core
+        self._path = f"/v1/tenants/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def queue(self, name: str) -> AsyncQueue:
+        """Return one of its queues; nothing is sent."""
+        return AsyncQueue(self._book, self.name, name)
+
+    # ---- the tenant itself ----
+
+    async def get(self) -> wire.TenantReply:
+        """Return how it is configured."""
+        return await self._core.call(Request(method="GET", target=self._path, decode=_tenant_reply))
+
+    async def configure(self, /, **changes: Any) -> wire.TenantReply:
+        """Make the tenant or change it: ``weight``, ``quotas``, ``limits``, ``regions`` and so on."""
+        return await self._core.call(
+            Request(method="PUT", target=self._path, decode=_tenant_reply, body=encode(changes))
+        )
+
+    async def suspend(self, reason: str = "") -> wire.TenantReply:
+        """Take no new work of it and hand none out; what is leased may finish."""
+        body = encode(wire.SuspendRequest(reason=reason))
+        return await self._core.call(
+            Request(method="POST", target=f"{self._path}/suspend", decode=_tenant_reply, body=body)
+        )
+
+    async def resume(self) -> wire.TenantReply:
+        """Let it work again."""
+        return await self._core.call(Request(method="POST", target=f"{self._path}/resume", decode=_tenant_reply))
+
+    async def delete(self, *, confirm: str, reason: str) -> None:
+        """Delete it and everything it has. ``confirm`` is its name, ``reason`` ten characters or more."""
+        body = encode(wire.DestroyRequest(confirm=confirm, reason=reason))
+        await self._core.call(Request(method="DELETE", target=self._path, decode=nothing, body=body, repeatable=False))
+
+    async def queues(self) -> list[wire.QueueReply]:
+        """Return all its queues, with configuration and figures."""
+        return await all_queues(self._core, f"{self._path}/queues")
+
+    async def usage(self) -> wire.UsageReply:
+        """Return its quotas against its usage."""
+        return await self._core.call(Request(method="GET", target=f"{self._path}/usage", decode=_usage_reply))
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None,
+        principal: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        queue: str | None = None,
+        message: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> wire.AuditReply:
+        """Return a page of what was done, by whom, with what outcome; its ``cursor`` leads to the next."""
+        where = query(
+            action=action,
+            result=result,
+            principal=principal,
+            start=start,
+            end=end,
+            queue=queue,
+            message=message,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await self._core.call(
+            Request(method="GET", target=f"{self._path}/audit{where}", decode=_audit_reply, gzip=True)
+        )
+
+    # ---- keys and grants ----
+
+    async def create_key(
+        self,
+        name: str,
+        *,
+        role: str | None = None,
+        actions: Sequence[str] = (),
+        queues: Sequence[str] = ("*",),
+        expires_at: int | None = None,
+    ) -> wire.CreatedKey:
+        """Make an API key: a role or actions, for queues by pattern. Its token is shown this once."""
+        body = wire.CreateKeyRequest(
+            name=name, role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at
+        )
+        request = Request(
+            method="POST", target=f"{self._path}/keys", decode=_created_key, body=encode(body), repeatable=False
+        )
+        return await self._core.call(request)
+
+    async def keys(self) -> list[wire.KeyItem]:
+        """Return its API keys, without their secrets."""
+        return (await self._core.call(Request(method="GET", target=f"{self._path}/keys", decode=_keys_reply))).keys
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Refuse a key from now on."""
+        target = f"{self._path}/keys/{quote(key_id, safe='')}"
+        await self._core.call(Request(method="DELETE", target=target, decode=nothing, repeatable=False))
+
+    async def grant(
+        self,
+        principal: str,
+        *,
+        role: str | None = None,
+        actions: Sequence[str] = (),
+        queues: Sequence[str] = ("*",),
+        expires_at: int | None = None,
+    ) -> None:
+        """Let a principal do something here; replaces what was granted to it before."""
+        body = wire.GrantRequest(role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at)
+        target = self._grant_path(principal)
+        await self._core.call(Request(method="PUT", target=target, decode=nothing, body=encode(body)))
+
+    async def revoke_grant(self, principal: str) -> None:
+        """Take back what was granted to a principal."""
+        await self._core.call(
+            Request(method="DELETE", target=self._grant_path(principal), decode=nothing, repeatable=False)
+        )
+
+    async def grants(self) -> list[wire.GrantItem]:
+        """Return what is granted here, and to whom."""
+        reply = await self._core.call(Request(method="GET", target=f"{self._path}/grants", decode=_grants_reply))
+        return reply.grants
+
+    async def revoke_token(self, *, until: int, token_id: str | None = None, principal: str | None = None) -> None:
+        """Refuse a JSON web token by its id, or all of a principal's, before they expire; ``until``: when they do."""
+        body = wire.RevokeTokenRequest(token_id=token_id, principal=principal, until=until)
+        await self._core.call(
+            Request(method="POST", target=f"{self._path}/revocations", decode=nothing, body=encode(body))
+        )
+
+    def _grant_path(self, principal: str) -> str:
+        return f"{self._path}/grants/{quote(principal, safe='')}"
+
+
+async def all_queues(core: Core, path: str) -> list[wire.QueueReply]:
+    """Return every page of a list of queues."""
+    queues: list[wire.QueueReply] = []
+    cursor: str | None = None
+    while True:
+        target = path + query(limit=PAGE, cursor=cursor)
+        reply = await core.call(Request(method="GET", target=target, decode=_queues_reply, gzip=True))
+        queues += reply.queues
+        cursor = reply.cursor
+        if cursor is None:
+            return queues

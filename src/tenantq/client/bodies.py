@@ -1,0 +1,90 @@
+"""Bodies and results: what a caller may hand in, and how bytes travel in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_bytes(value: object, field: str = "body") -> bytes:
+    """Return the bytes of a body: bytes as they are, text as UTF-8, anything else as JSON.
+
+    JSON takes whatever msgspec encodes (dict, list, numbers, dates, UUIDs, Structs, dataclasses) and any object with
+    ``model_dump_json()``, as pydantic's models have.
+    """
+    if isinstance(value, bytes):
+        return bytes(value) if type(value) is not bytes else value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid(f"{field}: is not valid Unicode text (a lone surrogate)") from error
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    dump = getattr(value, "model_dump_json", None)
+    if callable(dump) and not isinstance(value, type):
+        return str(dump()).encode()
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise Invalid(f"{field}: this {type(value).__name__} cannot be written as JSON ({error})") from error
+
+
+def to_wire(body: bytes) -> tuple[str | None, str | None]:
+    """Return (text, base64): one of them is the body, the other None."""
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(body).decode()
+
+
+def from_wire(text: str | None, encoded: str | None) -> bytes | None:
+    """Return the bytes that came as text or as base64, or None where there were none."""
+    if text is not None:
+        return text.encode()
+    if encoded is None:
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Invalid("the server sent a body that is no base64") from error
+
+
+@overload
+def from_json(data: bytes) -> Any: ...
+@overload
+def from_json(data: bytes, type: type[T]) -> T: ...
+@overload
+def from_json(data: bytes, type: Any) -> Any: ...
+def from_json(data: bytes, type: Any = Any) -> Any:
+    """Return what ``data`` holds as JSON, checked against ``type``; raise Invalid where it does not fit.
+
+    ``type`` is anything msgspec knows, or a class with ``model_validate_json()``, as pydantic's models have.
+    """
+    validate = getattr(type, "model_validate_json", None)
+    try:
+        if callable(validate):
+            return validate(data)
+        return msgspec.json.decode(data, type=type)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise Invalid(f"the body is not the JSON that was expected: {str(error)[:500]}") from error
+
+
+class Unset:
+    """The type of UNSET."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+"""Stands for "no value was given", where None is a value."""

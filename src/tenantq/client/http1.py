@@ -1,0 +1,181 @@
+"""One HTTP/1.1 connection to the server: one request at a time, and its reply, bounded in size and time."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, Final, cast
+
+import httptools
+import msgspec
+
+from tenantq.errors import ConnectionFailed, TimedOut, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.clock import Clock
+
+REPLY_BYTES_MAX: Final = 64 << 20
+HEADER_BYTES_MAX: Final = 64 << 10
+STOP_MS: Final = 1_000
+"""How long a server may take to notice that nobody waits any more."""
+_WANTED_HEADERS: Final = frozenset({"retry-after", "content-encoding"})
+
+
+class HttpReply(msgspec.Struct, frozen=True):
+    """What the server answered."""
+
+    status: int
+    headers: dict[str, str]  # those of interest here, names in lower case
+    body: bytes
+
+
+class Connection(asyncio.Protocol):
+    """A connection that is either idle or waits for one reply. Once anything went wrong it is closed for good."""
+
+    __slots__ = ("_body", "_clock", "_header_bytes", "_headers", "_on_lost", "_parser", "_reply", "_size", "_transport",
+                 "idle_since", "usable", "used")  # fmt: skip
+
+    def __init__(self, clock: Clock, on_lost: Callable[[Connection], None]) -> None:
+        self._clock = clock
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._reply: asyncio.Future[HttpReply] | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+        self._header_bytes = 0
+        self.usable = True
+        self.used = 0  # replies read so far
+        self.idle_since = 0
+
+    async def exchange(self, request: bytes, timeout_ms: int, stop: asyncio.Future[None] | None = None) -> HttpReply:
+        """Send a whole request and return its reply. Raises ConnectionFailed or TimedOut, and is closed then.
+
+        When ``stop`` is resolved the server is told that nobody waits any more. It then closes the connection, or has answered
+        already: after that it does nothing more for this request.
+        """
+        transport = self._transport
+        if transport is None or not self.usable or self._reply is not None:
+            raise ConnectionFailed("the connection is closed")
+        reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
+        self._reply = reply
+        timer = self._clock.call_later(timeout_ms, self._time_is_over)
+        transport.write(request)
+        if stop is not None:
+            stop.add_done_callback(self._say_stop)
+        try:
+            return await reply
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+            self._reply = None
+            if stop is not None:
+                stop.remove_done_callback(self._say_stop)
+
+    def _say_stop(self, _: object) -> None:
+        """Send the end of the stream, which a server that waits takes as leave to stop; without it, just go."""
+        self.usable = False
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._clock.call_later(STOP_MS, self.close)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Drop the connection now."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _time_is_over(self) -> None:
+        self._fail(TimedOut())
+
+    def _fail(self, error: Unavailable) -> None:
+        self.close()
+        if self._reply is not None and not self._reply.done():
+            error.maybe_done = True
+            self._reply.set_exception(error)
+
+    # ---- asyncio.Protocol ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a piece of the reply. Bytes that nobody asked for end the connection."""
+        if self._reply is None or self._reply.done():
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(ConnectionFailed("the server wants another protocol than HTTP/1.1"))
+        except httptools.HttpParserError:
+            self._fail(ConnectionFailed("the answer is not HTTP/1.1: check the address"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell whoever waits, and the pool."""
+        self.usable = False
+        why = f": {error}" if error is not None and str(error) else ""
+        self._fail(ConnectionFailed(f"the connection broke before the answer was there{why}"))
+        self._on_lost(self)
+
+    # ---- httptools ----
+
+    def on_message_begin(self) -> None:
+        """Forget the reply before; a second reply to one request ends the connection."""
+        if self._reply is None or self._reply.done():
+            self.close()
+        self._headers = {}
+        self._body = []
+        self._size = self._header_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the few headers that matter."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEADER_BYTES_MAX:
+            self._fail(ConnectionFailed(f"the answer has more than {HEADER_BYTES_MAX} bytes of headers"))
+            return
+        lower = name.decode("latin-1").lower()
+        if lower in _WANTED_HEADERS:
+            self._headers[lower] = value.decode("latin-1").strip().lower()
+
+    def on_body(self, piece: bytes) -> None:
+        """Keep a piece of the body, within bounds."""
+        self._size += len(piece)
+        if self._size > REPLY_BYTES_MAX:
+            self._fail(ConnectionFailed(f"the answer is larger than {REPLY_BYTES_MAX} bytes"))
+            return
+        self._body.append(piece)
+
+    def on_message_complete(self) -> None:
+        """Hand the reply over."""
+        status = self._parser.get_status_code()
+        if status < 200 or self._reply is None or self._reply.done():
+            return  # an interim reply, or one that came too late
+        if not self._parser.should_keep_alive():
+            self.usable = False
+        self.used += 1
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        if self._headers.get("content-encoding") == "gzip":
+            try:
+                body = _unzip(body)
+            except (zlib.error, ValueError):
+                self._fail(ConnectionFailed("the answer's compression is damaged, or hides too much"))
+                return
+        self._reply.set_result(HttpReply(status, self._headers, body))
+
+
+def _unzip(body: bytes) -> bytes:
+    """Return the content of a gzip body; raise ValueError beyond the bound or where it is cut short."""
+    unzip = zlib.decompressobj(wbits=31)
+    plain = unzip.decompress(body, REPLY_BYTES_MAX)
+    if not unzip.eof:
+        raise ValueError("too large, or cut short")
+    return plain

@@ -1,0 +1,208 @@
+"""A bounded pool of keep-alive connections to one server."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.client.http1 import Connection, HttpReply
+from tenantq.errors import Closed, ConnectionFailed, TimedOut
+
+if TYPE_CHECKING:
+    from tenantq.client.settings import Settings
+
+IDLE_MS_MAX: Final = 20_000
+"""An idle connection is closed after this: before servers and what stands between usually do."""
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """What goes over a connection."""
+
+    method: str
+    target: str  # path and query
+    body: bytes | None = None
+    timeout_ms: int = 10_000
+    waits: bool = False  # the server may take its time on purpose
+    fresh: bool = False  # must not meet a connection that the server is about to close
+    gzip: bool = False
+    stop: asyncio.Future[None] | None = None  # resolved when nobody waits for the answer any more
+
+
+class Pool:
+    """Connections of one event loop. Requests that find none free wait in line, first come, first served.
+
+    A quarter of the connections is kept from requests that wait at the server, so that long polls never keep an ack out.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clock = settings.clock
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._in_use = 0  # places taken: by a connection that works, or one that is being opened
+        self._in_use_waiting = 0  # of these, by requests that wait at the server
+        self._lines: tuple[deque[asyncio.Future[None]], deque[asyncio.Future[None]]] = (deque(), deque())
+        self._closed = False
+        self._waits_max = max(1, settings.connections - max(1, settings.connections // 4))
+        self._ssl = settings.tls.build() if settings.secure else None
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        default_port = 443 if settings.secure else 80
+        self._head = f"Host: {host}{'' if settings.port == default_port else f':{settings.port}'}\r\n"
+        self._head += f"User-Agent: {settings.user_agent}\r\nAccept: application/json, application/problem+json\r\n"
+        if settings.token is not None:
+            self._head += f"Authorization: Bearer {settings.token}\r\n"
+
+    async def send(self, request: HttpRequest) -> HttpReply:
+        """Return the reply to one request. Raises Closed, ConnectionFailed or TimedOut."""
+        connection = await self._take(request)
+        try:
+            return await connection.exchange(self._written(request), request.timeout_ms, request.stop)
+        finally:
+            self._give_back(connection, request)
+
+    async def close(self) -> None:
+        """Drop all connections; whoever waits for one learns that the client is closed."""
+        self._closed = True
+        for connection in list(self._open):
+            connection.close()
+        self._idle.clear()
+        for line in self._lines:
+            for turn in line:
+                if not turn.done():
+                    turn.set_exception(Closed("this client was closed"))
+            line.clear()
+        await asyncio.sleep(0)  # the transports say goodbye
+
+    def _written(self, request: HttpRequest) -> bytes:
+        head = f"{request.method} {self._settings.prefix}{request.target} HTTP/1.1\r\n{self._head}"
+        if request.gzip:
+            head += "Accept-Encoding: gzip\r\n"
+        if request.body is None:
+            if request.method not in ("GET", "HEAD"):
+                head += "Content-Length: 0\r\n"
+            return f"{head}\r\n".encode("latin-1")
+        head += f"Content-Type: application/json\r\nContent-Length: {len(request.body)}\r\n\r\n"
+        return head.encode("latin-1") + request.body
+
+    # ---- taking and giving back ----
+
+    async def _take(self, request: HttpRequest) -> Connection:
+        if self._closed:
+            raise Closed("this client is closed")
+        await self._place(request)
+        try:
+            while self._idle and not request.fresh:
+                connection = self._idle.pop()
+                if connection.usable and self._clock.monotonic_ms() - connection.idle_since < IDLE_MS_MAX:
+                    return connection
+                connection.close()
+            if self._idle:
+                self._idle.pop(0).close()  # the new one comes instead, so the bound holds
+            return await self._connect()
+        except BaseException:
+            self._leave(request.waits)
+            raise
+
+    async def _place(self, request: HttpRequest) -> None:
+        """Return when the request has its place among the connections, in its turn."""
+        line = self._lines[request.waits]
+        if not line and self._enter(request.waits):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        timer = self._clock.call_later(request.timeout_ms, lambda: _give_up(turn))
+        try:
+            await turn
+        except BaseException:
+            if turn in line:
+                line.remove(turn)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._leave(request.waits)  # its turn had come, and it is gone
+            raise
+        finally:
+            timer.cancel()
+
+    def _enter(self, waits: bool) -> bool:  # noqa: FBT001  # it names the line
+        """Take a place if there is one."""
+        if self._in_use >= self._settings.connections or (waits and self._in_use_waiting >= self._waits_max):
+            return False
+        self._in_use += 1
+        self._in_use_waiting += waits
+        return True
+
+    def _leave(self, waits: bool) -> None:  # noqa: FBT001  # it names the line
+        """Give a place back and call the next in line; who does not wait at the server goes first."""
+        self._in_use -= 1
+        self._in_use_waiting -= waits
+        for next_waits in (False, True):
+            line = self._lines[next_waits]
+            while line:
+                turn = line[0]
+                if turn.done():
+                    line.popleft()
+                elif self._enter(next_waits):
+                    line.popleft().set_result(None)
+                else:
+                    break
+
+    def _give_back(self, connection: Connection, request: HttpRequest) -> None:
+        if connection.usable and not self._closed:
+            connection.idle_since = self._clock.monotonic_ms()
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._leave(request.waits)
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    # ---- connecting ----
+
+    async def _connect(self) -> Connection:
+        settings = self._settings
+        where = f"{settings.host}:{settings.port}"
+        try:
+            async with asyncio.timeout(settings.connect_timeout_ms / 1_000):
+                connection = await self._open_one()
+        except TimeoutError as error:
+            raise TimedOut(f"no connection to {where} within {settings.connect_timeout_ms} ms") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectionFailed(f"the certificate of {where} is not trusted: {error.verify_message}") from error
+        except ssl.SSLError as error:
+            raise ConnectionFailed(f"no TLS connection to {where}: {error.reason or error}") from error
+        except OSError as error:
+            raise ConnectionFailed(f"no connection to {where}: {error.strerror or error}") from error
+        if self._closed:
+            connection.close()
+            raise Closed("this client was closed")
+        self._open.add(connection)
+        return connection
+
+    async def _open_one(self) -> Connection:
+        def make() -> Connection:
+            return Connection(self._clock, self._lost)
+
+        settings = self._settings
+        if settings.connect is not None:
+            connection = await settings.connect(make)
+            assert isinstance(connection, Connection)
+            return connection
+        _, made = await asyncio.get_running_loop().create_connection(
+            make,
+            settings.host,
+            settings.port,
+            ssl=self._ssl,
+            server_hostname=settings.host if self._ssl is not None else None,
+        )
+        return made
+
+
+def _give_up(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimedOut("no connection became free in time: allow more with connections="))

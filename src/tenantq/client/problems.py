@@ -1,0 +1,79 @@
+"""What the server's errors become: the same tree of exceptions, by the problem's stable code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq import errors
+from tenantq.errors import Limited, TenantqError
+from tenantq.wire import Problem, WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TenantqError)]
+BY_CODE: Final[dict[str, type[TenantqError]]] = {
+    **{kind.code: kind for kind in reversed(_KINDS)},
+    errors.RateLimited.code: errors.RateLimited,
+}
+"""The class of each code: the most general one that has it. More special ones stay on the server's side."""
+
+_BY_STATUS: Final[dict[int, type[TenantqError]]] = {
+    400: errors.Invalid,
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.TooLarge,
+    422: errors.Invalid,
+    429: errors.RateLimited,
+    500: errors.TenantqError,
+}
+_decode_problem = msgspec.json.Decoder(Problem).decode
+
+
+def from_item(error: WireError, *, tenant: str | None, queue: str | None, id: str | None = None) -> TenantqError:
+    """Return the exception for one refused item of a batch."""
+    kind = BY_CODE.get(error.code, TenantqError)
+    return kind(error.detail, tenant=tenant, queue=queue, id=id)
+
+
+def from_reply(status: int, headers: Mapping[str, str], body: bytes) -> TenantqError:
+    """Return the exception for a reply that is not a success, also for one that is no problem document of ours."""
+    try:
+        problem = _decode_problem(body)
+    except msgspec.MsgspecError:
+        return _from_stranger(status, headers)
+    kind = BY_CODE.get(problem.code) or _by_status(status)
+    error = kind(problem.detail, tenant=problem.tenant, queue=problem.queue)
+    after_ms = problem.retry_after_ms if problem.retry_after_ms is not None else _retry_after_ms(headers)
+    if isinstance(error, Limited):
+        error.limit, error.current = problem.limit or 0, problem.current or 0
+    _set_retry_after(error, after_ms)
+    if problem.request_id:
+        error.add_note(f"request id: {problem.request_id}")
+    return error
+
+
+def _from_stranger(status: int, headers: Mapping[str, str]) -> TenantqError:
+    """Return the exception for a reply that something between here and the server has made."""
+    error = _by_status(status)(f"the answer is status {status}, and not from a tenantq server: check the address")
+    _set_retry_after(error, _retry_after_ms(headers))
+    return error
+
+
+def _by_status(status: int) -> type[TenantqError]:
+    return _BY_STATUS.get(status, errors.Unavailable if status >= 500 else errors.Invalid)
+
+
+def _set_retry_after(error: TenantqError, after_ms: int | None) -> None:
+    if after_ms is not None and isinstance(error, Limited | errors.Unavailable):
+        error.retry_after_ms = after_ms
+
+
+def _retry_after_ms(headers: Mapping[str, str]) -> int | None:
+    """Return the header's whole seconds in milliseconds; a date, which this server never sends, counts as none."""
+    text = headers.get("retry-after", "")
+    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,0 +1,351 @@
+"""A tenantq server for your own tests: in this process, without a port, with a clock that the test can move.
+
+    with tenantq.testing.FakeServer() as server:
+        client = server.client()
+        client.queue("mail").add("hello")
+        server.clock.advance(60_000)
+
+It is the real thing, from the HTTP protocol down to the store. Only the network is left out, and the data is in a temporary directory,
+in memory where the system has such a place. So whatever holds here holds for a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.portal import Portal
+from tenantq.client.settings import Retries, Settings, Tls, parse
+from tenantq.client.sync_client import Client
+from tenantq.clock import Clock, SystemClock, Timer
+from tenantq.config import ShardSettings
+from tenantq.engine.shard import Shard
+from tenantq.errors import Closed, TenantqError
+from tenantq.http.connection import Connection
+from tenantq.http.listener import Listener
+from tenantq.names import DEFAULT_TENANT
+from tenantq.service import Gatekeeper, GateSettings, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from types import TracebackType
+
+_MEMORY_BYTES = 8 << 20
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh directory is made in it, for this user only
+ADMIN_TOKEN = "fake-administrator-of-the-platform"  # noqa: S105  # opens nothing but the fake it belongs to
+
+
+class FakeClock:
+    """Time that passes by itself, and that a test can move ahead."""
+
+    def __init__(self) -> None:
+        self._real = SystemClock()
+        self._ahead_ms = 0
+        self._timers: set[_FakeTimer] = set()
+        self._run: Callable[[Coroutine[Any, Any, None]], None] | None = None
+        self._settled: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    def advance(self, ms: int) -> None:
+        """Let ``ms`` pass at once, as if the machine had slept; return when everything that was due has happened.
+
+        Leases end, delays are over, messages expire. Clients keep their own time.
+        """
+        if self._run is None:
+            raise Closed("the fake server is not running")
+        self._run(self._advance(ms))
+
+    async def _advance(self, ms: int) -> None:
+        assert self._settled is not None
+        await self._settled()
+        self._ahead_ms += ms
+        now = self.monotonic_ms()
+        for timer in sorted(self._timers, key=lambda timer: timer.due_ms):
+            if timer.due_ms <= now:
+                timer.fire()
+            else:
+                timer.arm(timer.due_ms - now)
+        await self._settled()
+
+    def wall_ms(self) -> int:
+        """Return the wall clock, with what was added to it."""
+        return self._real.wall_ms() + self._ahead_ms
+
+    def monotonic_ms(self) -> int:
+        """Return the monotonic clock, with what was added to it."""
+        return self._real.monotonic_ms() + self._ahead_ms
+
+    def boot_id(self) -> bytes:
+        """Return the machine's boot id."""
+        return self._real.boot_id()
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """Arm a timer of the running event loop, which ``advance`` brings nearer."""
+        timer = _FakeTimer(self._timers, callback, self.monotonic_ms() + max(0, delay_ms))
+        timer.arm(delay_ms)
+        return timer
+
+    def attach(
+        self, run: Callable[[Coroutine[Any, Any, None]], None], settled: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Learn how to get onto the server's event loop, and when it has nothing left to do."""
+        self._run = run
+        self._settled = settled
+
+
+class _FakeTimer:
+    def __init__(self, armed: set[_FakeTimer], callback: Callable[[], None], due_ms: int) -> None:
+        self._armed = armed
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+        self.due_ms = due_ms
+
+    def arm(self, delay_ms: int) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed.add(self)
+        self._handle = asyncio.get_running_loop().call_later(delay_ms / 1_000, self.fire)
+
+    def fire(self) -> None:
+        if self in self._armed:
+            self.cancel()
+            self._callback()
+
+    def cancel(self) -> None:
+        self._armed.discard(self)
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class _End(asyncio.Transport):
+    """One end of a connection inside the process; the other may live on another event loop, in another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
+        super().__init__({"peername": ("127.0.0.1", 0)})
+        self.loop = loop
+        self.protocol = protocol
+        self.other: _End
+        self._paused = False
+        self._unread: list[bytes] = []
+        self._closing = False
+        self._lost = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._closing and data:
+            self._at_other(self.other.arrive, bytes(data))
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._at_other(self.other.end)
+            self.loop.call_soon(self._lose)
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if not self._closing:
+            self._at_other(self.other.at_end)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Take note of nothing: what is written has arrived."""
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        unread, self._unread = self._unread, []
+        for data in unread:
+            self.loop.call_soon(self.arrive, data)
+
+    def arrive(self, data: bytes) -> None:
+        """Take what the other end wrote; runs on this end's loop."""
+        if self._lost or self._closing:
+            return
+        if self._paused or self._unread:
+            self._unread.append(data)
+        else:
+            self.protocol.data_received(data)
+
+    def at_end(self) -> None:
+        """Learn that the other end writes nothing more."""
+        if not self._closing and not self.protocol.eof_received():
+            self.close()
+
+    def end(self) -> None:
+        """Learn that the other end has closed."""
+        self._closing = True
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self.protocol.connection_lost(None)
+
+    def _at_other(self, what: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody is there any more
+            self.other.loop.call_soon_threadsafe(what, *arguments)
+
+
+class FakeServer:
+    """A server in this process. Use it with ``with``, or with ``start`` and ``stop``."""
+
+    def __init__(self, *, gates: GateSettings | None = None) -> None:
+        self.clock = FakeClock()
+        self.admin_token = ADMIN_TOKEN
+        self._gate_settings = gates or GateSettings()
+        self._portal: Portal | None = None
+        self._directory: Path | None = None
+        self._reachable = True
+        self._clients: list[Client] = []
+        self._ends: set[_End] = set()
+
+    # ---- starting and stopping ----
+
+    def start(self) -> None:
+        """Start serving; takes some milliseconds."""
+        home = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+        self._directory = Path(tempfile.mkdtemp(prefix="tenantq-fake-", dir=home))
+        self._portal = Portal.start("tenantq-fake-server")
+        try:
+            self._portal.run(self._open())
+        except BaseException:
+            self._portal.stop()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self.clock.attach(self._portal.run, self._settled)
+
+    def stop(self) -> None:
+        """Stop serving and forget everything. Clients made by ``client`` are closed."""
+        if self._portal is None or self._directory is None:
+            return
+        for client in self._clients:
+            client.close()
+        self._portal.run(self._close())
+        self._portal.stop()
+        self._portal = None
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _open(self) -> None:
+        assert self._directory is not None
+        settings = ShardSettings(memory_bytes=_MEMORY_BYTES, disk_reserve_bytes=0)
+        clock: Clock = self.clock
+        self._shard = Shard(self._directory / "data", settings=settings, clock=clock)
+        await self._shard.open()
+        self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background)
+        service = Service(self._shard, self._gates, clock)
+        await service.bootstrap(self.admin_token)
+        self._listener = Listener(service, clock=clock)
+
+    async def _close(self) -> None:
+        await self._listener.close(grace_ms=0)
+        with contextlib.suppress(TenantqError):
+            await self._gates.close()
+        await self._shard.close()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _settled(self) -> None:
+        """Return when the engine has nothing left to do at this moment of its clock."""
+        shard = self._shard
+        while True:
+            await asyncio.sleep(0)
+            await shard._idle.wait()  # noqa: SLF001  # a fake may look where a user may not
+            if not shard._step_scheduled and not shard.core.lines:  # noqa: SLF001  # likewise
+                return
+
+    # ---- clients ----
+
+    def client(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Client:
+        """Return a client: the platform's administrator, or, with ``tenant``, one who has ``role`` there.
+
+        A tenant that is not there is made. ``options`` are those of ``Client``. It is closed when the server stops.
+        """
+        client = Client(settings=self.settings(tenant, role=role, **options))
+        self._clients.append(client)
+        return client
+
+    def async_client(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> AsyncClient:
+        """Return the same for asyncio. Close it yourself, or use ``async with``."""
+        return AsyncClient(settings=self.settings(tenant, role=role, **options))
+
+    def settings(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Settings:
+        """Return what ``client`` makes its clients from."""
+        token = options.pop("token", None)
+        if token is None:
+            token = self.admin_token if tenant is None else self.token(tenant, role=role)
+        arguments: dict[str, Any] = {
+            "timeout_ms": 10_000,
+            "connect_timeout_ms": 5_000,
+            "retries": Retries(),
+            "connections": 32,
+            "coalesce": True,
+            "tls": Tls(),
+            **options,
+        }
+        return parse("http://fake.invalid", token, connect=self._connect, **arguments)
+
+    def token(self, tenant: str = DEFAULT_TENANT, *, role: str = "tenant-admin", **grant: Any) -> str:
+        """Make an API key with a role in a tenant and return its token; a tenant that is not there is made."""
+        with Client(settings=self.settings()) as admin:
+            place = admin.tenant(tenant)
+            place.configure()
+            return place.create_key(f"fake {role}", role=role, **grant).token
+
+    # ---- trouble ----
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """Be out of reach inside the block: connections break, and no new one is taken."""
+        assert self._portal is not None
+        self._reachable = False
+        self._portal.run(self._break_connections())
+        try:
+            yield
+        finally:
+            self._reachable = True
+
+    async def _break_connections(self) -> None:
+        for end in list(self._ends):
+            end.abort()
+
+    async def _connect(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
+        """Join a client's protocol with one of the server's."""
+        if self._portal is None or not self._reachable:
+            raise ConnectionRefusedError("the fake server is not there")
+        near = _End(asyncio.get_running_loop(), make_protocol())
+        far = _End(self._portal.loop, Connection(self._listener))
+        near.other, far.other = far, near
+        self._portal.soon(lambda: self._accept(far))
+        near.protocol.connection_made(near)
+        return near.protocol
+
+    def _accept(self, end: _End) -> None:
+        self._ends = {one for one in self._ends if not one.is_closing()} | {end}
+        end.protocol.connection_made(end)

@@ -1,0 +1,44 @@
+"""Find a worker by the text ``module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from tenantq.errors import Invalid, NotFound
+from tenantq.worker.worker import Worker
+
+
+def load_worker(address: str) -> Worker:
+    """Return the worker that ``address``, such as ``shop.tasks:worker``, names; the working directory is searched first.
+
+    Raises Invalid for a malformed address or something that is no worker, NotFound for a module or name that is not there. An error
+    inside the module itself is raised as it is.
+    """
+    module_name, colon, name = address.partition(":")
+    if (
+        not colon
+        or not module_name
+        or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])
+    ):
+        raise Invalid(f"worker: {address[:100]!r} is not like module:name, for example shop.tasks:worker")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise  # the module is there, and misses another one
+        raise NotFound(f"worker: there is no module {module_name}, seen from {here}") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            known = sorted(one for one, value in vars(sys.modules[module_name]).items() if isinstance(value, Worker))
+            hint = f"; it has the workers {', '.join(known)}" if known else ""
+            raise NotFound(f"worker: the module {module_name} has no {name}{hint}") from error
+    if not isinstance(found, Worker):
+        raise Invalid(f"worker: {address} is a {type(found).__name__}, not a Worker")
+    return found

@@ -1,0 +1,35 @@
+"""What a worker does, and with how much: fixed when it begins to work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tenantq.client.received import Received
+
+if TYPE_CHECKING:
+    from tenantq.randomness import Randomness
+    from tenantq.worker.task import Task
+
+Before = Callable[[Received], Awaitable[None] | None]
+After = Callable[[Received, Any], Awaitable[None] | None]
+Failure = Callable[[Received, BaseException], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run of a worker goes by."""
+
+    tasks: list[Task[Any, Any]]
+    concurrency: int
+    prefetch: int
+    fleet: bool
+    tenants: list[str] | None
+    lease_ms: int
+    wait_ms: int
+    drain_ms: int
+    before: list[Before]
+    after: list[After]
+    failure: list[Failure]
+    randomness: Randomness

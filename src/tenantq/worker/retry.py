@@ -1,0 +1,38 @@
+"""When a failed message is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq import limits
+from tenantq.client.received import Received
+
+if TYPE_CHECKING:
+    from tenantq.randomness import Randomness
+
+Rule = Callable[[Received, Exception], int | None]
+"""Tells, for a message and what went wrong, after how many milliseconds to try again; None: as the queue is configured."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """Growing pauses: ``base_ms`` after the first attempt, ``factor`` times as long after each further one, up to ``max_ms``.
+
+    A random part of up to one half is taken off, so that messages which failed together are not tried again together.
+    How many attempts there are is the queue's ``max_attempts``, or the message's own.
+    """
+
+    base_ms: int = 1_000
+    max_ms: int = 600_000
+    factor: float = 2.0
+
+    def delay_ms(self, attempt: int, randomness: Randomness) -> int:
+        """Return the pause after attempt number ``attempt``, from 1."""
+        try:
+            whole = self.base_ms * self.factor ** max(0, attempt - 1)
+        except OverflowError:
+            whole = self.max_ms
+        whole = min(whole, self.max_ms, limits.DELAY_MS_MAX)
+        return int(whole - whole / 2 * randomness.random())

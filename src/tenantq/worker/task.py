@@ -1,0 +1,127 @@
+"""A task: a queue, the handler of its messages, and how that is run."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+
+from tenantq.client.async_message import AsyncMessage
+from tenantq.client.bodies import from_json
+from tenantq.client.received import Received
+from tenantq.client.sync_client import Message
+from tenantq.errors import Invalid
+from tenantq.message import check_int
+from tenantq.names import check_queue_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.client.values import Added
+    from tenantq.worker.retry import Retry, Rule
+    from tenantq.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TIMEOUT_MS_MAX = 24 * 3_600_000
+_AS_IT_IS = "message"
+
+
+class Task(Generic[P, R]):
+    """What ``@worker.task`` makes of a function. Calling it calls the function; ``add`` gives it a message to work on."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        queue: str,
+        function: Callable[P, R],
+        *,
+        timeout_ms: int | None,
+        retry: Retry | Rule | None,
+        result: bool,
+    ) -> None:
+        self.queue = check_queue_name(queue)
+        self.name = getattr(function, "__name__", type(function).__name__)
+        if not callable(function):
+            raise Invalid(f"task {queue}: the handler must be a function")
+        if timeout_ms is not None:
+            check_int("timeout_ms", timeout_ms, 1, TIMEOUT_MS_MAX)
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  # asked is what kind of call it is
+        )
+        self.timeout_ms = timeout_ms
+        self.retry = retry
+        self.result = result
+        self.takes, self.takes_message_too = _parameters(self)
+        self._worker = worker
+        self.__doc__ = function.__doc__
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of {self.queue}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler itself, as in its own tests."""
+        return self.function(*args, **kwargs)
+
+    def add(self, body: object, **options: Any) -> Added:
+        """Add a message for this task; options are those of ``Queue.add``, and ``tenant``. Blocks: not for coroutines."""
+        return self._worker.enqueue(self, body, **options)
+
+    async def add_async(self, body: object, **options: Any) -> Added:
+        """Add a message for this task, from a coroutine."""
+        return await self._worker.enqueue_async(self, body, **options)
+
+    def arguments(self, message: Received) -> tuple[Any, ...]:
+        """Return what the handler is called with. Raises Invalid where the body does not fit."""
+        kind = self.takes
+        first: Any
+        if kind == _AS_IT_IS:
+            first = message
+        elif kind is bytes:
+            first = message.body
+        elif kind is str:
+            try:
+                first = message.text
+            except UnicodeDecodeError as error:
+                raise Invalid("the body is not text") from error
+        else:
+            first = from_json(message.body, kind)
+        return (first, message) if self.takes_message_too else (first,)
+
+
+def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
+    """Return what the handler's first parameter wants, and whether a second one wants the message."""
+    where = f"task {task.queue}: {task.name}"
+    signature = inspect.signature(task.function)
+    places = [
+        one
+        for one in signature.parameters.values()
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
+    ]
+    needed = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if not 1 <= len(places) <= 2 or needed:
+        raise Invalid(f"{where} must take one argument, the body or the message, or two, the body and the message")
+    try:
+        hints = typing.get_type_hints(task.function)
+    except (NameError, TypeError) as error:
+        raise Invalid(f"{where}: the types of its parameters cannot be found: {error}") from error
+    kind = hints.get(places[0].name, _AS_IT_IS)
+    if isinstance(kind, type) and issubclass(kind, Received):
+        _check_face(task, kind, where)
+        kind = _AS_IT_IS
+    if len(places) == 2:
+        second = hints.get(places[1].name, Received)
+        if not (isinstance(second, type) and issubclass(second, Received)):
+            raise Invalid(f"{where}: its second parameter must be the message")
+        _check_face(task, second, where)
+    return kind, len(places) == 2
+
+
+def _check_face(task: Task[P, R], kind: type, where: str) -> None:
+    wanted = AsyncMessage if task.is_async else Message
+    if not issubclass(wanted, kind):
+        raise Invalid(
+            f"{where} gets a {wanted.__name__}, not a {kind.__name__}: that is for the other kind of function"
+        )

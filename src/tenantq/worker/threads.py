@@ -1,0 +1,72 @@
+"""Threads for handlers that block. They are daemons: a handler that never ends does not keep the process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Threads:
+    """At most ``count`` threads, started when they are first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._started = 0
+        self._idle = 0
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def run(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run ``function`` on a thread; the future belongs to the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(result: T | None, error: Exception | None) -> None:
+            self._idle += 1
+            if future.done():
+                return  # nobody waits any more
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # without an error there is one
+
+        def work() -> None:
+            result: T | None = None
+            error: Exception | None = None
+            try:
+                result = context.run(function)
+            except StopIteration as odd:  # which no future takes
+                error = RuntimeError(f"the handler raised {odd!r}")
+            except Exception as raised:  # noqa: BLE001  # it belongs to whoever waits
+                error = raised
+            except BaseException as odd:  # noqa: BLE001  # SystemExit would end the worker, not the handler
+                error = RuntimeError(f"the handler raised {odd!r}")
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:
+                return  # the loop is closed: the worker has ended without us
+
+        if self._idle:
+            self._idle -= 1
+        elif self._started < self._count:
+            self._started += 1
+            threading.Thread(target=self._serve, name=f"tenantq-worker-{self._started}", daemon=True).start()
+        self._work.put(work)
+        return future
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """Let every thread end after what it is doing."""
+        for _ in range(self._started):
+            self._work.put(None)

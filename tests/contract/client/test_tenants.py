@@ -1,0 +1,130 @@
+"""Tenants, keys, grants, limits and fleets through the client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.client import NO_RETRIES, Client
+from tenantq.errors import Forbidden, NotFound, QuotaExceeded, RateLimited, Unauthenticated
+
+if TYPE_CHECKING:
+    from tests.contract.client.conftest import ServerUnderTest
+
+
+def test_a_tenant_is_made_changed_suspended_and_deleted(client: Client) -> None:
+    """By the platform's administrator."""
+    acme = client.tenant("acme")
+    assert acme.configure(weight=3).config["weight"] == 3
+    assert acme.get().name == "acme"
+    assert {tenant.name for tenant in client.tenants()} == {"default", "acme"}
+    assert acme.suspend("unpaid bills").status == "suspended"
+    with pytest.raises(Forbidden):
+        acme.queue("mail").add("x")
+    assert acme.resume().status == "active"
+    acme.queue("mail").add("x")
+    assert [queue.name for queue in acme.queues()] == ["mail"]
+    acme.delete(confirm="acme", reason="it was only a test")
+    with pytest.raises((NotFound, Forbidden)):
+        acme.get()
+
+
+def test_a_key_opens_what_its_role_allows_and_nothing_else(server: ServerUnderTest, client: Client) -> None:
+    """A producer adds and does not poll; a viewer looks and sees no bodies."""
+    acme = client.tenant("acme")
+    with Client(settings=server.settings("acme", role="producer", retries=NO_RETRIES)) as producer:
+        added = producer.queue("mail").add("secret")
+        with pytest.raises(Forbidden):
+            producer.queue("mail").poll()
+        with pytest.raises((Forbidden, NotFound)):
+            producer.tenant("default").queue("mail").add("x")
+    with Client(settings=server.settings("acme", role="viewer")) as viewer:
+        seen = viewer.queue("mail").get(added.id)
+        assert (seen.hidden, seen.body, seen.size) == (True, b"", 6)
+        assert [queue.name for queue in viewer.queues()] == ["mail"]
+    keys = acme.keys()
+    assert {key.role for key in keys} == {"producer", "viewer"}
+    acme.revoke_key(keys[0].key_id)
+    now = acme.keys()
+    assert [key.revoked_at is not None for key in now if key.key_id == keys[0].key_id] == [True]
+
+
+def test_a_wrong_token_is_unauthenticated(server: ServerUnderTest) -> None:
+    """And the error does not show it."""
+    with Client(settings=server.settings(token="tq_wrong_token")) as client:  # noqa: S106  # of nobody
+        with pytest.raises(Unauthenticated) as caught:
+            client.queue("mail").add("x")
+        assert "tq_wrong_token" not in str(caught.value)
+
+
+def test_a_grant_lets_a_principal_into_another_tenant(server: ServerUnderTest, client: Client) -> None:
+    """Until it is taken back."""
+    client.tenant("fleet").configure()
+    created = client.tenant("fleet").create_key("worker", role="consumer")
+    acme = client.tenant("acme")
+    acme.configure()
+    acme.queue("mail").add("x")
+    acme.grant(f"key:{created.key_id}", role="consumer", queues=["mail"])
+    assert [grant.principal for grant in acme.grants()] == [f"key:{created.key_id}"]
+    with Client(settings=server.settings(token=created.token)) as worker:
+        (message,) = worker.tenant("acme").queue("mail").poll()
+        message.ack()
+        acme.revoke_grant(f"key:{created.key_id}")
+        assert acme.grants() == []
+
+
+def test_a_fleet_serves_many_tenants_in_turns(client: Client) -> None:
+    """Messages say whose they are, and are settled there."""
+    for name in ("acme", "bolt", "core"):
+        client.tenant(name).configure()
+        client.tenant(name).queue("mail").add_many([f"{name}-{n}" for n in range(3)])
+    got = client.fleet("mail", tenants=["acme", "bolt"]).poll(6)
+    assert sorted(message.tenant for message in got) == ["acme"] * 3 + ["bolt"] * 3
+    for message in got:
+        with message:
+            assert message.text.startswith(message.tenant)
+    assert [client.tenant(name).queue("mail").stats().acked_total for name in ("acme", "bolt", "core")] == [3, 3, 0]
+    assert {message.tenant for message in client.fleet("mail").poll(10)} == {"core"}
+
+
+def test_a_quota_is_told_with_its_figures(server: ServerUnderTest, client: Client) -> None:
+    """Limit, current; and usage shows the same."""
+    acme = client.tenant("acme")
+    acme.configure(quotas={"backlog": 3})
+    queue = acme.queue("mail")
+    added = queue.add_many(["a", "b", "c", "d"], errors="return")
+    assert [type(one.error) for one in added] == [type(None)] * 3 + [QuotaExceeded]
+    with Client(settings=server.settings(retries=NO_RETRIES)) as hasty:
+        with pytest.raises(QuotaExceeded) as caught:
+            hasty.tenant("acme").queue("mail").add("e")
+        assert caught.value.limit == 3
+    assert acme.usage().quotas["backlog"].used == 3
+
+
+def test_a_rate_limit_is_waited_for(server: ServerUnderTest, client: Client) -> None:
+    """With retries the client takes as long as the limit wants; without, the caller learns of it."""
+    acme = client.tenant("acme")
+    acme.configure(limits={"write": {"ops_per_sec": 20, "burst": 5}})
+    queue = acme.queue("mail")
+    assert len(queue.add_many(["x"] * 8)) == 8
+    assert queue.stats().ready == 8
+    with Client(settings=server.settings(retries=NO_RETRIES)) as hasty:
+        added = hasty.tenant("acme").queue("mail").add_many(["x"] * 50, errors="return")
+    assert RateLimited in {type(one.error) for one in added}
+
+
+def test_what_was_done_is_in_the_audit_trail(client: Client) -> None:
+    """Filtered and by pages."""
+    acme = client.tenant("acme")
+    acme.configure()
+    acme.queue("mail").add_many(["a", "b", "c"])
+    page = acme.audit(action="add", limit=2)
+    rows = page.rows + (acme.audit(action="add", cursor=page.cursor).rows if page.cursor else [])
+    assert {row["op"] for row in rows} == {"add"}
+
+
+def test_the_server_tells_how_it_is(client: Client) -> None:
+    """Health for everyone, metrics for administrators."""
+    assert client.health()["status"] == "ready"
+    assert "tenantq_" in client.metrics()

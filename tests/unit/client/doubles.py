@@ -1,0 +1,211 @@
+"""Doubles for tests of the client: a transport that follows a script, a clock that flies, a server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.client.core import Core
+from tenantq.client.http1 import HttpReply
+from tenantq.client.settings import Retries, Settings, Tls, parse
+from tenantq.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tenantq.client.pool import HttpRequest
+    from tenantq.clock import Timer
+
+
+TOKEN = "secret-token"  # noqa: S105  # of nobody
+
+
+class FlyingClock(ManualClock):
+    """Time flies: every timer fires in the event loop's next turn, and the clock then shows its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[int] = []
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """Note the delay and let it pass."""
+        self.pauses.append(delay_ms)
+        timer = super().call_later(delay_ms, callback)
+        asyncio.get_running_loop().call_soon(self.advance, delay_ms)
+        return timer
+
+
+class Half:
+    """Randomness that is always in the middle."""
+
+    def random(self) -> float:
+        """Return one half."""
+        return 0.5
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return the middle of ``k`` bits."""
+        return 1 << (k - 1)
+
+
+def make_settings(url: str = "http://127.0.0.1:1", token: str | None = TOKEN, **changes: Any) -> Settings:
+    """Return settings with a flying clock and no chance in them."""
+    arguments: dict[str, Any] = {
+        "timeout_ms": 10_000,
+        "connect_timeout_ms": 5_000,
+        "retries": Retries(count=3, base_ms=100, max_ms=1_000),
+        "connections": 8,
+        "coalesce": True,
+        "tls": Tls(),
+        "clock": FlyingClock(),
+        "randomness": Half(),
+    }
+    return parse(url, token, **{**arguments, **changes})
+
+
+class ScriptedTransport:
+    """Answers requests by what a script says: a reply, an error to raise, or a function of the request."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = list(script)
+        self.requests: list[HttpRequest] = []
+        self.closed = False
+
+    async def send(self, request: HttpRequest) -> HttpReply:
+        """Follow the next line of the script; the last one counts for ever."""
+        self.requests.append(request)
+        step = self.script[0] if len(self.script) == 1 else self.script.pop(0)
+        if callable(step):
+            step = step(request)
+            if asyncio.iscoroutine(step):
+                step = await step
+        if isinstance(step, Exception):
+            raise step
+        assert isinstance(step, HttpReply)
+        return step
+
+    async def close(self) -> None:
+        """Take note."""
+        self.closed = True
+
+
+def reply(value: object = None, status: int = 200, **headers: str) -> HttpReply:
+    """Return a reply with a JSON body."""
+    return HttpReply(
+        status, {name.replace("_", "-"): text for name, text in headers.items()}, msgspec.json.encode(value)
+    )
+
+
+def problem(code: str, status: int, detail: str = "no", **fields: object) -> HttpReply:
+    """Return a problem document as the server writes it."""
+    body = {"type": f"urn:{code}", "title": code, "status": status, "detail": detail, "code": code, **fields}
+    return reply(body, status)
+
+
+def make_core(*script: Any, **changes: Any) -> tuple[Core, ScriptedTransport]:
+    """Return a core over a script."""
+    transport = ScriptedTransport(*script)
+    return Core(make_settings(**changes), transport), transport
+
+
+class RoughServer:
+    """A server on a real socket that does to each request what the test says: by a function that may break anything."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections = 0
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
+        self.arrived = asyncio.Event()
+        self.behave: list[Callable[[asyncio.StreamWriter], Any]] = []
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen on any free port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Drop everybody."""
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head)
+                length = next(
+                    (
+                        int(line.split(":")[1])
+                        for line in head.splitlines()
+                        if line.lower().startswith("content-length")
+                    ),
+                    0,
+                )
+                self.bodies.append(await reader.readexactly(length))
+                self.arrived.set()
+                behave = self.behave[0] if len(self.behave) == 1 else self.behave.pop(0)
+                result = behave(writer)
+                if asyncio.iscoroutine(result):
+                    await result
+                if writer.transport.is_closing():
+                    break
+        writer.transport.abort()
+        self._writers.discard(writer)
+
+
+def say(status: int = 200, body: bytes = b"{}", headers: str = "") -> Callable[[asyncio.StreamWriter], None]:
+    """Return a behaviour: answer properly."""
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return lambda writer: writer.write(head.encode() + body)
+
+
+def say_raw(data: bytes) -> Callable[[asyncio.StreamWriter], None]:
+    """Return a behaviour: write these bytes and leave the connection open."""
+    return lambda writer: writer.write(data)
+
+
+def say_and_close(data: bytes) -> Callable[[asyncio.StreamWriter], Any]:
+    """Return a behaviour: write these bytes, maybe none, and close."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    return behave
+
+
+def hang(_: asyncio.StreamWriter) -> None:
+    """Behave like a server that has forgotten the request."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the event loop turn until something holds that no event tells of."""
+    while not condition():  # noqa: ASYNC110  # see above
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def rough_server() -> AsyncIterator[RoughServer]:
+    """Run a rough server."""
+    server = RoughServer()
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()

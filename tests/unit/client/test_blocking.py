@@ -1,0 +1,207 @@
+"""The blocking face: one thread behind it, any number in front, and plain words where it cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq import client as public
+from tenantq.client import (
+    AsyncClient,
+    AsyncFleet,
+    AsyncMessage,
+    AsyncQueue,
+    AsyncTenant,
+    Client,
+    Fleet,
+    Message,
+    Queue,
+    Tenant,
+)
+from tenantq.client.pool import Pool
+from tenantq.errors import Closed, Invalid
+from tenantq.testing import FakeServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.client.http1 import HttpReply
+    from tenantq.client.pool import HttpRequest
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """Run a fake server."""
+    with FakeServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("blocking", "asynchronous"),
+    [(Client, AsyncClient), (Queue, AsyncQueue), (Tenant, AsyncTenant), (Fleet, AsyncFleet), (Message, AsyncMessage)],
+)
+def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, asynchronous: type) -> None:
+    """What one can do, the other can."""
+    inner = {"finish", "start_heartbeat", "stop_heartbeat", "settling_result", "was_settled", "held"}
+    names = {name for name in dir(asynchronous) if not name.startswith("_")} - inner
+    assert names <= {name for name in dir(blocking) if not name.startswith("_")}
+    for name in names:
+        ours, theirs = getattr(blocking, name), getattr(asynchronous, name)
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+            assert ours.__doc__, name
+
+
+def test_the_list_of_public_names_is_true() -> None:
+    """Everything is there, in order."""
+    assert public.__all__ == sorted(public.__all__, key=lambda name: (not name.isupper(), name))
+    assert all(hasattr(public, name) for name in public.__all__)
+
+
+def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty threads, one client, few requests."""
+    requests = 0
+    send = Pool.send
+
+    async def counted(self: Pool, request: HttpRequest) -> HttpReply:
+        nonlocal requests
+        requests += 1
+        return await send(self, request)
+
+    client = server.client()
+    queue = client.queue("mail")
+    queue.configure()
+    monkeypatch.setattr(Pool, "send", counted)
+    start = threading.Barrier(40)
+
+    def add(number: int) -> str:
+        start.wait()
+        return queue.add(f"{number}").id
+
+    with ThreadPoolExecutor(40) as threads:
+        ids = set(threads.map(add, range(40)))
+    assert len(ids) == 40
+    assert requests < 40
+
+
+def test_a_closed_client_says_so(server: FakeServer) -> None:
+    """As often as it is asked."""
+    client = server.client()
+    queue = client.queue("mail")
+    with client:
+        queue.add("x")
+        (message,) = queue.poll()
+    for call in (queue.stats, message.ack, client.health):
+        with pytest.raises(Closed):
+            call()
+    client.close()
+
+
+def test_closing_ends_a_call_of_another_thread(server: FakeServer) -> None:
+    """A long poll is not waited for."""
+    client = server.client()
+    queue = client.queue("mail")
+    queue.configure()
+    errors: list[BaseException] = []
+    waiting = threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        try:
+            queue.poll(wait_ms=60_000)
+        except Closed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waiting.wait()
+    while not client._inner._core._tasks:
+        pass
+    client.close()
+    thread.join(10)
+    assert len(errors) == 1
+
+
+def test_its_own_thread_must_not_wait_for_itself(server: FakeServer) -> None:
+    """A deadlock is refused with what to do instead."""
+    client = server.client()
+
+    async def inside() -> None:
+        client.queue("mail").add("x")
+
+    with pytest.raises(Invalid, match="asynchronous"):
+        client._portal.run(inside())
+
+
+def test_a_client_made_before_a_fork_is_refused_in_the_child(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread has stayed with the parent."""
+    client = server.client()
+    real = os.getpid()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: real + 1)
+        with pytest.raises(Invalid, match="fork"):
+            client.queue("mail").add("x")
+    client.queue("mail").add("x")
+
+
+def test_a_forgotten_client_ends_its_thread(server: FakeServer) -> None:
+    """Nobody has to remember to close it."""
+    client = Client(settings=server.settings())
+    client.queue("mail").add("x")
+    thread = client._portal._thread
+    watched = weakref.ref(client)
+    del client
+    gc.collect()
+    assert watched() is None
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_results_can_be_iterated_and_left_early(server: FakeServer) -> None:
+    """Whoever breaks off leaves nothing running."""
+    client = server.client()
+    queue = client.queue("mail")
+    ids = [queue.add(f"{n}").id for n in range(30)]
+    for message in queue.poll(30):
+        message.ack(message.text)
+    assert sorted(int(result.text) for result in queue.iter_results(ids)) == list(range(30))
+    for result in queue.iter_results([*ids, queue.add("never").id]):
+        assert result.done
+        break
+    assert not [task for task in asyncio.all_tasks(client._portal.loop) if "wait_result" in repr(task)]
+
+
+def test_the_fake_can_be_out_of_reach(server: FakeServer) -> None:
+    """For tests of what a program does then."""
+    hasty = server.client(retries=0)
+    with server.outage(), pytest.raises(Exception, match="no connection"):
+        hasty.queue("mail").add("x")
+    hasty.queue("mail").add("x")
+
+
+def test_a_fake_that_is_stopped_is_gone() -> None:
+    """Its directory, its thread, its clients."""
+    server = FakeServer()
+    with pytest.raises(Closed):
+        server.clock.advance(1)
+    server.start()
+    client = server.client()
+    client.queue("mail").add("x")
+    directory = server._directory
+    assert directory is not None
+    assert directory.exists()
+    server.stop()
+    assert not directory.exists()
+    with pytest.raises(Closed):
+        client.queue("mail").add("x")
+    server.stop()

@@ -1,0 +1,128 @@
+"""Bodies: what a caller may hand in, and that the same bytes come out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq import limits
+from tenantq.client.bodies import from_json, from_wire, to_bytes, to_wire
+from tenantq.client.received import bounded_reason, reason_of
+from tenantq.errors import Invalid
+
+
+class Mail(msgspec.Struct):
+    to: str
+    copies: int = 1
+
+
+@dataclasses.dataclass
+class Job:
+    name: str
+    done: bool = False
+
+
+class Model:
+    """What a pydantic model looks like from outside."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+
+    def model_dump_json(self) -> str:
+        """Return it as JSON."""
+        return msgspec.json.encode({"to": self.to}).decode()
+
+    @classmethod
+    def model_validate_json(cls, data: bytes) -> Model:
+        """Return one from JSON; pydantic's ValidationError is a ValueError, too."""
+        raw = msgspec.json.decode(data)
+        if not isinstance(raw, dict) or "to" not in raw:
+            raise ValueError("to: field required")
+        return cls(raw["to"])
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (b"\x00\xff", b"\x00\xff"),
+        (bytearray(b"ab"), b"ab"),
+        (memoryview(b"ab"), b"ab"),
+        ("grüß", "grüß".encode()),
+        ({"a": [1, None, True]}, b'{"a":[1,null,true]}'),
+        (7, b"7"),
+        (None, b"null"),
+        (Mail("x"), b'{"to":"x","copies":1}'),
+        (Job("x"), b'{"name":"x","done":false}'),
+        (Model("x"), b'{"to":"x"}'),
+        (dt.date(2024, 2, 29), b'"2024-02-29"'),
+    ],
+)
+def test_a_body_is_bytes_text_or_json(given: object, sent: bytes) -> None:
+    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    assert to_bytes(given) == sent
+
+
+@pytest.mark.parametrize("body", [object(), {1, object()}, "\ud800", {"a": object()}, Model])
+def test_what_cannot_be_a_body_is_refused_by_name(body: object) -> None:
+    """With the field, and never with a traceback from the depths."""
+    with pytest.raises(Invalid, match="body"):
+        to_bytes(body)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: text.encode("utf-8", "replace")))
+def test_the_same_bytes_come_out(body: bytes) -> None:
+    """Text travels as text, everything else as base64."""
+    text, encoded = to_wire(body)
+    assert (text is None) != (encoded is None)
+    assert from_wire(text, encoded) == body
+
+
+def test_a_reply_with_no_body_has_none() -> None:
+    """And one that is no base64 is the server's mistake, typed."""
+    assert from_wire(None, None) is None
+    with pytest.raises(Invalid):
+        from_wire(None, "***")
+
+
+def test_json_is_checked_against_a_type() -> None:
+    """Structs, dataclasses, plain types, and models that validate themselves."""
+    assert from_json(b'{"to":"x"}', Mail) == Mail("x")
+    assert from_json(b'{"name":"x"}', Job) == Job("x")
+    assert from_json(b"[1,2]", list[int]) == [1, 2]
+    assert from_json(b'{"to":"x"}', Model).to == "x"
+    assert from_json(b'{"to":"x"}') == {"to": "x"}
+
+
+@pytest.mark.parametrize(("data", "kind"), [(b"{", dict), (b'{"to":1}', Mail), (b"\xff", str), (b"{}", Model)])
+def test_json_that_does_not_fit_is_a_typed_error(data: bytes, kind: type) -> None:
+    """That says what was expected."""
+    with pytest.raises(Invalid, match="expected"):
+        from_json(data, kind)
+
+
+@given(st.text(max_size=3_000))
+def test_a_reason_is_text_that_the_server_takes(text: str) -> None:
+    """Short enough, no NUL, no lone surrogate, and unchanged where it already is."""
+    reason = bounded_reason(text)
+    assert len(reason) <= limits.REASON_CHARS_MAX
+    assert "\0" not in reason
+    reason.encode()
+
+
+def test_the_reason_of_an_exception_is_its_name_and_text() -> None:
+    """Or only its name."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert reason_of(ValueError("bad \ud800 input")) == "ValueError: bad ? input"
+    assert reason_of(KeyError()) == "KeyError"
+    assert reason_of(Mute()) == "Mute"
+    assert bounded_reason("short") == "short"
+    assert bounded_reason("x" * 5_000).endswith("…")

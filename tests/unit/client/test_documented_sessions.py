@@ -1,0 +1,78 @@
+"""The sessions in docs/sdk.md and docs/worker.md run as they stand, against the fake."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.client import Client
+from tenantq.testing import FakeServer
+from tenantq.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def sessions(name: str) -> list[str]:
+    """Return the Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """Run a fake that every address leads to."""
+    with FakeServer() as server:
+        monkeypatch.setattr("tenantq.client.async_client.parse", lambda *_, **__: server.settings())
+        yield server
+
+
+def test_the_sdks_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """They print what their reader expects."""
+    said = []
+    for session in sessions("sdk.md"):
+        exec(session, {"__name__": "session"})  # noqa: S102  # the session under test
+        said.append(capsys.readouterr().out)
+    assert said == [
+        "sending to ann@example.com\n{'sent': True}\n",
+        "",
+        "['urgent', 'first', 'second']\n",
+        "True good\n",
+        "[]\n['hello']\n",
+    ]
+
+
+def test_the_workers_sessions(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module, its use, and a worker with hooks."""
+    module, use, hooks = sessions("worker.md")
+    (tmp_path / "shop_tasks.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        exec(use, {"__name__": "session"})  # noqa: S102  # the session under test
+        assert sorted(capsys.readouterr().out.splitlines()) == ["to ann@example.com", "to bob@example.com"]
+        exec(hooks, {"__name__": "session"})  # noqa: S102  # the session under test
+        assert capsys.readouterr().out == "begin payments\nend payments\n"
+    finally:
+        sys.modules.pop("shop_tasks", None)
+
+
+def _documented(page: str) -> set[str]:
+    rows = re.findall(r"^\| (.*?) \|", (DOCS / page).read_text(), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "not_there"), [(Client, "sdk.md", {"self", "settings"}), (Worker, "worker.md", {"self", "client"})]
+)
+def test_every_argument_is_documented(kind: type, page: str, not_there: set[str]) -> None:
+    """In a table of its page."""
+    names = set(kind.__init__.__code__.co_varnames[: kind.__init__.__code__.co_argcount])  # type: ignore[misc]  # a class's own
+    names |= set(kind.__init__.__kwdefaults__)  # type: ignore[misc]  # likewise
+    assert names - not_there <= _documented(page)

@@ -1,0 +1,229 @@
+"""What a lost answer may and may not do: adds happen once, settled messages stay settled, and doubt is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tenantq.client import AsyncClient, Retries
+from tenantq.client.core import Core
+from tenantq.client.queue_calls import QueueCalls, Settling, outgoing
+from tenantq.clock import ManualClock
+from tenantq.errors import ConnectionFailed, Forbidden, LeaseLost, RateLimited, TenantqError
+from tenantq.message import NewMessage
+from tenantq.testing import FakeServer
+from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.client.http1 import HttpReply
+    from tenantq.client.pool import HttpRequest
+
+
+def lost() -> ConnectionFailed:
+    """Return the error of a connection that broke after the request had gone out."""
+    error = ConnectionFailed("lost")
+    error.maybe_done = True
+    return error
+
+
+def added(request: HttpRequest) -> HttpReply:
+    """Answer an add: every message has an id, and was known before."""
+    messages = msgspec.json.decode(request.body or b"")["messages"]
+    return reply({"messages": [{"id": f"id-{one['body']}", "duplicate": True} for one in messages]})
+
+
+def settled(*errors: str | None) -> HttpReply:
+    """Answer a settling call: one error code, or none, per receipt."""
+    return reply(
+        {
+            "results": [
+                {"receipt": "r", "ok": error is None} | ({"error": {"code": error, "detail": "no"}} if error else {})
+                for error in errors
+            ]
+        }
+    )
+
+
+def calls_over(*script: Any, **changes: Any) -> tuple[QueueCalls, ScriptedTransport]:
+    """Return a queue's calls over a script."""
+    core, transport = make_core(*script, **changes)
+    return QueueCalls(core, "/v1/queues/mail", None, "mail"), transport
+
+
+async def test_a_retried_add_is_the_same_request_with_the_same_key() -> None:
+    """So the server adds it once; and that it was known the second time is nobody's business."""
+    calls, transport = calls_over(lost(), added)
+    outcomes = await asyncio.gather(*(calls.add(NewMessage(body=f"{n}".encode())) for n in range(3)))
+    assert [(one.id, one.duplicate) for one in outcomes] == [(f"id-{n}", False) for n in range(3)]
+    first, second = transport.requests
+    assert first.body == second.body
+    assert len(msgspec.json.decode(first.body or b"")["key"]) == 32
+
+
+async def test_every_request_has_a_key_of_its_own() -> None:
+    """Two batches are never taken for one."""
+    calls, transport = calls_over(added)
+    for _ in range(2):
+        await calls.add(NewMessage(body=b"same"))
+    assert len({msgspec.json.decode(one.body or b"")["key"] for one in transport.requests}) == 2
+
+
+async def test_a_callers_own_key_says_whether_it_was_known() -> None:
+    """It stands with the message, beside the request's."""
+    calls, transport = calls_over(added)
+    assert (await calls.add(NewMessage(body=b"x", key="mine"))).duplicate
+    (message,) = msgspec.json.decode(transport.requests[0].body or b"")["messages"]
+    assert message["key"] == "mine"
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherwise(many: bool) -> None:  # noqa: FBT001
+    """The same batch is tried again until it is clear; in other parts it might be added twice."""
+    busy = problem("rate_limited", 429, retry_after_ms=10)
+    calls, transport = calls_over(lost(), busy, added)
+    messages = [NewMessage(body=f"{n}".encode()) for n in range(3)]
+    if many:
+        await calls.add_batch([outgoing(message) for message in messages])
+    else:
+        await asyncio.gather(*(calls.add(message) for message in messages))
+    assert len({request.body for request in transport.requests}) == 1
+    assert len(transport.requests) == 3
+
+
+async def test_doubt_that_stays_is_told() -> None:
+    """Neither a limit nor a refusal afterwards says that nothing was added."""
+    busy = problem("rate_limited", 429, retry_after_ms=10)
+    for answer, kind in ((busy, RateLimited), (problem("forbidden", 403), Forbidden)):
+        calls, transport = calls_over(lost(), answer)
+        outcomes = await asyncio.gather(
+            *(calls.add(NewMessage(body=f"{n}".encode())) for n in range(3)), return_exceptions=True
+        )
+        assert {type(one) for one in outcomes} == {kind}
+        assert all(isinstance(one, TenantqError) and one.maybe_done for one in outcomes)
+        assert len({request.body for request in transport.requests}) == 1
+
+
+async def test_a_first_refusal_leaves_no_doubt() -> None:
+    """Nothing had gone out before."""
+    calls, _ = calls_over(problem("forbidden", 403))
+    with pytest.raises(Forbidden) as caught:
+        await calls.add(NewMessage(body=b"x"))
+    assert not caught.value.maybe_done
+
+
+async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_lease_cannot_have_ended() -> None:
+    """Only the first try can have used it up. When the lease may have ended, nobody knows, and the caller is told."""
+    for settle in ("ack", "nack", "release"):
+        clock = ManualClock()
+        core = Core(
+            make_settings(clock=clock, retries=Retries(count=1, base_ms=0)),
+            ScriptedTransport(lost(), settled("lease_lost", "lease_lost"), lost(), settled("lease_lost")),
+        )
+        calls = QueueCalls(core, "/v1/queues/mail", None, "mail")
+        now = clock.monotonic_ms()
+        arguments: tuple[Any, ...] = (None, "reason") if settle == "nack" else ()
+
+        def call(until_ms: int, how: str = settle, calls: QueueCalls = calls, more: tuple[Any, ...] = arguments) -> Any:
+            return getattr(calls, how)(Settling("r", until_ms), *more)
+
+        work = asyncio.gather(call(now + 1), call(now), return_exceptions=True)
+        await _let_pauses_pass(clock, work)
+        sure, unsure = work.result()
+        assert sure is None
+        assert isinstance(unsure, LeaseLost)
+        assert "may have settled" in unsure.__notes__[0]
+        await core.close()
+
+
+async def test_a_receipt_lost_at_the_first_try_is_lost() -> None:
+    """There is no doubt to be given the benefit of."""
+    calls, _ = calls_over(settled("lease_lost"))
+    with pytest.raises(LeaseLost):
+        await calls.ack(Settling("r", 1 << 60))
+
+
+async def test_an_extension_that_is_lost_is_lost() -> None:
+    """Extending twice is as good as once, so a lost lease is really lost."""
+    calls, _ = calls_over(lost(), settled("lease_lost"))
+    with pytest.raises(LeaseLost):
+        await calls.extend(Settling("r", 1 << 60), 1_000)
+
+
+async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> None:
+    while not work.done():
+        await asyncio.sleep(0)
+        clock.advance(0)
+
+
+class Hazard:
+    """Breaks connections of a fake server at random moments: before a request arrives, or before its answer does."""
+
+    def __init__(self, server: FakeServer, seed: int, one_in: int) -> None:
+        self._connect = server._connect
+        self._chance = random.Random(seed)
+        self._one_in = one_in
+        self.broken = 0
+
+    async def __call__(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
+        """Connect, and booby-trap both directions."""
+        protocol: Any = await self._connect(make_protocol)
+        end = protocol._transport
+
+        def trapped(deliver: Callable[[bytes], None]) -> Callable[[bytes], None]:
+            def pass_on(data: bytes) -> None:
+                if self._chance.randrange(self._one_in) == 0:
+                    self.broken += 1
+                    end.abort()
+                else:
+                    deliver(data)
+
+            return pass_on
+
+        end.write, end.arrive = trapped(end.write), trapped(end.arrive)
+        joined: asyncio.BaseProtocol = protocol
+        return joined
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """Run a fake server."""
+    with FakeServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_over_a_breaking_network_every_message_is_added_once_and_acked_once(
+    server: FakeServer, seed: int
+) -> None:
+    """One connection in six breaks at the worst moment; nothing is lost, nothing is doubled, nobody is told a lie."""
+    hazard = Hazard(server, seed, 6)
+    settings = msgspec.structs.replace(
+        server.settings(retries=Retries(count=60, base_ms=1, max_ms=2_000)), connect=hazard
+    )
+    async with AsyncClient(settings=settings) as client:
+        queue = client.queue("mail")
+        outcomes = await asyncio.gather(*(queue.add(f"{n}") for n in range(300)))
+        many = await queue.add_many([f"{n}" for n in range(300, 400)])
+        ids = {one.id for one in [*outcomes, *many]}
+        assert len(ids) == 400
+        stats = await queue.stats()
+        assert (stats.ready, stats.added_total) == (400, 400)
+        await queue.configure(max_attempts=0)
+
+        done: set[str] = set()
+        while len(done) < 400:
+            messages = await queue.poll(50, wait_ms=0, lease_ms=30_000)
+            if not messages:
+                server.clock.advance(30_001)  # what a lost answer had leased comes back
+                continue
+            await asyncio.gather(*(message.ack() for message in messages))
+            done |= {message.id for message in messages}
+        stats = await queue.stats()
+        assert (stats.ready, stats.in_flight, stats.acked_total) == (0, 0, 400)
+        assert hazard.broken > 5

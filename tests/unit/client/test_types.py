@@ -1,0 +1,100 @@
+"""The public interface as a type checker sees it: mypy reads this file, and nothing in it is ever run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, assert_type
+
+import msgspec
+
+from tenantq import wire
+from tenantq.client import (
+    Added,
+    AsyncClient,
+    AsyncMessage,
+    AsyncQueue,
+    Client,
+    JobResult,
+    Message,
+    Page,
+    Queue,
+    StoredMessage,
+    Tenant,
+)
+from tenantq.errors import TenantqError
+
+if TYPE_CHECKING:
+    from tenantq.worker import Task, Worker
+
+
+class Mail(msgspec.Struct):
+    to: str
+
+
+def blocking(client: Client) -> None:
+    """Every call of the blocking face returns a value of a known type."""
+    queue = client.queue("mail")
+    assert_type(queue, Queue)
+    assert_type(queue.add({"a": 1}, priority=3, key="k"), Added)
+    assert_type(queue.add_many([b"a", "b"], errors="return"), list[Added])
+    for message in queue.poll(10, wait_ms=1, lease_ms=5):
+        assert_type(message, Message)
+        with message as same:
+            assert_type(same, Message)
+        assert_type(message.body, bytes)
+        assert_type(message.json(), Any)
+        assert_type(message.json(Mail), Mail)
+        assert_type(message.json(list[int]), list[int])
+        assert_type(message.ack({"done": True}), None)
+        assert_type(message.nack(delay_ms=5, reason="no"), None)
+    assert_type(queue.ack_many(queue.poll()), list[TenantqError | None])
+    assert_type(queue.result("id"), JobResult)
+    assert_type(queue.wait_result("id", timeout_ms=5).json(Mail), Mail)
+    assert_type(queue.iter_results(["id"]), Iterator[JobResult])
+    assert_type(queue.peek(5), Page)
+    assert_type(queue.get("id"), StoredMessage)
+    assert_type(queue.stats(), wire.QueueReply)
+    assert_type(queue.remove("id"), list[bool])
+    assert_type(queue.purge(confirm="mail", reason="because it is"), int)
+    assert_type(client.tenant("acme"), Tenant)
+    assert_type(client.tenant("acme").configure(weight=2), wire.TenantReply)
+    assert_type(client.tenant("acme").create_key("k", role="producer").token, str)
+    assert_type(client.fleet("mail").poll(), list[Message])
+    assert_type(client.tenants(), list[wire.TenantReply])
+    queue.add("x", no_such_option=1)  # type: ignore[call-arg]  # a wrong option is found by the checker
+    queue.poll("ten")  # type: ignore[arg-type]  # and so is a wrong type
+
+
+async def asynchronous(client: AsyncClient) -> None:
+    """And so does every call of the asynchronous face."""
+    queue = client.queue("mail")
+    assert_type(queue, AsyncQueue)
+    assert_type(await queue.add(b"x"), Added)
+    for message in await queue.poll(10):
+        assert_type(message, AsyncMessage)
+        async with message as same:
+            assert_type(same, AsyncMessage)
+    assert_type(queue.iter_results(["id"]), AsyncIterator[JobResult])
+    assert_type(await client.tenant("acme").queue("mail").stats(), wire.QueueReply)
+    assert_type(await client.health(), dict[str, Any])
+
+
+def working(worker: Worker) -> None:
+    """Keep the signature of a task's function."""
+
+    @worker.task("mail", result=True)
+    def send(mail: Mail) -> int:
+        return len(mail.to)
+
+    assert_type(send(Mail("x")), int)
+    assert_type(send.add(Mail("x")), Added)
+    assert_type(worker.run(burst=True), bool)
+    some: Task[[Mail], int] = send
+    some("x")  # type: ignore[arg-type]  # the wrong argument is found
+
+
+def test_nothing_here_is_run() -> None:
+    """The checker does the work."""
+    assert blocking is not None
+    assert asynchronous is not None
+    assert working is not None

@@ -1,0 +1,43 @@
+"""A fake server for workers, and quick settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.testing import FakeServer
+from tenantq.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.client import Client
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """Run a server in this process."""
+    with FakeServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: FakeServer) -> Client:
+    """Return a client of its administrator."""
+    return server.client()
+
+
+@pytest.fixture
+def make_worker(server: FakeServer) -> Iterator[Callable[..., Worker]]:
+    """Make workers of that server; what they have opened is closed."""
+    made: list[Worker] = []
+
+    def make(**options: Any) -> Worker:
+        worker = Worker(server.settings(), **options)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()

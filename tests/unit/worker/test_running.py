@@ -1,0 +1,405 @@
+"""Running: bounded, never idle while there is work, drained gracefully, and stubborn about a server in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.client import AsyncClient, AsyncMessage, Client, Message
+from tenantq.errors import Invalid, NotFound, Unauthenticated
+from tenantq.worker import Worker, load_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.testing import FakeServer
+
+    Make = Callable[..., Worker]
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    """Return when something has happened on another thread or over the wire."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # no event of this loop tells of it
+            await asyncio.sleep(0.005)
+
+
+def test_no_more_handlers_run_than_allowed_and_no_place_idles(make_worker: Make, client: Client) -> None:
+    """Coroutines and threads share the places."""
+    worker = make_worker(concurrency=4)
+    running = most = done = 0
+    lock = threading.Lock()
+    full = threading.Barrier(2, timeout=10)  # two threads and two coroutines meet
+
+    def enter(step: int) -> None:
+        nonlocal running, most, done
+        with lock:
+            running += step
+            most = max(most, running)
+            done += step < 0
+
+    @worker.task("threads")
+    def in_thread(number: int) -> None:
+        enter(1)
+        full.wait()
+        enter(-1)
+
+    @worker.task("loop")
+    async def on_loop(number: int) -> None:
+        enter(1)
+        await asyncio.sleep(0.001)
+        enter(-1)
+
+    client.queue("threads").add_many(range(20))
+    client.queue("loop").add_many(range(40))
+    assert worker.run(burst=True)
+    assert done == 60
+    assert most <= 4
+
+
+def test_polls_take_many_at_a_time(make_worker: Make, client: Client) -> None:
+    """A thousand quick messages take far fewer requests."""
+    worker = make_worker(concurrency=50)
+    done: list[int] = []
+
+    @worker.task("quick")
+    async def quick(number: int) -> None:
+        done.append(number)
+
+    client.queue("quick").add_many(range(1_000))
+    worker.run(burst=True)
+    assert sorted(done) == list(range(1_000))
+    assert client.queue("quick").stats().acked_total == 1_000
+
+
+async def test_stopping_lets_handlers_finish_and_gives_the_rest_back(make_worker: Make, server: FakeServer) -> None:
+    """What runs is acked, what waits here is released at once, with no attempt used up."""
+    worker = make_worker(concurrency=2, prefetch=2)
+    go = asyncio.Event()
+    begun = 0
+
+    @worker.task("mail")
+    async def send(body: str) -> None:
+        nonlocal begun
+        begun += 1
+        await go.wait()
+
+    async with server.async_client() as client:
+        queue = client.queue("mail")
+        await queue.add_many(["a", "b", "c", "d"])
+        serving = asyncio.create_task(worker.serve())
+        await soon(lambda: begun == 2)
+        worker.stop()
+        while (await queue.stats()).in_flight > 2:  # noqa: ASYNC110  # the server tells when it is asked
+            await asyncio.sleep(0.005)
+        assert not serving.done()
+        go.set()
+        assert await serving
+        stats = await queue.stats()
+        assert (stats.acked_total, stats.ready, stats.in_flight) == (2, 2, 0)
+        assert [message.attempt for message in await queue.poll(4)] == [1, 1]
+
+
+async def test_what_does_not_finish_in_time_is_given_back(make_worker: Make, server: FakeServer) -> None:
+    """A coroutine is cancelled; a thread is left to itself; both messages are free for others at once."""
+    worker = make_worker(drain_ms=50)
+    begun: list[str] = []
+    go = threading.Event()
+
+    @worker.task("loop")
+    async def on_loop(body: str) -> None:
+        begun.append(body)
+        await asyncio.sleep(3_600)
+
+    @worker.task("thread")
+    def in_thread(body: str) -> None:
+        begun.append(body)
+        go.wait(30)
+
+    async with server.async_client() as client:
+        await client.queue("loop").add("x")
+        await client.queue("thread").add("x")
+        serving = asyncio.create_task(worker.serve())
+        await soon(lambda: len(begun) == 2)
+        worker.stop()
+        assert not await serving
+        for name in ("loop", "thread"):
+            (again,) = await client.queue(name).poll()
+            assert again.attempt == 1
+    go.set()
+
+
+async def test_forcing_does_not_wait(make_worker: Make, server: FakeServer) -> None:
+    """However long the drain may take."""
+    worker = make_worker(drain_ms=3_600_000)
+    begun = asyncio.Event()
+
+    @worker.task("loop")
+    async def on_loop(body: str) -> None:
+        begun.set()
+        await asyncio.sleep(3_600)
+
+    async with server.async_client() as client:
+        await client.queue("loop").add("x")
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        worker.stop()
+        worker.stop(force=True)
+        assert not await serving
+        assert (await client.queue("loop").stats()).ready == 1
+
+
+async def test_cancelling_serve_drains_as_well(make_worker: Make, server: FakeServer) -> None:
+    """A worker inside a larger program gives back what it holds."""
+    worker = make_worker(drain_ms=10)
+    begun = asyncio.Event()
+
+    @worker.task("loop")
+    async def on_loop(body: str) -> None:
+        begun.set()
+        await asyncio.sleep(3_600)
+
+    async with server.async_client() as client:
+        await client.queue("loop").add("x")
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert (await client.queue("loop").stats()).ready == 1
+
+
+async def test_leases_are_kept_alive_while_messages_are_held(make_worker: Make, server: FakeServer) -> None:
+    """Those that run and those that wait for a place. In real time: a worker's clock is its own."""
+    worker = make_worker(concurrency=1, prefetch=1, lease_ms=1_000)
+    go = asyncio.Event()
+    attempts: list[int] = []
+
+    @worker.task("slow")
+    async def slow(message: AsyncMessage) -> None:
+        attempts.append(message.attempt)
+        await go.wait()
+
+    async with server.async_client() as client:
+        queue = client.queue("slow")
+        await queue.add_many(["a", "b"])
+        serving = asyncio.create_task(worker.serve())
+        await soon(lambda: bool(attempts))
+        await asyncio.sleep(1.3)
+        go.set()
+        await soon(lambda: len(attempts) == 2)
+        worker.stop()
+        assert await serving
+        stats = await queue.stats()
+        assert (attempts, stats.acked_total, stats.lease_expired_total) == ([1, 1], 2, 0)
+
+
+async def test_a_queue_that_is_not_there_yet_is_waited_for(
+    make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first message is worked on soon after it came."""
+    monkeypatch.setattr("tenantq.worker.shift._ABSENT_PAUSE_MS", 10)
+    worker = make_worker()
+    done = asyncio.Event()
+
+    @worker.task("later")
+    async def later(body: str) -> None:
+        done.set()
+
+    serving = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0.05)
+    async with server.async_client() as client:
+        await client.queue("later").add("x")
+        await asyncio.wait_for(done.wait(), 20)
+    worker.stop()
+    assert await serving
+
+
+async def test_a_worker_outlives_an_outage(server: FakeServer) -> None:
+    """When the server is back it goes on, and nothing was lost."""
+    worker = Worker(server.settings(retries=1), wait_ms=1_000)
+    done: list[str] = []
+
+    @worker.task("mail")
+    async def send(body: str) -> None:
+        done.append(body)
+
+    async with server.async_client() as client:
+        queue = client.queue("mail")
+        await queue.add("before")
+        serving = asyncio.create_task(worker.serve())
+        await soon(lambda: done == ["before"])
+        with server.outage():
+            await asyncio.sleep(0.3)
+        await queue.add("after")
+        await soon(lambda: "after" in done)
+        worker.stop()
+        assert await serving
+
+
+def test_a_wrong_token_ends_the_worker_with_its_error(server: FakeServer) -> None:
+    """Nobody wants a worker that silently never works."""
+    worker = Worker(server.settings(token="tq_wrong"))  # noqa: S106  # of nobody
+    worker.task("mail")(lambda _: None)
+    with pytest.raises(Unauthenticated):
+        worker.run()
+
+
+def test_a_fleet_serves_all_tenants(make_worker: Make, client: Client) -> None:
+    """Or those that are named; each message is settled where it came from."""
+    for name in ("acme", "bolt", "core"):
+        client.tenant(name).configure()
+        client.tenant(name).queue("mail").add_many(["x"] * 5)
+    seen: dict[str, int] = {}
+
+    def count(message: Message) -> None:
+        seen[message.tenant] = seen.get(message.tenant, 0) + 1
+
+    some = make_worker(fleet=True, tenants=["acme", "bolt"], concurrency=1)
+    some.task("mail")(count)
+    some.run(burst=True)
+    assert seen == {"acme": 5, "bolt": 5}
+    everyone = make_worker(fleet=True)
+    everyone.task("mail")(count)
+    everyone.enqueue("mail", "more", tenant="acme")
+    everyone.run(burst=True)
+    assert seen == {"acme": 6, "bolt": 5, "core": 5}
+    assert client.tenant("core").queue("mail").stats().acked_total == 5
+
+
+def test_a_worker_can_be_limited_to_some_of_its_queues(make_worker: Make, client: Client) -> None:
+    """The others are left for another process."""
+    worker = make_worker(queues=["one"])
+    seen: list[str] = []
+    for name in ("one", "two"):
+        worker.task(name)(lambda message: seen.append(message.queue))
+        client.queue(name).add("x")
+    worker.run(burst=True)
+    assert seen == ["one"]
+    wrong = make_worker(queues=["three"])
+    wrong.task("one")(lambda _: None)
+    with pytest.raises(Invalid, match="three"):
+        wrong.run()
+
+
+def test_arguments_are_checked(server: FakeServer) -> None:
+    """By name, before anything runs."""
+    settings = server.settings()
+    for options in ({"concurrency": 0}, {"prefetch": -1}, {"lease_ms": 10}, {"drain_ms": -1}, {"tenants": ["acme"]}):
+        with pytest.raises(Invalid, match=next(iter(options))):
+            Worker(settings, **options)
+    with pytest.raises(Invalid, match="needs a task"):
+        Worker(settings).run()
+    with pytest.raises(Invalid, match="url"):
+        Worker("localhost")
+
+
+async def test_a_worker_runs_once_at_a_time(make_worker: Make) -> None:
+    """Two loops over one worker would share its bounds."""
+    worker = make_worker()
+    worker.task("mail")(lambda _: None)
+    serving = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0.01)
+    with pytest.raises(Invalid, match="already"):
+        await worker.serve()
+    worker.stop()
+    await serving
+
+
+def test_a_worker_is_made_from_an_address_or_any_client(server: FakeServer, client: Client) -> None:
+    """It takes their settings, and opens connections of its own."""
+    assert "127.0.0.1:7070" in repr(Worker())
+    for source in (client, AsyncClient(settings=server.settings())):
+        worker = Worker(source)
+        worker.task("mail")(lambda _: None)
+        client.queue("mail").add("x")
+        worker.run(burst=True)
+    assert client.queue("mail").stats().acked_total == 2
+
+
+MODULE = """
+from tenantq import Worker
+worker = Worker("http://127.0.0.1:1")
+class Shop:
+    worker = worker
+not_a_worker = 7
+"""
+
+
+def test_a_worker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a module of the working directory; whatever is wrong is said plainly."""
+    (tmp_path / "shop_tasks.py").write_text(MODULE)
+    (tmp_path / "shop_broken.py").write_text("import not_there_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert isinstance(load_worker("shop_tasks:worker"), Worker)
+    assert isinstance(load_worker("shop_tasks:Shop.worker"), Worker)
+    for address in ("", "shop_tasks", "shop_tasks:", ":worker", "shop tasks:worker", "shop_tasks:wor-ker"):
+        with pytest.raises(Invalid, match="module:name"):
+            load_worker(address)
+    with pytest.raises(NotFound, match="no module shop_absent"):
+        load_worker("shop_absent:worker")
+    with pytest.raises(NotFound, match="it has the workers worker"):
+        load_worker("shop_tasks:wroker")
+    with pytest.raises(Invalid, match="is a int"):
+        load_worker("shop_tasks:not_a_worker")
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        load_worker("shop_broken:worker")
+
+
+PROGRAM = """
+import sys, threading, time
+from tenantq.testing import FakeServer
+from tenantq.worker import Worker
+with FakeServer() as server:
+    worker = Worker(server.settings(), drain_ms=int(sys.argv[1]))
+    @worker.task("slow")
+    def slow(body: str) -> None:
+        print("begun", flush=True)
+        time.sleep(float(body))
+        print("ended", flush=True)
+    slow.add(sys.argv[2])
+    clean = worker.run()
+    print("clean" if clean else "cut", server.client().queue("slow").stats().ready, flush=True)
+    worker.close()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(number: signal.Signals) -> None:
+    """The handler that runs is finished, and the program goes on after run()."""
+    with _program("20000", "0.3") as process:
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert out.split() == ["ended", "clean", "0"]
+    assert process.returncode == 0
+
+
+def test_a_second_signal_forces() -> None:
+    """A thread that would sleep for an hour keeps nothing from ending."""
+    with _program("3600000", "3600") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        deadline = threading.Timer(0.2, lambda: os.kill(process.pid, signal.SIGTERM))
+        deadline.start()  # two signals of one kind may arrive as one
+        out, _ = process.communicate(timeout=30)
+        deadline.join()
+    assert out.split() == ["cut", "1"]
+
+
+def _program(*arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process

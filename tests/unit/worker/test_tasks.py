@@ -1,0 +1,403 @@
+"""Tasks: handlers get what their types ask for, and what they do decides their message's fate."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tenantq.client import AsyncMessage, Message
+from tenantq.errors import Invalid
+from tenantq.worker import Retry, TaskTimedOut, Worker
+from tests.unit.client.doubles import Half
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.client import Client
+    from tenantq.client.received import Received
+    from tenantq.testing import FakeServer
+
+    Make = Callable[..., Worker]
+
+
+class Mail(msgspec.Struct):
+    to: str
+
+
+@dataclasses.dataclass
+class Job:
+    name: str
+
+
+class Model:
+    """What a pydantic model looks like from outside."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+
+    @classmethod
+    def model_validate_json(cls, data: bytes) -> Model:
+        """Return one from JSON."""
+        return cls(msgspec.json.decode(data)["to"])
+
+
+def test_a_handler_gets_what_its_first_parameter_asks_for(make_worker: Make, client: Client) -> None:
+    """Bytes, text, JSON of any shape, a model, or the message."""
+    worker = make_worker()
+    got: dict[str, Any] = {}
+
+    @worker.task("bytes")
+    def take_bytes(body: bytes) -> None:
+        got["bytes"] = body
+
+    @worker.task("text")
+    def take_text(body: str) -> None:
+        got["text"] = body
+
+    @worker.task("dict")
+    async def take_dict(body: dict[str, int]) -> None:
+        got["dict"] = body
+
+    @worker.task("struct")
+    def take_struct(body: Mail) -> None:
+        got["struct"] = body
+
+    @worker.task("dataclass")
+    async def take_dataclass(body: Job) -> None:
+        got["dataclass"] = body
+
+    @worker.task("model")
+    def take_model(body: Model) -> None:
+        got["model"] = body.to
+
+    @worker.task("any")
+    def take_any(body: Any) -> None:
+        got["any"] = body
+
+    @worker.task("sync")
+    def take_message(message: Message) -> None:
+        got["sync"] = (type(message), message.attempt)
+
+    @worker.task("async")
+    async def take_async_message(message: AsyncMessage) -> None:
+        got["async"] = (type(message), message.attempt)
+
+    @worker.task("plain")
+    def take_untyped(message) -> None:  # type: ignore[no-untyped-def]  # that is the point
+        got["plain"] = type(message)
+
+    @worker.task("both")
+    def take_both(body: Mail, message: Message) -> None:
+        got["both"] = (body, message.queue)
+
+    bodies = {
+        "bytes": b"\xff", "text": "hi", "dict": {"a": 1}, "struct": {"to": "x"}, "dataclass": {"name": "x"},
+        "model": {"to": "y"}, "any": [1, None], "sync": "m", "async": "m", "plain": "m", "both": {"to": "z"},
+    }  # fmt: skip
+    for queue, body in bodies.items():
+        client.queue(queue).add(body)
+    assert worker.run(burst=True)
+    assert got == {
+        "bytes": b"\xff", "text": "hi", "dict": {"a": 1}, "struct": Mail("x"), "dataclass": Job("x"), "model": "y",
+        "any": [1, None], "sync": (Message, 1), "async": (AsyncMessage, 1), "plain": Message, "both": (Mail("z"), "both"),
+    }  # fmt: skip
+
+
+def test_a_body_that_does_not_fit_fails_the_message(make_worker: Make, client: Client) -> None:
+    """With a reason that says what was expected."""
+    worker = make_worker()
+
+    @worker.task("mail")
+    def send(body: Mail) -> None:
+        pytest.fail("it must not be called")
+
+    @worker.task("text")
+    def read(body: str) -> None:
+        pytest.fail("it must not be called")
+
+    wrong, bytes_ = client.queue("mail").add({"to": 1}), client.queue("text").add(b"\xff")
+    worker.run(burst=True)
+    assert "expected" in client.queue("mail").get(wrong.id).history[0].reason
+    assert "not text" in client.queue("text").get(bytes_.id).history[0].reason
+
+
+def test_wrong_handlers_are_refused_when_they_are_made(make_worker: Make) -> None:
+    """Too many parameters, a second one that is no message, the other face's message, a queue that has a handler."""
+    worker = make_worker()
+
+    def none() -> None: ...
+    def three(a: str, b: Message, c: int) -> None: ...
+    def keyword(a: str, *, b: int) -> None: ...
+    def second(a: str, b: int) -> None: ...
+    def other_face(a: AsyncMessage) -> None: ...
+    async def other_face_too(a: str, message: Message) -> None: ...
+
+    wrong: list[Any] = [none, three, keyword, second, other_face, other_face_too, "text"]
+    for handler in wrong:
+        with pytest.raises(Invalid, match="task mail"):
+            worker.task("mail")(handler)
+    worker.task("mail")(lambda _: None)
+    with pytest.raises(Invalid, match="already"):
+        worker.task("mail")(lambda _: None)
+    with pytest.raises(Invalid, match="queue"):
+        worker.task("no/such")(lambda _: None)
+    with pytest.raises(Invalid, match="timeout_ms"):
+        worker.task("other", timeout_ms=0)(lambda _: None)
+
+
+def test_a_task_can_be_called_and_given_messages(make_worker: Make, client: Client) -> None:
+    """Directly, as in a test of the handler; with add, from anywhere; from another handler."""
+    worker = make_worker()
+    seen: list[str] = []
+
+    @worker.task("first", result=True)
+    async def first(name: str) -> str:
+        """Pass it on."""
+        await second.add_async(f"{name}!", priority=3)
+        return name.upper()
+
+    @worker.task("second")
+    def second(name: str) -> None:
+        seen.append(name)
+
+    assert first.__doc__ == "Pass it on."
+    second("direct")
+    added = first.add("x", key="once")
+    worker.enqueue("second", "by name")
+    asyncio.run(_add_async(second))
+    worker.run(burst=True)
+    assert client.queue("first").result(added.id).text == "X"
+    assert sorted(seen) == ["by name", "direct", "from a loop", "x!"]
+
+
+async def _add_async(task: Any) -> None:
+    await task.add_async("from a loop")
+
+
+def test_results_are_kept_where_they_are_asked_for(make_worker: Make, client: Client) -> None:
+    """What is returned with result=True, or what was set on the message; None is a result, too."""
+    worker = make_worker()
+
+    @worker.task("returned", result=True)
+    def returned(body: str) -> dict[str, int] | None:
+        return {"length": len(body)} if body else None
+
+    @worker.task("set")
+    async def sets(message: AsyncMessage) -> str:
+        message.result = b"set"
+        return "not this"
+
+    @worker.task("odd", result=True)
+    def odd(body: str) -> object:
+        return object()
+
+    one, two = client.queue("returned").add("abc"), client.queue("returned").add("")
+    three, four = client.queue("set").add("x"), client.queue("odd").add("x")
+    worker.run(burst=True)
+    assert client.queue("returned").result(one.id).json() == {"length": 3}
+    assert client.queue("returned").result(two.id).json() is None
+    assert client.queue("set").result(three.id).value == b"set"
+    assert "JSON" in client.queue("odd").get(four.id).history[0].reason
+
+
+def test_a_failed_handler_nacks_with_its_reason_and_its_delay(
+    make_worker: Make, client: Client, server: FakeServer
+) -> None:
+    """By a policy, by a rule of one's own, or as the queue is configured."""
+    worker = make_worker()
+
+    @worker.task("policy", retry=Retry(base_ms=40_000, max_ms=60_000))
+    def policy(body: str) -> None:
+        raise ValueError("no luck")
+
+    @worker.task("rule", retry=lambda message, error: 70_000 * message.attempt if isinstance(error, KeyError) else None)
+    async def rule(body: str) -> None:
+        raise KeyError(body)
+
+    @worker.task("broken", retry=lambda _, __: -1)
+    def broken(body: str) -> None:
+        raise ValueError
+
+    added = {name: client.queue(name).add("x").id for name in ("policy", "rule", "broken")}
+    worker.run(burst=True)
+    facts = {name: client.queue(name).get(id) for name, id in added.items()}
+    assert facts["policy"].history[0].reason == "ValueError: no luck"
+    assert facts["rule"].history[0].reason == "KeyError: 'x'"
+    assert 20_000 <= facts["policy"].visible_at - facts["policy"].history[0].at <= 40_000
+    assert abs(facts["rule"].visible_at - facts["rule"].history[0].at - 70_000) < 1_000
+    assert facts["broken"].history[0].reason == "ValueError"
+    server.clock.advance(80_000)
+    worker.run(burst=True)
+    assert client.queue("policy").get(added["policy"]).attempts == 2
+
+
+def test_pauses_grow_up_to_their_bound() -> None:
+    """Half to whole of base * factor^n; no attempt is too many."""
+    retry = Retry(base_ms=100, max_ms=1_000, factor=3)
+    assert [retry.delay_ms(attempt, Half()) for attempt in (1, 2, 3, 4, 5_000)] == [75, 225, 675, 750, 750]
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(make_worker: Make, client: Client) -> None:
+    """And its message nacked with the reason "timeout"."""
+    worker = make_worker()
+    errors: list[BaseException] = []
+    cancelled = threading.Event()
+
+    @worker.task("slow", timeout_ms=30)
+    async def slow(body: str) -> None:
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    @worker.failure
+    def note(message: Received, error: BaseException) -> None:
+        errors.append(error)
+
+    added = client.queue("slow").add("x")
+    worker.run(burst=True)
+    assert cancelled.is_set()
+    assert client.queue("slow").get(added.id).history[0].reason == "timeout"
+    assert [type(error) for error in errors] == [TaskTimedOut]
+
+
+def test_a_thread_that_takes_too_long_keeps_its_place_until_it_ends(make_worker: Make, client: Client) -> None:
+    """Its message is nacked at once; no more threads than allowed ever run."""
+    worker = make_worker(concurrency=1, prefetch=0)
+    go = threading.Event()
+    running = most = 0
+    lock = threading.Lock()
+
+    @worker.task("slow", timeout_ms=30, retry=Retry(base_ms=600_000))
+    def slow(body: str) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(30)
+        with lock:
+            running -= 1
+
+    @worker.failure
+    def note(message: Received, error: BaseException) -> None:
+        go.set()
+
+    ids = [client.queue("slow").add(f"{n}").id for n in range(2)]
+    worker.run(burst=True)
+    assert most == 1
+    assert client.queue("slow").get(ids[0]).history[0].reason == "timeout"
+
+
+def test_a_timeout_of_the_handlers_own_is_an_ordinary_failure(make_worker: Make, client: Client) -> None:
+    """Only the task's is called timeout."""
+    worker = make_worker()
+
+    @worker.task("slow", timeout_ms=60_000)
+    async def slow(body: str) -> None:
+        raise TimeoutError("mine")
+
+    @worker.task("cancels")
+    async def cancels(body: str) -> None:
+        raise asyncio.CancelledError
+
+    @worker.task("exits")
+    def exits(body: str) -> None:
+        raise SystemExit(3)
+
+    @worker.task("exits-too")
+    async def exits_too(body: str) -> None:
+        raise SystemExit(3)
+
+    ids = {name: client.queue(name).add("x").id for name in ("slow", "cancels", "exits", "exits-too")}
+    worker.run(burst=True)
+    reasons = {name: client.queue(name).get(id).history[0].reason for name, id in ids.items()}
+    assert reasons["slow"] == "TimeoutError: mine"
+    assert "cancelled" in reasons["cancels"]
+    assert "SystemExit" in reasons["exits"]
+    assert "SystemExit" in reasons["exits-too"]
+
+
+def test_a_message_that_its_handler_settles_is_left_alone(make_worker: Make, client: Client) -> None:
+    """In either kind of handler."""
+    worker = make_worker()
+
+    @worker.task("sync")
+    def later(message: Message) -> None:
+        message.extend(60_000)
+        message.nack(delay_ms=500_000, reason="later")
+
+    @worker.task("async")
+    async def later_too(message: AsyncMessage) -> None:
+        await message.nack(delay_ms=500_000, reason="later")
+        raise ValueError("too late to matter")
+
+    for queue in ("sync", "async"):
+        client.queue(queue).add("x")
+    worker.run(burst=True)
+    assert [client.queue(queue).stats().delayed for queue in ("sync", "async")] == [1, 1]
+    assert client.queue("async").stats().nacked_total == 1
+
+
+def test_hooks_are_called_around_every_handler(make_worker: Make, client: Client) -> None:
+    """In order, ordinary or coroutine; an error before fails the message, one afterwards changes nothing."""
+    told: list[str] = []
+
+    async def before(message: Received) -> None:
+        told.append(f"before {message.text}")
+        if message.text == "stop":
+            raise PermissionError("not today")
+
+    def after(message: Received, result: Any) -> None:
+        told.append(f"after {result}")
+        raise RuntimeError("nobody minds")
+
+    worker = make_worker(concurrency=1, before=[before], after=[after])
+
+    @worker.failure
+    async def failure(message: Received, error: BaseException) -> None:
+        told.append(f"failure {error}")
+
+    @worker.task("mail")
+    def send(body: str) -> str:
+        if body == "bad":
+            raise ValueError("bad mail")
+        return body.upper()
+
+    client.queue("mail").add_many(["good", "bad", "stop"])
+    worker.run(burst=True)
+    assert sorted(told) == [
+        "after GOOD", "before bad", "before good", "before stop", "failure bad mail", "failure not today",
+    ]  # fmt: skip
+    for first, then in (("before good", "after GOOD"), ("before bad", "failure bad mail")):
+        assert told.index(first) < told.index(then)
+    assert client.queue("mail").stats().acked_total == 1
+
+
+def test_what_happens_is_logged_with_fields(
+    make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Task, tenant, queue, id, attempt, outcome and duration, for whatever formatter there is. No bodies."""
+    worker = make_worker()
+
+    @worker.task("mail")
+    def send(body: str) -> None:
+        if body.startswith("bad"):
+            raise ValueError("no")
+
+    added = [client.queue("mail").add(body).id for body in ("good secret", "bad secret")]
+    with caplog.at_level(logging.INFO, logger="tenantq.worker"):
+        worker.run(burst=True)
+    records = {record.__dict__["message_id"]: record for record in caplog.records if hasattr(record, "message_id")}
+    good, bad = (records[id].__dict__ for id in added)
+    wanted = {"task": "send", "tenant": "default", "queue": "mail", "attempt": 1}
+    assert {name: good[name] for name in wanted} == wanted
+    assert (good["outcome"], bad["outcome"], bad["error"]) == ("acked", "nacked", "ValueError")
+    assert good["duration_ms"] >= 0
+    assert "secret" not in caplog.text
