@@ -288,3 +288,17 @@ async def test_waiting_polls_return_empty_when_the_shard_closes(shard: Shard) ->
     await settled(shard)
     await shard.close()
     assert await waiting == []
+
+
+async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(shard: Shard) -> None:
+    """Cancelled after the lease was written and before it was told: no attempt is used up, and no lease is waited for."""
+    await shard.add(T, Q, [message(str(number)) for number in range(3)])
+    poll = asyncio.ensure_future(shard.poll(T, Q, max=3, lease_ms=60_000))
+    while shard.stats(T, Q).in_flight == 0:  # noqa: ASYNC110  # the moment between the write and the reply has no event
+        await asyncio.sleep(0)
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    await settled(shard)
+    again = await shard.poll(T, Q, max=3)
+    assert [one.body for one in again] == [b"0", b"1", b"2"]
+    assert [one.attempt for one in again] == [1, 1, 1]

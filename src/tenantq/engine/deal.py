@@ -92,7 +92,7 @@ def _is_over(round: Round, queue: QueueState, message: MessageRow, lease: LeaseR
     """Tell whether a message is past its TTL, or its attempts are used up."""
     if _is_past(round, message, lease):
         return True
-    return lease is not None and 0 < lease.attempts and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
+    return lease is not None and lease.attempts > 0 and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
 
 
 def _in_turns(wanted: list[int], count: int) -> list[int]:

@@ -199,6 +199,8 @@ class Round:
         """After the sync: answer callers, wake those who wait for results, tell of dead letters."""
         for operation in self.caller_ops:
             operation.resolve()
+            if operation.phase == REGISTER and operation.future is not None and operation.future.cancelled():
+                self.core.caller_gone(operation)
         self.caller_ops.clear()
         for queue, id in self.results_ready:
             for future in queue.result_waiters.pop(id, ()):

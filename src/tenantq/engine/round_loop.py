@@ -17,6 +17,7 @@ from tenantq.engine.core import Core
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.ops.lifecycle import DropQueue, PutTenant
 from tenantq.engine.ops.mend import Mend
+from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
@@ -148,6 +149,7 @@ class RoundLoop:
         )
         self.core.wake = self._schedule
         self.core.finished_waiting = self._wait_is_over
+        self.core.caller_gone = self._give_back
         self._idle.set()
 
     def _load_journal_end(self) -> None:
@@ -486,6 +488,16 @@ class RoundLoop:
         """Answer a long poll that got nothing in its time."""
         if poll.future is not None and not poll.future.done() and not poll.got:
             poll.future.set_result([])
+
+    def _give_back(self, poll: Poll | FleetPoll) -> None:
+        """Release what was leased to a caller that went away before it was told; without this it would wait for the lease's end."""
+        receipts: dict[tuple[str, str], list[str]] = {}
+        for one in poll.got:
+            receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
+        for (tenant, queue), mine in receipts.items():
+            found = self.core.catalog.tenants.get(tenant)
+            if found is not None and not self._closing and self._failure is None:
+                self.core.push(Release(found, poll.caller, queue, mine))
 
     def _send_waiting_polls_away(self, error: StoreFailed | None = None) -> None:
         demands: list[Poll | FleetPoll] = []
