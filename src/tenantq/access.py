@@ -89,6 +89,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def check_grant(grant: Grant) -> Grant:
     """Return ``grant`` if it is well formed and grants anything, else raise Invalid naming the field."""
+    if type(grant) is not Grant:
+        raise Invalid(f"grant: must be a Grant, not {type(grant).__name__}")
+    for field in ("actions", "queues"):
+        if not isinstance(getattr(grant, field), tuple):
+            raise Invalid(f"{field}: must be a list, not {type(getattr(grant, field)).__name__}")
     if grant.role is not None and grant.role not in ROLES:
         raise Invalid(f"role: there is no such role; there are {', '.join(ROLES)}")
     for action in grant.actions:

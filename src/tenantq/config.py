@@ -152,7 +152,7 @@ def _checked_regions(given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ShardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one shard process."""
 
     region: str | None = None  # where this shard is; a tenant that names regions is served only in one of them

@@ -40,5 +40,6 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 
 KEYS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100_000
+REVOCATIONS_MAX: Final = 100_000
 TENANT_ID_MAX: Final = (1 << 32) - 1
 QUEUE_ID_MAX: Final = (1 << 32) - 1

@@ -19,7 +19,7 @@ from tenantq.gates.json_web_token import JwtSettings
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.http.tls import TlsFiles
 from tenantq.journal.export_settings import ExportSettings, check_export
-from tenantq.service.gatekeeper import GateSettings
+from tenantq.service.gatekeeper import GateSettings, check_gates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +69,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_shard(settings.shard)
     check_http(settings.listener)
     check_export(settings.export)
+    check_gates(settings.gates)
     split_address("http", settings.http)
     return settings
 

@@ -76,6 +76,11 @@ class Consumers:
         known.drop_gone(self._clock.monotonic_ms())
         return len(known.gone_at)
 
+    def forget(self, tenant: str) -> None:
+        """Drop the consumers of a tenant that is deleted."""
+        for key in [key for key in self._queues if key[0] == tenant]:
+            del self._queues[key]
+
     def collect(self, most: int = 200) -> int:
         """Forget queues without consumers, looking at ``most`` of them in turn; return how many went."""
         now = self._clock.monotonic_ms()

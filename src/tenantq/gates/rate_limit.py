@@ -134,6 +134,23 @@ class RateLimits:
         if work is not None:
             self._give_back(work)
 
+    def left(
+        self, tenant: str, tenant_limits: Limits | None, queue: str | None, queue_limits: Limits | None, kind: Kind
+    ) -> int | None:
+        """Return how many operations all limits would admit now, below zero while there is debt; None: any number."""
+        work = _limited(kind, tenant, tenant_limits, queue, queue_limits, 0, 0)
+        if work is None:
+            return None
+        bounds = self._buckets(kind).bounds(work, self._clock.monotonic_ms())
+        return min((bound.left for bound in bounds if bound.setting.endswith(".ops_per_sec")), default=None)
+
+    def wait_ms(
+        self, tenant: str, tenant_limits: Limits | None, queue: str | None, queue_limits: Limits | None, kind: Kind
+    ) -> int:
+        """Return in how many milliseconds all limits would admit one operation; 0: now. Nothing is taken."""
+        work = _limited(kind, tenant, tenant_limits, queue, queue_limits, 1, 0)
+        return 0 if work is None else self._buckets(kind).wait_ms(work, self._clock.monotonic_ms())
+
     def forget(self, tenant: str) -> None:
         """Drop the buckets of a tenant that is deleted."""
         self._write.forget(tenant)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq import limits
 from tenantq.access import Grant, StoredKey, check_grant
 from tenantq.engine.reads import JournalFilter
 from tenantq.engine.usage import reset_time
-from tenantq.errors import Invalid, NotFound
+from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.api_key import check_token, new_key, token_hash
+from tenantq.journal.record import Entry
 from tenantq.message import Caller, check_int, check_text
-from tenantq.names import check_queue_name, check_tenant_name
+from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.quotas import QuotaState, state_of
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
 from tenantq.wire import CreatedKey, GrantItem, KeyItem, UsageItem, UsageReply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tenantq.clock import Clock
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
@@ -113,10 +115,13 @@ class Control:
     async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> None:
         """Delete a tenant and everything it has."""
         caller = await self.gates.enter_platform(call, "delete_tenant", tenant)
-        self.shard.tenant_state(tenant)
-        _check_destroy(tenant, confirm, reason)
+        with self._noting(call, caller, tenant, "delete_tenant"):
+            self.shard.tenant_state(tenant)
+            _check_destroy(tenant, confirm, reason)
+            if tenant == DEFAULT_TENANT:
+                raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
         await self.shard.delete_tenant(tenant, reason=reason, caller=caller)
-        self.gates.rates.forget(tenant)
+        self.gates.forget_tenant(tenant)
 
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
         """Return a tenant's quotas against its usage."""
@@ -152,8 +157,15 @@ class Control:
     ) -> tuple[list[Row], str | None]:
         """Return a page of the tenant's journal, oldest first, and the cursor of the next page."""
         check_int("limit", limit, 1, limits.PAGE_MAX)
-        if result is not None and result not in _OUTCOMES:
+        if result is not None and (type(result) is not str or result not in _OUTCOMES):
             raise Invalid(f"result: must be one of {', '.join(_OUTCOMES)}")
+        texts = (("action", action), ("principal", principal), ("queue", queue), ("message", message))
+        for field, text in texts:
+            if text is not None:
+                check_text(field, text, PRINCIPAL_CHARS_MAX)
+        for field, time in (("start", start), ("end", end)):
+            if time is not None:
+                check_int(field, time, 0, limits.TIME_MS_MAX)
         after = _parse_cursor(cursor)
         with await self.gates.enter(call, tenant, "audit") as entered:
             wanted = JournalFilter(
@@ -205,13 +217,15 @@ class Control:
     ) -> None:
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
         with await self._enter_queue(call, tenant, "delete_queue", queue) as entered:
-            _check_destroy(queue, confirm, reason)
+            with self._noting(call, entered.caller, entered.tenant, "delete_queue", queue):
+                _check_destroy(queue, confirm, reason)
             await self.shard.delete_queue(entered.tenant, queue, force=force, reason=reason, caller=entered.caller)
 
     async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
         """Empty a queue; return how many messages went."""
         with await self._enter_queue(call, tenant, "purge", queue) as entered:
-            _check_destroy(queue, confirm, reason)
+            with self._noting(call, entered.caller, entered.tenant, "purge", queue):
+                _check_destroy(queue, confirm, reason)
             return await self.shard.purge(entered.tenant, queue, reason=reason, caller=entered.caller)
 
     async def redrive(
@@ -226,9 +240,11 @@ class Control:
     ) -> RedriveTask:
         """Begin to send dead letters back; its id tells later how it stands."""
         with await self._enter_queue(call, tenant, "redrive", queue) as entered:
-            task = await self.shard.redrive(
-                entered.tenant, queue, filter=filter, rate=rate, dry_run=dry_run, caller=entered.caller
-            )
+            with self._noting(call, entered.caller, entered.tenant, "redrive", queue):
+                task = await self.shard.redrive(
+                    entered.tenant, queue, filter=filter, rate=rate, dry_run=dry_run, caller=entered.caller
+                )
+            await self._journal_redrive("redrive", entered, queue, task)
             self._redrives[task.id] = task
             if len(self._redrives) > _REDRIVES_MAX:
                 done = next((old for old, one in self._redrives.items() if one.state != "running"), None)
@@ -238,20 +254,46 @@ class Control:
     async def redrive_status(self, call: Call, tenant: str | None, queue: str, id: str) -> RedriveTask:
         """Return how a redrive stands."""
         with await self._enter_queue(call, tenant, "redrive", queue) as entered:
-            return self._redrive(entered.tenant, id)
+            return self._redrive(entered, queue, id)
 
     async def cancel_redrive(self, call: Call, tenant: str | None, queue: str, id: str) -> RedriveTask:
         """Stop a redrive; what it moved stays moved."""
         with await self._enter_queue(call, tenant, "redrive", queue) as entered:
-            task = self._redrive(entered.tenant, id)
+            with self._noting(call, entered.caller, entered.tenant, "cancel_redrive", queue):
+                task = self._redrive(entered, queue, id)
             task.cancel()
+            await self._journal_redrive("cancel_redrive", entered, queue, task)
             return task
 
-    def _redrive(self, tenant: str, id: str) -> RedriveTask:
-        task = self._redrives.get(id)
-        if task is None or task.letters.tenant.name != tenant:
-            raise NotFound("no such redrive; a restart of the server ends them all", tenant=tenant)
+    def _redrive(self, entered: Entered, queue: str, id: str) -> RedriveTask:
+        """Return a redrive of this very queue, or raise NotFound."""
+        task = self._redrives.get(id) if type(id) is str else None
+        if (
+            task is None
+            or task.letters.tenant is not entered.state
+            or queue not in {task.letters.name, task.filter.source}
+        ):
+            raise NotFound("no such redrive; a restart of the server ends them all", tenant=entered.tenant, queue=queue)
         return task
+
+    async def _journal_redrive(self, act: str, entered: Entered, queue: str, task: RedriveTask) -> None:
+        """Journal that a redrive was begun or stopped; what it moves is journaled as it moves."""
+        who = entered.caller
+        how = f"{task.id}, {'a dry run' if task.dry_run else 'at most ' + str(task.rate or 'any number') + ' a second'}"
+        entry = Entry(
+            act, entered.tenant, queue, who.principal, who.remote, who.request_id, details=how,
+            user_agent=who.user_agent,
+        )  # fmt: skip
+        await self.shard.note_entries([entry])
+
+    @contextmanager
+    def _noting(self, call: Call, caller: Caller, tenant: str, act: str, queue: str | None = None) -> Iterator[None]:
+        """Have the journal tell of an act that is refused before it reaches a round."""
+        try:
+            yield
+        except TenantqError as error:
+            self.gates.note_failure(call, caller, tenant, act, queue, error)
+            raise
 
     def _queue_info(self, tenant: str, queue: str) -> QueueInfo:
         stats = self.shard.stats(tenant, queue)
@@ -292,8 +334,10 @@ class Control:
 
     async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
         """Refuse a key from now on."""
+        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
         with await self.gates.enter(call, tenant, "revoke_key") as entered:
             await self.shard.revoke_key(entered.tenant, key_id, entered.caller)
+            self.gates.signals.forget(f"key:{key_id}")
 
     async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
         """Store what a principal may do in the tenant."""
@@ -305,6 +349,7 @@ class Control:
 
     async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
         """Forget what is stored for a principal in the tenant."""
+        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
         with await self.gates.enter(call, tenant, "delete_grant") as entered:
             await self.shard.delete_grant(entered.tenant, principal, entered.caller)
 
@@ -364,11 +409,16 @@ class Control:
 
 def _settings(changes: object) -> dict[str, Any]:
     if not isinstance(changes, dict):
-        raise Invalid(f"must be an object of settings, not {type(changes).__name__}")
+        raise Invalid(f"settings: must be an object, not {type(changes).__name__}")
+    for name in changes:
+        if type(name) is not str:
+            raise Invalid(f"settings: the name of one is text, not {type(name).__name__}")
     return changes
 
 
 def _page(names: Iterable[str], after: str | None, limit: int) -> list[str]:
+    if after is not None and type(after) is not str:
+        raise Invalid(f"after: must be the last name of the page before, not {type(after).__name__}")
     return sorted(name for name in names if after is None or name > after)[:limit]
 
 
@@ -383,7 +433,7 @@ def _check_destroy(name: str, confirm: str, reason: str) -> None:
 def _parse_cursor(cursor: str | None) -> tuple[int, int]:
     if cursor is None:
         return 0, -1
-    seq, dot, n = cursor.partition(".")
+    seq, dot, n = cursor.partition(".") if type(cursor) is str else ("", "", "")
     if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(cursor) <= 40):
         raise Invalid("cursor: is not one that was given out")
     return int(seq), int(n)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
 
 from tenantq.access import KeyUse
-from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
+from tenantq.errors import Forbidden, Invalid, Limited, NotFound, TenantqError, Unauthenticated, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.consumers import Consumers
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
-from tenantq.gates.signals import Alert, Signals, SignalSettings
+from tenantq.gates.signals import Alert, Signals, SignalSettings, check_signals
 from tenantq.gates.slots import Slots
 from tenantq.journal.record import Entry
-from tenantq.message import Caller
+from tenantq.message import Caller, check_int
 from tenantq.names import DEFAULT_TENANT
 from tenantq.service.tally import Tally
 
@@ -39,7 +39,7 @@ _NAME_SHOWN_CHARS = 40
 _NOTE_USE_EVERY = 60  # rounds of housekeeping between two writes of when keys were used
 
 
-class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bounds of the gates that are the server's, not a tenant's."""
 
     server_requests: int = 10_000  # in flight at one time
@@ -50,6 +50,24 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     refusal_rows_per_second: int = 20  # refused calls of a tenant that are journaled one by one; the rest with a count
     anonymous_default: bool = False  # callers without a credential may use the tenant 'default'
     signals: SignalSettings = SignalSettings()
+
+
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "server_requests": (1, 1_000_000),
+    "connection_requests": (1, 1_000_000),
+    "waiting_per_tenant": (0, 1_000_000),
+    "slot_wait_ms": (0, 600_000),
+    "consumer_idle_ms": (1_000, 86_400_000),
+    "refusal_rows_per_second": (1, 1_000_000),
+}
+
+
+def check_gates(settings: GateSettings) -> GateSettings:
+    """Return ``settings`` if each is in its range, else raise Invalid naming the field, the value and the range."""
+    for field, (low, high) in _RANGES.items():
+        check_int(f"gates.{field}", getattr(settings, field), low, high)
+    check_signals(settings.signals, "gates.signals")
+    return settings
 
 
 class Entered:
@@ -106,6 +124,9 @@ class Gatekeeper:
         self.signals = Signals(clock, settings.signals, self._raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
         self.tally = Tally()
+        self._fleet_debts: dict[
+            tuple[str, str], None
+        ] = {}  # tenants and queues that fleets have to leave alone for now
         self._turns = 0
         self._timer: Timer | None = clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
 
@@ -155,29 +176,59 @@ class Gatekeeper:
         else:
             self._watch(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
+        paid = None
+        waited = False
         try:
+            _check_is_text(name)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant_state(name)
-            ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
-            if ticket is None:
-                ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
             if rate is not None:
                 found = state.queues.get(queue) if queue is not None else None
                 queue_limits = found.config.limits if found is not None else None
-                paid = (name, state.config.limits, queue, queue_limits, rate, ops, size)
-                try:
-                    if wait_ms:
-                        await self.rates.admit_within(*paid, wait_ms=wait_ms)
-                    else:
-                        self.rates.admit(*paid)
-                except BaseException:
-                    ticket.release()
-                    raise
-        except TenantqError as error:
-            self.refuse(call, principal, name, action, queue, error)
+                bill = (name, state.config.limits, queue, queue_limits, rate, ops, size)
+                if wait_ms:
+                    waited = self.rates.wait_ms(*bill[:5]) > 0
+                    await self.rates.admit_within(*bill, wait_ms=wait_ms)  # without a place: it only waits
+                    paid = bill
+            ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
+            if ticket is None:
+                waited = True
+                ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
+            entered = Entered(
+                principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket
+            )
+            try:
+                if rate is not None and paid is None:
+                    self.rates.admit(*bill)
+                    paid = bill
+                if waited:
+                    await self._judge_again(call, entered, action, queue)
+            except BaseException:
+                ticket.release()
+                raise
+        except BaseException as error:
+            if paid is not None:
+                self.rates.give_back(*paid)
+            if isinstance(error, TenantqError):
+                self.refuse(call, principal, name, action, queue, error)
             raise
         self.tally.let_in(action)
-        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
+        return entered
+
+    async def _judge_again(self, call: Call, entered: Entered, action: str, queue: str | None) -> None:
+        """Raise what a call that had to wait is refused for by now: its credential, its grants or its tenant may have gone."""
+        if entered.state.gone:
+            raise NotFound("no such tenant", tenant=entered.tenant)
+        entered.principal = await self.authenticator.authenticate(call.bearer, call.certificate)
+        self.authorizer.check(entered.principal, entered.tenant, action, queue)
+
+    async def confirm(self, call: Call, entered: Entered, action: str, queue: str | None) -> None:
+        """Raise, and note it, if a call that waited may not have its answer any more."""
+        try:
+            await self._judge_again(call, entered, action, queue)
+        except TenantqError as error:
+            self.refuse(call, entered.principal, entered.tenant, action, queue, error)
+            raise
 
     def check(self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None) -> None:
         """Raise Forbidden, and note it, unless the principal may do this."""
@@ -197,8 +248,12 @@ class Gatekeeper:
 
     async def enter_fleet(self, call: Call, principal: Principal) -> Entered:
         """Let in a poll over many tenants. It is in flight on behalf of the credential's own tenant."""
-        state = self._shard.tenant_state(own_tenant(principal))
-        ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
+        try:
+            state = self._shard.tenant_state(own_tenant(principal))
+            ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
+        except TenantqError as error:
+            self.refuse(call, principal, own_tenant(principal), "poll", None, error)
+            raise
         self.tally.let_in("poll")
         return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
 
@@ -206,6 +261,7 @@ class Gatekeeper:
         """Let an act of the platform in: one about all tenants, or about a tenant itself."""
         principal = await self.identify(call, action)
         try:
+            _check_is_text(about)
             self.authorizer.check(principal, about, action)
         except TenantqError as error:
             self.refuse(call, principal, about or None, action, None, error)
@@ -219,13 +275,36 @@ class Gatekeeper:
         limits = found.config.limits if found is not None else None
         self.rates.charge(entered.tenant, entered.state.config.limits, queue, limits, kind, ops, size)
 
-    def charge_tenant(self, tenant: str, queue: str, kind: RateKind, ops: int, size: int) -> None:
-        """Charge a tenant for what a fleet took of it."""
+    def left(self, entered: Entered, queue: str, kind: RateKind) -> int | None:
+        """Return how many more operations the rate limits would let through now; None: any number."""
+        found = entered.state.queues.get(queue)
+        limits = found.config.limits if found is not None else None
+        return self.rates.left(entered.tenant, entered.state.config.limits, queue, limits, kind)
+
+    def charge_fleet(self, tenant: str, queue: str, size: int) -> None:
+        """Charge a tenant for a message that a fleet took of it."""
         state = self._shard.tenants_served().get(tenant)
         if state is not None:
             found = state.queues.get(queue)
             limits = found.config.limits if found is not None else None
-            self.rates.charge(tenant, state.config.limits, queue, limits, kind, ops, size)
+            self.rates.charge(tenant, state.config.limits, queue, limits, "read", 1, size)
+            if self.rates.wait_ms(tenant, state.config.limits, queue, limits, "read"):
+                self._fleet_debts[tenant, queue] = None
+
+    def short_for_fleets(self, queue: str) -> dict[str, int]:
+        """Return the tenants of which fleets took as much of a queue as their rate allows, and how long each needs, in ms."""
+        short: dict[str, int] = {}
+        for tenant, name in list(self._fleet_debts):
+            state = self._shard.tenants_served().get(tenant)
+            found = state.queues.get(name) if state is not None else None
+            wait = 0
+            if state is not None and found is not None:
+                wait = self.rates.wait_ms(tenant, state.config.limits, name, found.config.limits, "read")
+            if not wait:
+                del self._fleet_debts[tenant, name]
+            elif name == queue:
+                short[tenant] = wait
+        return short
 
     def give_back(self, entered: Entered, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Give back what was paid for work that the engine refused."""
@@ -247,6 +326,7 @@ class Gatekeeper:
         """Count, journal and watch a call that was refused before the engine."""
         who = principal.id if principal is not None else "unknown"
         home = principal.tenant if principal is not None else None
+        tenant = tenant if type(tenant) is str else None
         known = tenant if tenant is not None and tenant in self._shard.tenants_served() else home or ""
         self.refusals.note(
             Refusal(
@@ -267,6 +347,30 @@ class Gatekeeper:
             self.signals.denied(who, known)
             if principal is not None and tenant is not None and tenant != home:
                 self.signals.crossed(who, home or "", tenant)
+
+    def note_failure(
+        self, call: Call, caller: Caller, tenant: str, act: str, queue: str | None, error: TenantqError
+    ) -> None:
+        """Count and journal an act of somebody who was let in, that failed before it reached the engine."""
+        self.refusals.note(
+            Refusal(
+                tenant=tenant,
+                queue=queue or "",
+                action=act,
+                principal=caller.principal,
+                remote=caller.remote,
+                request_id=caller.request_id,
+                user_agent=call.user_agent,
+                outcome=_outcome(error),
+                error_code=error.code,
+            )
+        )
+        self.tally.turn_away(act, error.code)
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what is kept of a tenant that was deleted; one of the same name starts anew."""
+        self.rates.forget(tenant)
+        self.consumers.forget(tenant)
 
     def _write_refusals(self, refusals: list[CountedRefusal]) -> None:
         entries = [
@@ -305,6 +409,11 @@ class Gatekeeper:
 def own_tenant(principal: Principal) -> str:
     """Return the tenant that a call without one means: the credential's, or the default one for the platform's."""
     return principal.tenant if principal.tenant is not None else DEFAULT_TENANT
+
+
+def _check_is_text(name: object) -> None:
+    if type(name) is not str:
+        raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
 
 
 def _whose(principal: Principal | None, tenant: str | None) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenantq import limits
+from tenantq.engine.shard import check_poll
 from tenantq.errors import Invalid, NotFound, TenantqError
-from tenantq.message import Delivery, Facts, NewMessage, Page, Result
+from tenantq.gates.consumers import CONSUMER_CHARS_MAX
+from tenantq.message import Delivery, Facts, NewMessage, Page, Result, check_batch, check_text
 from tenantq.names import check_queue_name
 from tenantq.service.control import Control
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
     from typing import TypeVar
 
+    from tenantq.access import Principal
+    from tenantq.engine.queue_state import TenantState
     from tenantq.journal.record import Row
     from tenantq.message import Added, Outcome
     from tenantq.service.call import Call
@@ -42,7 +48,8 @@ class Service(Control):
         The same batch again under the same ``key`` adds nothing again.
         """
         check_queue_name(queue)
-        sizes = [len(one.body) if isinstance(one, NewMessage) else 0 for one in messages]
+        check_batch("messages", messages)
+        sizes = [len(one.body) if isinstance(one, NewMessage) and type(one.body) is bytes else 0 for one in messages]
         entered = await self.gates.enter(
             call, tenant, "add", queue, slot="add", rate="write", ops=len(messages), size=sum(sizes)
         )
@@ -71,23 +78,71 @@ class Service(Control):
         consumer: str | None = None,
     ) -> list[Delivery]:
         """Lease up to ``max`` messages; wait for the first up to ``wait_ms``, for the rate limit too."""
-        check_queue_name(queue)
+        check_poll(queue, max, wait_ms, lease_ms)
         _check_consumer(consumer)
-        patience_ms = wait_ms if type(wait_ms) is int and 0 < wait_ms <= limits.WAIT_MS_MAX else 0
         started_ms = self.clock.monotonic_ms()
-        entered = await self.gates.enter(call, tenant, "poll", queue, slot="poll", rate="read", wait_ms=patience_ms)
+        entered = await self.gates.enter(call, tenant, "poll", queue, slot="poll", rate="read", wait_ms=wait_ms)
         with entered:
-            self._note_consumer(call, entered, queue, consumer, patience_ms)
-            if patience_ms:
-                wait_ms = _left_ms(patience_ms, self.clock.monotonic_ms() - started_ms)
+            try:
+                self._note_consumer(call, entered, queue, consumer, wait_ms)
                 found = entered.state.queues.get(queue)
-                if found is not None and found.ready == 0:
-                    entered.ticket.park()  # it only waits: others may have its place meanwhile
-            got = await self.shard.poll(
-                entered.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, caller=entered.caller
-            )
-            self.gates.charge(entered, queue, "read", len(got) - 1 if got else 0, sum(len(one.body) for one in got))
+                left_ms = wait_ms - (self.clock.monotonic_ms() - started_ms) if wait_ms else 0
+                got: list[Delivery] = []
+                if left_ms <= 0 or found is None or found.ready > 0:
+                    got = await self._poll_now(entered, queue, max, lease_ms)
+                if not got and left_ms > 0:
+                    entered.ticket.park()  # from here on it only waits: others may have its place
+                    got = await self._poll_later(call, entered, queue, max, left_ms, lease_ms)
+            except TenantqError:
+                self.gates.give_back(entered, queue, "read", 1, 0)
+                raise
             return got
+
+    async def _poll_now(self, entered: Entered, queue: str, max: int, lease_ms: int | None) -> list[Delivery]:
+        """Lease what is there and within the rate limits. All that may be used is taken beforehand, the rest given back."""
+        left = self.gates.left(entered, queue, "read")
+        extra = 0  # beside the one that was paid on entering
+        if left is not None:
+            max = _within(max, left)
+            extra = max - 1
+            self.gates.charge(entered, queue, "read", extra, 0)
+        used = 0
+        try:
+            got = await self.shard.poll(entered.tenant, queue, max=max, lease_ms=lease_ms, caller=entered.caller)
+            used = len(got) - 1 if got else 0
+        finally:
+            if extra > used:
+                self.gates.give_back(entered, queue, "read", extra - used, 0)
+        self.gates.charge(entered, queue, "read", 0, sum(len(one.body) for one in got))
+        return got
+
+    async def _poll_later(
+        self, call: Call, entered: Entered, queue: str, max: int, wait_ms: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        """Wait for messages; hand them out only if the caller may still have them."""
+        left = self.gates.left(entered, queue, "read")
+        if left is not None:
+            max = _within(max, left)
+        got = await self.shard.poll(
+            entered.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, caller=entered.caller
+        )
+        if got:
+            try:
+                await self.gates.confirm(call, entered, "poll", queue)
+            except TenantqError:
+                await self._put_back(got, entered)
+                raise
+            self.gates.charge(entered, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
+        return got
+
+    async def _put_back(self, got: Sequence[Delivery], entered: Entered) -> None:
+        """Release what was leased for a caller who may not have it any more."""
+        places: dict[tuple[str, str], list[str]] = {}
+        for one in got:
+            places.setdefault((one.tenant, one.queue), []).append(one.receipt)
+        for (tenant, queue), receipts in places.items():
+            with contextlib.suppress(NotFound):  # the queue went meanwhile, and they with it
+                await self.shard.release(tenant, queue, receipts, entered.caller)
 
     async def fleet_poll(
         self,
@@ -101,36 +156,117 @@ class Service(Control):
         consumer: str | None = None,
     ) -> list[Delivery]:
         """Lease messages of one queue name in every tenant the caller may poll, or in those named."""
-        check_queue_name(queue)
+        check_poll(queue, max, wait_ms, lease_ms)
         _check_consumer(consumer)
+        _check_tenants(tenants)
+        started_ms = self.clock.monotonic_ms()
         principal = await self.gates.identify(call, "poll")
-        allowed = self.gates.authorizer.tenants_for(principal, "poll", queue)
+        allowed = self._fleet_tenants(call, principal, queue, tenants)
+        with await self.gates.enter_fleet(call, principal) as entered:
+            entered.ticket.park()
+            allowed = self._as_consumer(call, entered, queue, allowed, consumer, named=tenants is not None)
+            while True:
+                left_ms = wait_ms - (self.clock.monotonic_ms() - started_ms) if wait_ms else 0
+                short = self.gates.short_for_fleets(queue)
+                served = allowed
+                if short:  # their rates are used up: the others go on, and they when they may again
+                    everyone = allowed if allowed is not None else self.shard.tenants_served()
+                    served = [name for name in everyone if name not in short]
+                got = await self.shard.fleet_poll(
+                    queue,
+                    tenants=served,
+                    max=max,
+                    wait_ms=_least(left_ms, *short.values()),
+                    lease_ms=lease_ms,
+                    caller=entered.caller,
+                )
+                for one in got:
+                    self.gates.charge_fleet(one.tenant, queue, len(one.body))
+                if got and wait_ms:
+                    return await self._still_theirs(call, entered, queue, tenants, got)
+                if got or not short or self.clock.monotonic_ms() - started_ms >= wait_ms:
+                    return got
+
+    def _fleet_tenants(
+        self, call: Call, principal: Principal, queue: str, tenants: list[str] | None
+    ) -> list[str] | None:
+        """Return the tenants that a fleet poll is about, None for all; raise Forbidden if one of those named is not allowed."""
         if tenants is not None:
             for name in tenants:
                 self.gates.check(call, principal, name, "poll", queue)
-            allowed = tenants
-        elif allowed is not None:
-            known = self.shard.tenants()
+            return tenants
+        allowed = self.gates.authorizer.tenants_for(principal, "poll", queue)
+        if allowed is not None:
+            known = self.shard.tenants_served()
             allowed = [name for name in allowed if name in known]
             if not allowed:
                 self.gates.check(call, principal, principal.tenant or "", "poll", queue)
-        with await self.gates.enter_fleet(call, principal) as entered:
-            entered.ticket.park()
-            got = await self.shard.fleet_poll(
-                queue, tenants=allowed, max=max, wait_ms=wait_ms, lease_ms=lease_ms, caller=entered.caller
-            )
-            for one in got:
-                self.gates.charge_tenant(one.tenant, queue, "read", 1, len(one.body))
+        return allowed
+
+    def _as_consumer(
+        self,
+        call: Call,
+        entered: Entered,
+        queue: str,
+        allowed: list[str] | None,
+        consumer: str | None,
+        *,
+        named: bool,
+    ) -> list[str] | None:
+        """Return the tenants that let one more consumer in; where the caller named them, raise if one does not.
+
+        A fleet over all tenants is the platform's own and counts as nobody's consumer.
+        """
+        if allowed is None:
+            return None
+        served, let_in = self.shard.tenants_served(), []
+        refusal: TenantqError | None = None
+        for name in allowed:
+            state = served.get(name)
+            if state is not None and state.config.quotas.consumers_per_queue is not None:
+                try:
+                    self._check_in(call, entered.principal, state, queue, consumer, 0)
+                except TenantqError as error:
+                    refusal = error
+                    continue
+            let_in.append(name)
+        if refusal is not None and (named or not let_in):
+            self.gates.refuse(call, entered.principal, refusal.tenant, "poll", queue, refusal)
+            raise refusal
+        return let_in
+
+    async def _still_theirs(
+        self, call: Call, entered: Entered, queue: str, tenants: list[str] | None, got: list[Delivery]
+    ) -> list[Delivery]:
+        """Return what a fleet that waited may still have of what was leased for it, and put the rest back."""
+        try:
+            entered.principal = await self.gates.identify(call, "poll")
+            allowed = self._fleet_tenants(call, entered.principal, queue, tenants)
+        except TenantqError:
+            await self._put_back(got, entered)
+            raise
+        if allowed is None:
             return got
+        lost = [one for one in got if one.tenant not in allowed]
+        await self._put_back(lost, entered)
+        return [one for one in got if one.tenant in allowed]
 
     def _note_consumer(self, call: Call, entered: Entered, queue: str, consumer: str | None, wait_ms: int) -> None:
-        allowed = entered.state.config.quotas.consumers_per_queue
-        who = f"{entered.principal.id} {consumer or call.remote}"
         try:
-            self.gates.consumers.note(entered.tenant, queue, who, allowed, wait_ms=wait_ms)
+            self._check_in(call, entered.principal, entered.state, queue, consumer, wait_ms)
         except TenantqError as error:
             self.gates.refuse(call, entered.principal, entered.tenant, "poll", queue, error)
             raise
+
+    def _check_in(
+        self, call: Call, principal: Principal, state: TenantState, queue: str, consumer: str | None, wait_ms: int
+    ) -> None:
+        """Count the caller among a queue's consumers, or raise that it is one too many."""
+        allowed = state.config.quotas.consumers_per_queue
+        who = f"{principal.id} {consumer or call.remote}"
+        if len(who) > CONSUMER_CHARS_MAX:
+            who = sha256(who.encode()).hexdigest()
+        self.gates.consumers.note(state.name, queue, who, allowed, wait_ms=wait_ms)
 
     async def ack(
         self,
@@ -174,6 +310,7 @@ class Service(Control):
 
     async def remove(self, call: Call, tenant: str | None, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Delete messages by id."""
+        check_batch("ids", ids)
         with await self._enter_queue(call, tenant, "remove", queue, rate="write", ops=len(ids)) as entered:
             return await self.shard.remove(entered.tenant, queue, ids, entered.caller)
 
@@ -187,15 +324,17 @@ class Service(Control):
             page = await self._found(
                 call, entered, "peek", queue, self.shard.peek(entered.tenant, queue, limit=limit, cursor=cursor)
             )
-            if self._may_read(entered, queue):
-                return page
-            return Page([_hidden(one) for one in page.messages], page.cursor)
+            seen = page.messages if self._may_read(entered, queue) else [_hidden(one) for one in page.messages]
+            self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
+            return Page(seen, page.cursor)
 
     async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> Facts:
         """Return everything known of a message; without its body for who may not read it."""
         with await self._enter_queue(call, tenant, "get", queue, rate="read") as entered:
             facts = await self._found(call, entered, "get", queue, self.shard.get(entered.tenant, queue, id))
-            return facts if self._may_read(entered, queue) else _hidden(facts)
+            seen = facts if self._may_read(entered, queue) else _hidden(facts)
+            self.gates.charge(entered, queue, "read", 0, len(seen.body))
+            return seen
 
     async def result(
         self, call: Call, tenant: str | None, queue: str, id: str, *, wait_ms: int = 0
@@ -206,7 +345,10 @@ class Service(Control):
                 entered.ticket.park()
             asked = self.shard.result(entered.tenant, queue, id, wait_ms=wait_ms)
             found = await self._found(call, entered, "result", queue, asked)
+            if wait_ms:
+                await self.gates.confirm(call, entered, "result", queue)
             if self._may_read(entered, queue) or found.value is None:
+                self.gates.charge(entered, queue, "read", 0, len(found.value or b""))
                 return found, False
             return msgspec.structs.replace(found, value=None), True
 
@@ -232,9 +374,23 @@ def _hidden(facts: Facts) -> Facts:
 
 
 def _check_consumer(consumer: str | None) -> None:
-    if consumer is not None and (type(consumer) is not str or not 1 <= len(consumer) <= limits.CONSUMER_CHARS_MAX):
-        raise Invalid(f"consumer: must be text of 1 to {limits.CONSUMER_CHARS_MAX} characters")
+    if consumer is not None:
+        check_text("consumer", consumer, limits.CONSUMER_CHARS_MAX)
 
 
-def _left_ms(wait_ms: int, spent_ms: int) -> int:
-    return wait_ms - spent_ms if wait_ms > spent_ms else 0
+def _check_tenants(tenants: object) -> None:
+    if tenants is None:
+        return
+    if not isinstance(tenants, list | tuple) or not 1 <= len(tenants) <= limits.FLEET_TENANTS_MAX:
+        raise Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names; leave it out to mean all")
+    if not all(type(name) is str for name in tenants):
+        raise Invalid("tenants: a name is text")
+
+
+def _within(max: int, left: int) -> int:
+    """Return how many messages a poll may ask for that has paid for one, with so many operations left beyond that."""
+    return min(max, left + 1) if left > 0 else 1
+
+
+def _least(*waits_ms: int) -> int:
+    return max(0, min(waits_ms))

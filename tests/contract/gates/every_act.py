@@ -1,0 +1,67 @@
+"""Every method of the service as a caller reaches it, with the action that a grant has to allow for it."""
+
+# ruff: noqa: ARG005, S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenantq.access import Grant
+from tenantq.engine.ops.redrive import RedriveFilter
+from tests.contract.gates.house import REASON
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.service import Call, Service
+
+    Act = Callable[[Service, Call, str], Awaitable[Any]]
+
+NO_ID = "00000000-0000-7000-8000-000000000000"
+NO_RECEIPT = "0" * 31 + "1" + "f" * 16
+UNTIL = 253_402_300_799_999
+
+# method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it
+ACTS: dict[str, tuple[str, Act]] = {
+    "add": ("add", lambda s, c, t: s.add(c, t, "work", [message()])),
+    "poll": ("poll", lambda s, c, t: s.poll(c, t, "work")),
+    "fleet_poll": ("poll", lambda s, c, t: s.fleet_poll(c, "work", tenants=[t])),
+    "ack": ("ack", lambda s, c, t: s.ack(c, t, "work", [NO_RECEIPT])),
+    "nack": ("nack", lambda s, c, t: s.nack(c, t, "work", [NO_RECEIPT])),
+    "release": ("release", lambda s, c, t: s.release(c, t, "work", [NO_RECEIPT])),
+    "extend": ("extend", lambda s, c, t: s.extend(c, t, "work", [NO_RECEIPT], lease_ms=9)),
+    "remove": ("remove", lambda s, c, t: s.remove(c, t, "work", [NO_ID])),
+    "peek": ("peek", lambda s, c, t: s.peek(c, t, "work")),
+    "get": ("get", lambda s, c, t: s.get(c, t, "work", NO_ID)),
+    "result": ("result", lambda s, c, t: s.result(c, t, "work", NO_ID)),
+    "trace": ("trace", lambda s, c, t: s.trace(c, t, "work", NO_ID)),
+    "purge": ("purge", lambda s, c, t: s.purge(c, t, "work", confirm="work", reason=REASON)),
+    "redrive": ("redrive", lambda s, c, t: s.redrive(c, t, "work", filter=RedriveFilter())),
+    "redrive_status": ("redrive", lambda s, c, t: s.redrive_status(c, t, "work", "0" * 16)),
+    "cancel_redrive": ("redrive", lambda s, c, t: s.cancel_redrive(c, t, "work", "0" * 16)),
+    "list_queues": ("list_queues", lambda s, c, t: s.list_queues(c, t)),
+    "get_queue": ("get_queue", lambda s, c, t: s.get_queue(c, t, "work")),
+    "put_queue": ("put_queue", lambda s, c, t: s.put_queue(c, t, "work", {"lease_ms": 5_000})),
+    "pause_queue": ("pause_queue", lambda s, c, t: s.pause_queue(c, t, "work")),
+    "resume_queue": ("resume_queue", lambda s, c, t: s.resume_queue(c, t, "work")),
+    "delete_queue": ("delete_queue", lambda s, c, t: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
+    "get_tenant": ("get_tenant", lambda s, c, t: s.get_tenant(c, t)),
+    "usage": ("usage", lambda s, c, t: s.usage(c, t)),
+    "audit": ("audit", lambda s, c, t: s.audit(c, t)),
+    "list_keys": ("list_keys", lambda s, c, t: s.list_keys(c, t)),
+    "create_key": ("create_key", lambda s, c, t: s.create_key(c, t, "another", Grant(role="viewer"))),
+    "revoke_key": ("revoke_key", lambda s, c, t: s.revoke_key(c, t, "no-such-key")),
+    "list_grants": ("list_grants", lambda s, c, t: s.list_grants(c, t)),
+    "put_grant": ("put_grant", lambda s, c, t: s.put_grant(c, t, "jwt:worker", Grant(role="viewer"))),
+    "delete_grant": ("delete_grant", lambda s, c, t: s.delete_grant(c, t, "jwt:worker")),
+    "revoke_token": ("revoke_token", lambda s, c, t: s.revoke_token(c, t, token_id="j-1", principal=None, until=UNTIL)),
+    "list_tenants": ("list_tenants", lambda s, c, t: s.list_tenants(c)),
+    "put_tenant": ("put_tenant", lambda s, c, t: s.put_tenant(c, t, {"weight": 2})),
+    "suspend_tenant": ("suspend_tenant", lambda s, c, t: s.suspend_tenant(c, t, REASON)),
+    "resume_tenant": ("resume_tenant", lambda s, c, t: s.resume_tenant(c, t)),
+    "delete_tenant": ("delete_tenant", lambda s, c, t: s.delete_tenant(c, t, confirm=t, reason=REASON)),
+    "metrics": ("metrics", lambda s, c, t: s.metrics(c)),
+}  # fmt: skip
+
+NOT_FOR_CALLERS = {"bootstrap", "readiness", "durability"}  # what needs no credential

@@ -1,0 +1,133 @@
+"""A shard with gates and a service in front of it, as a server wires them, on a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tenantq.access import Grant
+from tenantq.engine.reads import JournalFilter
+from tenantq.gates.authenticate import Authenticator
+from tenantq.gates.signals import SignalSettings
+from tenantq.service import Call, Gatekeeper, GateSettings, Service
+from tests.shards import message, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.gates.json_web_token import JwtVerifier
+    from tenantq.journal.record import Row
+    from tenantq.message import Added, Delivery
+
+ADMIN_TOKEN = "the-platform-itself-" + "0" * 20
+REASON = "because a test says so"
+SETTINGS = GateSettings(
+    refusal_rows_per_second=10_000,  # each refusal is journaled at once, as a row of its own
+    signals=SignalSettings(denials_per_minute=100_000, cross_tenant_per_minute=100_000),
+)
+
+
+class House:
+    """Everything behind the transports, and words to talk to it."""
+
+    def __init__(
+        self, shard: Shard, clock: ManualClock, settings: GateSettings = SETTINGS, jwt: JwtVerifier | None = None
+    ) -> None:
+        self.shard = shard
+        self.clock = clock
+        self.background: set[asyncio.Task[None]] = set()
+        self.failures: list[BaseException] = []
+        self.gates = Gatekeeper(shard, clock, settings, self._in_background, jwt=jwt)
+        self.service = Service(shard, self.gates, clock)
+        self.admin = Call(bearer=ADMIN_TOKEN, remote="10.0.0.1", request_id="r-admin")
+
+    async def open(self) -> House:
+        """Let the platform's administrator in."""
+        await self.service.bootstrap(ADMIN_TOKEN)
+        return self
+
+    async def close(self) -> None:
+        """Journal what was held back; nothing in the background may have failed, no place may be lost."""
+        await self.settled()
+        await self.gates.close()
+        await self.settled()
+        assert not self.failures, self.failures
+        assert (self.gates.slots.in_flight, self.gates.slots.waiting) == (0, 0)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.background.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures.append(error)
+
+    async def settled(self) -> None:
+        """Return when nothing is left to do at this moment of the clock."""
+        while self.background:
+            await asyncio.gather(*self.background, return_exceptions=True)
+        await settled(self.shard)
+
+    async def pass_time(self, ms: int) -> None:
+        """Let time pass and everything happen that is due by then."""
+        await self.settled()
+        self.clock.advance(ms)
+        await self.settled()
+
+    # ---- who ----
+
+    def call(self, token: str | None, **fields: Any) -> Call:
+        """Return a request of who holds ``token``."""
+        return Call(bearer=token, **{"remote": "10.1.2.3", "request_id": "r-1", "user_agent": "test", **fields})
+
+    async def tenant(self, name: str, **changes: Any) -> str:
+        """Make a tenant, or change it."""
+        await self.service.put_tenant(self.admin, name, changes)
+        return name
+
+    async def key(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> Call:
+        """Return a request with a new key of a tenant."""
+        made = await self.service.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
+        return self.call(made.token)
+
+    async def key_and_id(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> tuple[Call, str]:
+        """Return a request with a new key of a tenant, and the key's id."""
+        made = await self.service.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
+        return self.call(made.token), made.key_id
+
+    # ---- work ----
+
+    async def add(self, call: Call, queue: str, *bodies: str, tenant: str | None = None, **fields: Any) -> list[Added]:
+        """Add messages to a queue of the caller's tenant."""
+        return await self.service.add(call, tenant, queue, [message(body, **fields) for body in bodies or ("body",)])
+
+    async def take(self, call: Call, queue: str, max: int = 1, **options: Any) -> list[Delivery]:
+        """Poll a queue of the caller's tenant."""
+        return await self.service.poll(call, None, queue, max=max, **options)
+
+    # ---- the journal ----
+
+    async def rows(self, after: int = 0, **wanted: Any) -> list[Row]:
+        """Return the journal's rows behind a record, of every tenant unless told otherwise."""
+        await self.settled()
+        found: list[Row] = []
+        place: tuple[int, int] | None = (after, 1 << 60)
+        while place is not None:
+            rows, place = await self.shard.journal_rows(JournalFilter(**wanted), after=place, limit=1_000)
+            found += rows
+        return found
+
+    async def journal_end(self) -> int:
+        """Return the number of the last record."""
+        await self.settled()
+        return self.shard.journal_span[1]
+
+
+def forget_credentials(house: House) -> None:
+    """Make the gate verify every credential anew."""
+    old = house.gates.authenticator
+    house.gates.authenticator = Authenticator(house.shard.access, house.clock, old._jwt)

@@ -1,0 +1,314 @@
+"""Behaviours 53 and 54: every act of control leaves exactly one row, and nothing is destroyed by mistake."""
+
+# ruff: noqa: ARG005, S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.access import Grant
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
+from tenantq.gates.signals import SignalSettings
+from tenantq.service import Control, GateSettings
+from tenantq.store.keys import FAMILIES
+from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL
+from tests.contract.gates.house import ADMIN_TOKEN, REASON, House
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.service import Call, Service
+    from tests.contract.gates.conftest import OpenHouse
+
+    Act = Callable[[Service, Call, dict[str, Any]], Awaitable[Any]]
+
+READS = {
+    "get_tenant", "list_tenants", "usage", "audit", "get_queue", "list_queues", "redrive_status", "list_keys",
+    "list_grants", "metrics",
+}  # fmt: skip
+
+# (method, what the journal calls it, the act on (service, call, what the preparation left)), in an order that works
+CHANGES: list[tuple[str, str, Act]] = [
+    ("put_tenant", "create_tenant", lambda s, c, p: s.put_tenant(c, "third", {"weight": 3})),
+    ("put_tenant", "configure_tenant", lambda s, c, p: s.put_tenant(c, "acme", {"quotas": {"backlog": 900}})),
+    ("suspend_tenant", "suspend_tenant", lambda s, c, p: s.suspend_tenant(c, "acme", REASON)),
+    ("resume_tenant", "resume_tenant", lambda s, c, p: s.resume_tenant(c, "acme")),
+    ("put_queue", "create_queue", lambda s, c, p: s.put_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
+    ("put_queue", "configure_queue", lambda s, c, p: s.put_queue(c, "acme", "work", {"lease_ms": 1_000})),
+    ("pause_queue", "pause_queue", lambda s, c, p: s.pause_queue(c, "acme", "work")),
+    ("resume_queue", "resume_queue", lambda s, c, p: s.resume_queue(c, "acme", "work")),
+    ("purge", "purge", lambda s, c, p: s.purge(c, "acme", "work", confirm="work", reason=REASON)),
+    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "work", filter=RedriveFilter())),
+    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "empty", filter=RedriveFilter())),
+    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "work", filter=RedriveFilter(), dry_run=True)),
+    ("cancel_redrive", "cancel_redrive", lambda s, c, p: s.cancel_redrive(c, "acme", "slow", p["task"])),
+    ("delete_queue", "delete_queue", lambda s, c, p: s.delete_queue(c, "acme", "work", confirm="work", reason=REASON)),
+    ("create_key", "create_key", lambda s, c, p: s.create_key(c, "acme", "fresh", Grant(role="viewer"))),
+    ("revoke_key", "revoke_key", lambda s, c, p: s.revoke_key(c, "acme", p["key"])),
+    ("put_grant", "put_grant", lambda s, c, p: s.put_grant(c, "acme", "jwt:fresh", Grant(role="viewer"))),
+    ("delete_grant", "delete_grant", lambda s, c, p: s.delete_grant(c, "acme", "jwt:known")),
+    ("revoke_token", "revoke_token",
+     lambda s, c, p: s.revoke_token(c, "acme", token_id="j", principal="jwt:x", until=UNTIL)),
+    ("delete_tenant", "delete_tenant", lambda s, c, p: s.delete_tenant(c, "acme", confirm="acme", reason=REASON)),
+]  # fmt: skip
+
+
+async def prepare(house: House) -> dict[str, Any]:
+    """Make a tenant with everything that an act may be about."""
+    await house.tenant("acme")
+    owner, key_id = await house.key_and_id("acme")
+    for queue in ("work", "slow"):
+        await house.service.put_queue(owner, None, queue, {"max_attempts": 1})
+        await house.add(owner, queue, "a", "b", "c")
+        for one in await house.take(owner, queue, max=2):
+            await house.service.nack(owner, None, queue, [one.receipt])
+    for queue in ("empty", "empty-dlq"):
+        await house.service.put_queue(owner, None, queue, {})
+    await house.service.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
+    task = await house.service.redrive(owner, None, "slow", filter=RedriveFilter(), rate=1)
+    await house.settled()
+    assert task.state == "running"
+    return {"key": key_id, "task": task.id}
+
+
+def test_53_every_method_of_control_is_known_to_change_something_or_not() -> None:
+    """A new one cannot be forgotten here."""
+    methods = {name for name, _ in inspect.getmembers(Control) if not name.startswith("_")}
+    assert methods == READS | {method for method, _, _ in CHANGES} | NOT_FOR_CALLERS
+
+
+@pytest.mark.parametrize(("method", "op", "act"), CHANGES, ids=[f"{op} {n}" for n, (_, op, _) in enumerate(CHANGES)])
+async def test_53_an_act_of_control_leaves_exactly_one_row(house: House, method: str, op: str, act: Act) -> None:
+    """With who, from where, which request, and how it ended."""
+    prepared = await prepare(house)
+    end = await house.journal_end()
+    await act(house.service, house.admin, prepared)
+    rows = [row for row in await house.rows(end) if row.principal != "system" and not row.message_id]
+    (row,) = rows
+    admin = next(iter(house.shard.access.keys(0).values()))
+    assert (row.op, row.outcome, row.error_code, row.count) == (op, "ok", "", 1)
+    assert (row.principal, row.remote, row.request_id) == (admin.principal, "10.0.0.1", "r-admin")
+    assert row.tenant == ("third" if op == "create_tenant" else "acme")
+    assert row.ts == house.clock.wall_ms()
+
+
+@pytest.mark.parametrize("method", sorted(ACTS))
+async def test_53_a_denied_act_leaves_exactly_one_row(house: House, method: str) -> None:
+    """Of every method there is, reads too; and it changes nothing."""
+    await prepare(house)
+    nobody, key_id = await house.key_and_id("acme", None, actions=("export",))
+    end = await house.journal_end()
+    with pytest.raises(Forbidden):
+        await ACTS[method][1](house.service, nobody, "acme")
+    (row,) = await house.rows(end)
+    assert (row.op, row.outcome, row.error_code, row.count) == (ACTS[method][0], "denied", "forbidden", 1)
+    assert (row.tenant, row.principal, row.remote, row.request_id) == ("acme", f"key:{key_id}", "10.1.2.3", "r-1")
+
+
+@pytest.mark.parametrize(
+    ("op", "act"),
+    [
+        ("configure_tenant", lambda s, c: s.put_tenant(c, "acme", {"weight": -1})),
+        ("configure_queue", lambda s, c: s.put_queue(c, "acme", "work", {"lease_ms": -1})),
+        ("pause_queue", lambda s, c: s.pause_queue(c, "acme", "nowhere")),
+        ("purge", lambda s, c: s.purge(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
+        ("delete_queue", lambda s, c: s.delete_queue(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
+        ("purge", lambda s, c: s.purge(c, "acme", "work", confirm="wrok", reason=REASON)),
+        ("delete_queue", lambda s, c: s.delete_queue(c, "acme", "work", confirm="work", reason="short")),
+        ("delete_tenant", lambda s, c: s.delete_tenant(c, "acme", confirm="acme", reason="short")),
+        ("delete_tenant", lambda s, c: s.delete_tenant(c, "default", confirm="default", reason=REASON)),
+        ("revoke_key", lambda s, c: s.revoke_key(c, "acme", "nobody")),
+        ("delete_grant", lambda s, c: s.delete_grant(c, "acme", "nobody")),
+    ],
+)
+async def test_53_an_act_that_fails_leaves_exactly_one_row(
+    house: House, op: str, act: Callable[[Service, Call], Awaitable[Any]]
+) -> None:
+    """What an administrator tried to change and could not is on record too, in the tenant it was about."""
+    await prepare(house)
+    end = await house.journal_end()
+    with pytest.raises(TenantqError) as caught:
+        await act(house.service, house.admin)
+    (row,) = await house.rows(end)
+    assert (row.op, row.outcome, row.error_code) == (op, "refused", caught.value.code)
+    assert (row.remote, row.request_id) == ("10.0.0.1", "r-admin")
+
+
+async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_house: OpenHouse) -> None:
+    """The first of a second one by one, the rest with a count; an alert is raised once."""
+    signals = SignalSettings(denials_per_minute=50)
+    house = await open_house(settings=GateSettings(refusal_rows_per_second=20, signals=signals))
+    await house.tenant("acme")
+    viewer = await house.key("acme", "viewer")
+    end = await house.journal_end()
+    for _ in range(500):
+        with pytest.raises(Forbidden):
+            await house.add(viewer, "work")
+    await house.pass_time(2_000)
+    rows = await house.rows(end)
+    denied = [row for row in rows if row.outcome == "denied"]
+    assert sum(row.count for row in denied) == 500
+    assert len(denied) <= 25
+    alerts = [row for row in rows if row.op == "alert"]
+    assert {(row.outcome, row.principal != "") for row in alerts} == {("denials", True), ("denials", False)}
+    assert len(alerts) == 2
+    assert house.gates.tally.alerts == {"denials": 2}
+
+
+async def test_53_the_audit_query_pages_through_everything_once(house: House) -> None:
+    """Whatever the page size; and its filters do what they say."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    for n in range(7):
+        await house.add(owner, f"q{n % 2}", f"{n}")
+    viewer = await house.key("acme", "viewer")
+    for _ in range(3):
+        with pytest.raises(Forbidden):
+            await house.add(viewer, "q0")
+    await house.settled()
+    whole, cursor = await house.service.audit(owner, None, limit=1_000)
+    assert cursor is None
+    for limit in (1, 2, 5):
+        found, cursor = await house.service.audit(owner, None, limit=limit)
+        while cursor is not None:
+            page, cursor = await house.service.audit(owner, None, limit=limit, cursor=cursor)
+            found += page
+        assert found == whole
+    denied, _ = await house.service.audit(owner, None, result="DENIED")
+    assert len(denied) == 3
+    added, _ = await house.service.audit(owner, None, action="add", result="SUCCESS", queue="q0")
+    assert len(added) == 4
+    one, _ = await house.service.audit(owner, None, message=added[0].message_id)
+    assert [row.op for row in one] == ["add"]
+    later, _ = await house.service.audit(owner, None, start=house.clock.wall_ms() + 1)
+    earlier, _ = await house.service.audit(owner, None, end=house.clock.wall_ms())
+    assert (later, earlier) == ([], [])
+
+
+async def test_53_reaching_for_other_tenants_raises_an_alert(open_house: OpenHouse) -> None:
+    """Once, in the journal of the reacher's own tenant, the metrics and the log."""
+    signals = SignalSettings(cross_tenant_per_minute=3)
+    house = await open_house(settings=GateSettings(signals=signals))
+    await house.tenant("acme")
+    await house.tenant("globex")
+    thief, key_id = await house.key_and_id("globex")
+    for _ in range(10):
+        with pytest.raises(Forbidden):
+            await house.service.usage(thief, "acme")
+    (alert,) = await house.rows(op="alert")
+    assert (alert.outcome, alert.tenant, alert.principal) == ("cross_tenant", "globex", f"key:{key_id}")
+    assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await house.service.metrics(house.admin)
+
+
+async def test_53_a_key_in_many_new_places_raises_an_alert_and_its_places_outlive_a_restart(
+    open_house: OpenHouse,
+) -> None:
+    """Where a key was used before is no news after a restart."""
+    house = await open_house()
+    await house.tenant("acme")
+    key, key_id = await house.key_and_id("acme")
+    for n in range(3):
+        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    assert await house.rows(op="alert") == []
+    await house.close()
+    await house.shard.close()
+    house = await open_house()
+    for n in range(3):
+        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    assert await house.rows(op="alert") == []
+    for n in range(3, 8):
+        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    (alert,) = await house.rows(op="alert")
+    assert (alert.outcome, alert.principal) == ("new_places", f"key:{key_id}")
+
+
+async def test_53_no_secret_is_ever_stored_or_journaled(open_house: OpenHouse) -> None:
+    """Neither the platform's token nor a key's, in any row of any family."""
+    house = await open_house()
+    await house.tenant("acme")
+    made = await house.service.create_key(house.admin, "acme", "mine", Grant(role="tenant-admin"))
+    call = house.call(made.token)
+    await house.add(call, "work")
+    for bad in (made.token + "x", made.token[:-1]):
+        with pytest.raises(Unauthenticated):
+            await house.add(house.call(bad), "work")
+    await house.gates.close()
+    await house.settled()
+    store = house.shard.core.store
+    for name in FAMILIES:
+        for key, value in store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000):
+            for secret in (made.secret, made.token, ADMIN_TOKEN):
+                assert secret.encode() not in key + value
+    assert made.secret not in repr(await house.service.list_keys(call, None))
+
+
+# ---- nothing is destroyed by mistake ----
+
+WRONG = [
+    {"confirm": "", "reason": REASON},
+    {"confirm": "WORK", "reason": REASON},
+    {"confirm": "work ", "reason": REASON},
+    {"confirm": "acme", "reason": REASON},
+    {"confirm": "acme/work", "reason": REASON},
+    {"confirm": "work", "reason": ""},
+    {"confirm": "work", "reason": "123456789"},
+    {"confirm": "work", "reason": " 12345678 " * 1},
+    {"confirm": "work", "reason": " " * 40},
+    {"confirm": "work", "reason": "\n\t" * 20},
+    {"confirm": None, "reason": REASON},
+    {"confirm": "work", "reason": None},
+    {"confirm": True, "reason": 12345678901},
+    {"confirm": "work", "reason": "x" * 1_025},
+    {"confirm": "work", "reason": "ten letters\0"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+async def test_54_without_the_name_and_a_reason_nothing_is_deleted(house: House, wrong: dict[str, Any]) -> None:
+    """Purge, delete of a queue, by force too, and of a tenant."""
+    await house.tenant("work")
+    owner = await house.key("work")
+    await house.add(owner, "work", "a", "b")
+    before = house.shard.stats("work", "work"), house.shard.queues("work"), house.shard.usage("work")
+    for act in (
+        house.service.purge(owner, None, "work", **wrong),
+        house.service.delete_queue(owner, None, "work", **wrong),
+        house.service.delete_queue(owner, None, "work", force=True, **wrong),
+        house.service.delete_tenant(house.admin, "work", **wrong),
+    ):
+        with pytest.raises(Invalid) as caught:
+            await act
+        assert caught.value.message.split(":")[0] in {"confirm", "reason"}
+    await house.settled()
+    assert (house.shard.stats("work", "work"), house.shard.queues("work"), house.shard.usage("work")) == before
+    assert len(await house.take(owner, "work", max=10)) == 2
+
+
+async def test_54_with_both_it_is_done(house: House) -> None:
+    """Ten characters are enough; the reason is in the journal."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.add(owner, "work", "a", "b")
+    assert await house.service.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
+    (row,) = await house.rows(op="purge")
+    assert "ten chars!" in row.details
+    assert house.shard.usage("acme")["backlog"] == 0
+
+
+async def test_54_confirming_for_a_queue_that_is_not_there_says_so(house: House) -> None:
+    """And makes none."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    for act in (
+        house.service.purge(owner, None, "work", confirm="work", reason=REASON),
+        house.service.delete_queue(owner, None, "work", confirm="work", reason=REASON),
+    ):
+        with pytest.raises(NotFound):
+            await act
+    with pytest.raises(NotFound):
+        await house.service.delete_tenant(house.admin, "nobody", confirm="nobody", reason=REASON)
+    assert house.shard.queues("acme") == {}

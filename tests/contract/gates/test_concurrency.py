@@ -1,0 +1,361 @@
+"""What is in flight is bounded; the excess waits its turn, then is told so; and no place is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from tenantq.access import Grant
+from tenantq.errors import Busy, Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
+from tenantq.service import GateSettings
+from tests.contract.gates.every_act import ACTS
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tenantq.service import Call
+    from tests.contract.gates.conftest import OpenHouse
+    from tests.contract.gates.house import House
+
+
+class Gate:
+    """Holds the rounds of a shard back, so that whatever is let in stays in flight."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+
+    def __enter__(self) -> Self:
+        self.house.shard._step_scheduled = True  # as if a round were about to run: none is scheduled
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.house.shard._step_scheduled = False
+        self.house.shard._schedule()
+
+
+async def turns() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Start a call beside others."""
+    return asyncio.get_running_loop().create_task(work)
+
+
+async def test_requests_of_a_tenant_beyond_its_bound_wait_and_then_go(house: House) -> None:
+    """In the order they came; another tenant's go by."""
+    await house.tenant("acme", concurrency={"requests": 2})
+    await house.tenant("globex")
+    call, other = await house.key("acme"), await house.key("globex")
+    await house.settled()
+    with Gate(house):
+        tasks = [start(house.add(call, "work", f"{n}")) for n in range(5)]
+        await turns()
+        slots = house.gates.slots
+        assert (slots.in_flight_of("acme"), slots.waiting_of("acme")) == (2, 3)
+        start_other = start(house.add(other, "work"))
+        await turns()
+        assert slots.in_flight_of("globex") == 1
+    await asyncio.gather(*tasks, start_other)
+    assert [one.body for one in await house.take(call, "work", max=9)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_who_waits_too_long_for_a_place_is_told_so(house: House) -> None:
+    """With the name of the bound; journaled as throttled; nothing was done for it."""
+    await house.tenant("acme", concurrency={"requests": 1})
+    call = await house.key("acme")
+    await house.settled()
+    with Gate(house):
+        first = start(house.add(call, "work", "in"))
+        second = start(house.add(call, "work", "out"))
+        await turns()
+        house.clock.advance(5_000)
+        await turns()
+        with pytest.raises(Busy) as caught:
+            await second
+        assert caught.value.message.startswith("concurrency.requests: 1 ")
+        assert caught.value.status == 503
+    await first
+    assert [one.body for one in await house.take(call, "work", max=9)] == [b"in"]
+    (row,) = await house.rows(outcomes=frozenset({"throttled"}))
+    assert (row.op, row.error_code) == ("add", "unavailable")
+
+
+async def test_the_line_itself_is_bounded(open_house: OpenHouse) -> None:
+    """The one too many is refused at once."""
+    house = await open_house(settings=GateSettings(waiting_per_tenant=3))
+    await house.tenant("acme", concurrency={"requests": 1})
+    call = await house.key("acme")
+    await house.settled()
+    with Gate(house):
+        tasks = [start(house.add(call, "work")) for _ in range(4)]
+        await turns()
+        with pytest.raises(Busy):
+            await house.add(call, "work")
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("kind", ["adds", "polls"])
+async def test_adds_and_polls_of_one_queue_are_bounded_apart(house: House, kind: str) -> None:
+    """Those of another queue of the tenant do not wait for them."""
+    await house.tenant("acme", concurrency={kind: 1})
+    call = await house.key("acme")
+    for queue in ("one", "two"):
+        await house.add(call, queue, "a", "b", "c")
+    await house.settled()
+    with Gate(house):
+        act = house.add if kind == "adds" else house.take
+        tasks = [start(act(call, queue)) for queue in ("one", "one", "two")]
+        await turns()
+        assert (house.gates.slots.in_flight_of("acme"), house.gates.slots.waiting_of("acme")) == (2, 1)
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("why", ["empty", "paused", "quota", "group", "delayed"])
+async def test_polls_that_only_wait_hold_up_nobody(house: House, why: str) -> None:
+    """Neither other polls nor adds nor, above all, acks, whatever the polls are waiting for."""
+    await house.tenant("acme", concurrency={"requests": 2, "polls": 1})
+    call = await house.key("acme")
+    await house.service.put_queue(call, None, "work", {})
+    await house.add(call, "other", "held")
+    (held,) = await house.take(call, "other", lease_ms=60_000)
+    if why == "paused":
+        await house.add(call, "work")
+        await house.service.pause_queue(call, None, "work")
+    elif why == "group":
+        await house.add(call, "work", "1", "2", group="g")
+        await house.take(call, "work", lease_ms=60_000)
+    elif why == "delayed":
+        await house.add(call, "work", delay_ms=90_000)
+    waiting = [start(house.take(call, "work", wait_ms=30_000)) for _ in range(4)]
+    for _ in waiting:  # one after the other they look whether there is something, and then only wait
+        await turns()
+        await house.settled()
+    if why == "quota":
+        await house.tenant("acme", quotas={"in_flight": 1})
+        await house.add(call, "work", "x", "y")
+        await house.settled()
+    assert house.gates.slots.waiting_of("acme") == 0
+    assert house.gates.slots.in_flight_of("acme") == 0
+    assert (await house.service.ack(call, None, "other", [held.receipt]))[0].ok
+    await house.add(call, "third")
+    await house.pass_time(30_000)
+    await asyncio.gather(*waiting)
+
+
+async def test_polls_that_wait_for_the_rate_hold_up_nobody(house: House) -> None:
+    """An ack passes though every place that the tenant has would be taken by polls without tokens."""
+    await house.tenant("acme", concurrency={"requests": 2}, limits={"read": {"ops_per_sec": 1}})
+    call = await house.key("acme")
+    await house.add(call, "work", *"abcd")
+    (held,) = await house.take(call, "work", lease_ms=60_000)
+    waiting = [start(house.take(call, "work", wait_ms=30_000)) for _ in range(3)]
+    await house.settled()
+    acking = start(house.service.ack(call, None, "work", [held.receipt]))
+    await house.settled()
+    await turns()
+    assert acking.done()
+    assert acking.result()[0].ok
+    for _ in range(5):
+        await house.pass_time(1_000)
+    await asyncio.gather(*waiting)
+
+
+async def test_results_that_are_waited_for_hold_up_nobody(house: House) -> None:
+    """A tenant may wait for more results than it may have requests in flight."""
+    await house.tenant("acme", concurrency={"requests": 1})
+    call = await house.key("acme")
+    (added,) = await house.add(call, "work")
+    waiting = [start(house.service.result(call, None, "work", added.id, wait_ms=30_000)) for _ in range(5)]
+    await house.settled()
+    (got,) = await house.take(call, "work")
+    assert (await house.service.ack(call, None, "work", [got.receipt]))[0].ok
+    await house.settled()
+    for one in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(one, NotFound)
+
+
+async def test_requests_on_one_connection_are_bounded(open_house: OpenHouse) -> None:
+    """Also those that only wait: a connection is one client's."""
+    house = await open_house(settings=GateSettings(connection_requests=2))
+    await house.tenant("acme")
+    call = await house.key("acme")
+    await house.service.put_queue(call, None, "work", {})
+    mine = house.call(call.bearer, connection="c-1")
+    polls = [start(house.take(mine, "work", wait_ms=30_000)) for _ in range(3)]
+    await house.settled()
+    assert house.gates.slots.waiting_of("acme") == 1
+    await house.add(house.call(call.bearer, connection="c-2"), "work", "a", "b", "c")
+    await house.settled()
+    await asyncio.gather(*polls)
+
+
+async def test_consumers_of_a_queue_are_bounded(house: House) -> None:
+    """By credential and address, or the name they give; who is gone for a minute makes room."""
+    await house.tenant("acme", quotas={"consumers_per_queue": 2})
+    call = await house.key("acme")
+    await house.add(call, "work", *"abcdefgh")
+    for name in ("one", "two", "one"):
+        await house.take(call, "work", consumer=name)
+    with pytest.raises(QuotaExceeded) as caught:
+        await house.take(call, "work", consumer="three")
+    assert (caught.value.limit, caught.value.current) == (2, 2)
+    assert caught.value.message.startswith("quotas.consumers_per_queue: 2 ")
+    await house.take(call, "work", consumer="two")
+    await house.pass_time(60_001)
+    await house.take(call, "work", consumer="three")
+
+
+async def test_a_consumer_that_still_waits_is_not_gone(house: House) -> None:
+    """However long its poll is: nobody takes its place meanwhile."""
+    await house.tenant("acme", quotas={"consumers_per_queue": 1})
+    call = await house.key("acme")
+    await house.service.put_queue(call, None, "work", {})
+    waiting = start(house.take(call, "work", consumer="one", wait_ms=300_000))
+    for _ in range(4):
+        await house.pass_time(60_000)
+        with pytest.raises(QuotaExceeded):
+            await house.take(call, "work", consumer="two")
+    await house.pass_time(60_000)
+    assert await waiting == []
+
+
+async def test_a_fleet_poll_counts_as_a_consumer_where_consumers_are_bounded(house: House) -> None:
+    """There is no way around the quota by asking for many tenants at once."""
+    await house.tenant("acme", quotas={"consumers_per_queue": 1})
+    call = await house.key("acme")
+    await house.add(call, "work", *"abc")
+    await house.take(call, "work", consumer="one")
+    with pytest.raises(QuotaExceeded):
+        await house.service.fleet_poll(call, "work", tenants=["acme"], consumer="two")
+
+
+async def test_a_new_tenant_of_the_same_name_has_no_consumers_of_the_old(house: House) -> None:
+    """They went with it."""
+    for _ in range(2):
+        await house.tenant("acme", quotas={"consumers_per_queue": 1})
+        call = await house.key("acme")
+        await house.add(call, "work", *"abc")
+        assert await house.take(call, "work")
+        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason="because of the test")
+
+
+async def test_a_long_name_of_a_consumer_and_of_its_principal_fit_together(house: House) -> None:
+    """Each within its own bound is within the bound of both."""
+    await house.tenant("acme", quotas={"consumers_per_queue": 5})
+    call = await house.key("acme")
+    await house.add(call, "work")
+    assert await house.take(call, "work", consumer="c" * 128)
+
+
+async def test_who_waits_for_a_place_is_judged_when_it_comes(house: House) -> None:
+    """A key revoked, or a tenant deleted and made anew, while a call waited: it is refused."""
+    await house.tenant("acme", concurrency={"requests": 1})
+    owner = await house.key("acme")
+    worker, key_id = await house.key_and_id("acme", "producer")
+    await house.settled()
+    with Gate(house):
+        first = start(house.add(owner, "work", "first"))
+        second = start(house.add(worker, "work", "second"))
+        await turns()
+        assert house.gates.slots.waiting_of("acme") == 1
+        revoked = start(house.shard.revoke_key("acme", key_id))
+    await asyncio.gather(first, revoked)
+    with pytest.raises(Unauthenticated):
+        await second
+
+
+async def test_who_waits_for_a_place_in_a_tenant_that_is_deleted_gets_none_in_its_namesake(house: House) -> None:
+    """What was asked of the old tenant does not happen in the new one."""
+    await house.tenant("acme", concurrency={"requests": 1})
+    owner = await house.key("acme")
+    await house.tenant("fleet")
+    worker, key_id = await house.key_and_id("fleet", "producer")
+    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="producer"))
+    await house.settled()
+    with Gate(house):
+        first = start(house.add(owner, "work", "first"))
+        second = start(house.add(worker, "work", "second", tenant="acme"))
+        await turns()
+        assert house.gates.slots.waiting_of("acme") == 1
+        deleted = start(house.shard.delete_tenant("acme"))
+        made = start(house.shard.put_tenant("acme"))
+    await asyncio.gather(first, deleted, made, return_exceptions=True)
+    with pytest.raises((NotFound, Forbidden)):
+        await second
+    assert house.shard.queues("acme") == {}
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, seed: int) -> None:
+    """Cancelled at any step of any call, under bounds that make many wait: all places come back, no message is lost."""
+    house = await open_house(settings=GateSettings(server_requests=4, connection_requests=3, slot_wait_ms=200))
+    rng = random.Random(seed)
+    calls: list[tuple[str, Call]] = []
+    for name in ("acme", "globex"):
+        await house.tenant(
+            name, concurrency={"requests": 3, "adds": 2, "polls": 1}, limits={"read": {"ops_per_sec": 50}},
+            quotas={"in_flight": 20, "consumers_per_queue": 3},
+        )  # fmt: skip
+        key = await house.key(name)
+        await house.service.put_queue(key, None, "work", {})
+        calls += [(name, house.call(key.bearer, connection=f"{name}-{n % 2}")) for n in range(4)]
+    added: set[bytes] = set()
+    acking: set[bytes] = set()  # who vanished meanwhile does not know whether it was done
+    acked: set[bytes] = set()
+
+    async def act(tenant: str, call: Call) -> None:
+        kind = rng.choice(["add", "add", "poll", "long", "fleet", "result", *ACTS])
+        if kind == "add":
+            added.update([new.raw_id for new in await house.service.add(call, None, "work", [message()])])
+        elif kind in {"poll", "long", "fleet"}:
+            wait_ms = 0 if kind == "poll" else rng.choice((50, 500))
+            if kind == "fleet":
+                got = await house.service.fleet_poll(call, "work", max=2, wait_ms=wait_ms)
+            else:
+                got = await house.service.poll(
+                    call, None, "work", max=2, wait_ms=wait_ms, consumer=rng.choice((None, "a", "b"))
+                )
+            for one in got:
+                acking.add(one.raw_id)
+                (outcome,) = await house.service.ack(call, None, "work", [one.receipt])
+                if outcome.ok:
+                    acked.add(one.raw_id)
+        elif kind not in {"purge", "delete_queue", "remove", "delete_tenant", "suspend_tenant"}:
+            await ACTS[kind][1](house.service, call, tenant)
+
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(250):
+        tasks.append(start(act(*rng.choice(calls))))
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            await asyncio.sleep(0)
+        if rng.random() < 0.5:
+            rng.choice(tasks).cancel()
+        if rng.random() < 0.2:
+            house.clock.advance(rng.choice((1, 30, 250)))
+    for _ in range(20):
+        await house.pass_time(300)
+    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+    wrong = [one for one in done if isinstance(one, Exception) and not isinstance(one, TenantqError)]
+    assert not wrong, wrong
+    slots = house.gates.slots
+    assert (slots.in_flight, slots.waiting) == (0, 0)
+    assert not any(bound.in_flight or bound.lines for bound in slots._bounds())
+    assert slots.reconcile() == 0
+    assert house.gates.rates.waiting("acme") + house.gates.rates.waiting("globex") == 0
+    await house.pass_time(60_000)
+    left: set[bytes] = set()
+    for name in ("acme", "globex"):
+        await house.tenant(
+            name, limits={"read": {"ops_per_sec": None}}, quotas={"in_flight": None, "consumers_per_queue": None}
+        )
+        await house.shard.resume_queue(name, "work")
+        left |= {one.raw_id for one in await house.shard.poll(name, "work", max=1_000)}
+    assert added - acking <= left  # cancelled adds may be in too: nobody was told
+    assert not acked & left

@@ -1,0 +1,203 @@
+"""Nothing crosses a tenant: the right id or receipt in the wrong hands is worth no more than an invented one."""
+
+# ruff: noqa: ARG005  # all acts take the same arguments, whatever each needs; a token's id is no secret
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.errors import Forbidden, LeaseLost, NotFound, TenantqError
+from tenantq.message import Result
+from tests.contract.gates.house import REASON, House
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.message import Delivery
+    from tenantq.service import Call, Service
+
+LOST = "0" * 31 + "1" + "f" * 16  # looks like a receipt
+
+Act = tuple[str, "Callable[[Service, Call, str | None, str, str], Awaitable[Any]]"]
+
+# name of the act, and the act itself on (service, call, tenant, message id, receipt)
+ACTS: list[Act] = [
+    ("get", lambda s, c, t, i, r: s.get(c, t, "work", i)),
+    ("result", lambda s, c, t, i, r: s.result(c, t, "work", i)),
+    ("trace", lambda s, c, t, i, r: s.trace(c, t, "work", i)),
+    ("remove", lambda s, c, t, i, r: s.remove(c, t, "work", [i])),
+    ("ack", lambda s, c, t, i, r: s.ack(c, t, "work", [r])),
+    ("ack with result", lambda s, c, t, i, r: s.ack(c, t, "work", [r], [Result("completed", b"mine now")])),
+    ("nack", lambda s, c, t, i, r: s.nack(c, t, "work", [r], delay_ms=0)),
+    ("release", lambda s, c, t, i, r: s.release(c, t, "work", [r])),
+    ("extend", lambda s, c, t, i, r: s.extend(c, t, "work", [r], lease_ms=1_000)),
+]
+QUEUE_ACTS: list[Act] = [
+    ("peek", lambda s, c, t, i, r: s.peek(c, t, "work")),
+    ("poll", lambda s, c, t, i, r: s.poll(c, t, "work")),
+    ("add", lambda s, c, t, i, r: s.add(c, t, "work", [message()])),
+    ("get_queue", lambda s, c, t, i, r: s.get_queue(c, t, "work")),
+    ("put_queue", lambda s, c, t, i, r: s.put_queue(c, t, "work", {"lease_ms": 1})),
+    ("pause_queue", lambda s, c, t, i, r: s.pause_queue(c, t, "work")),
+    ("resume_queue", lambda s, c, t, i, r: s.resume_queue(c, t, "work")),
+    ("purge", lambda s, c, t, i, r: s.purge(c, t, "work", confirm="work", reason=REASON)),
+    ("delete_queue", lambda s, c, t, i, r: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
+    ("redrive", lambda s, c, t, i, r: s.redrive(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them
+    ("redrive_status", lambda s, c, t, i, r: s.redrive_status(c, t, "work", "0" * 16)),
+    ("cancel_redrive", lambda s, c, t, i, r: s.cancel_redrive(c, t, "work", "0" * 16)),
+    ("list_queues", lambda s, c, t, i, r: s.list_queues(c, t)),
+    ("get_tenant", lambda s, c, t, i, r: s.get_tenant(c, t)),
+    ("usage", lambda s, c, t, i, r: s.usage(c, t)),
+    ("audit", lambda s, c, t, i, r: s.audit(c, t)),
+    ("list_keys", lambda s, c, t, i, r: s.list_keys(c, t)),
+    ("list_grants", lambda s, c, t, i, r: s.list_grants(c, t)),
+    ("fleet_poll", lambda s, c, t, i, r: s.fleet_poll(c, "work", tenants=[t])),  # type: ignore[list-item]  # a name
+]
+
+
+async def two_tenants(house: House) -> tuple[Call, Call, Delivery, str]:
+    """Return requests of the owner and of the thief, a delivery of the owner's, and the id of a finished message."""
+    for name in ("acme", "globex"):
+        await house.tenant(name)
+    owner, thief = await house.key("acme"), await house.key("globex")
+    await house.add(owner, "work", "secret", "finished")
+    for one in await house.take(owner, "work", max=2, lease_ms=60_000):
+        if one.body == b"finished":
+            await house.service.ack(owner, None, "work", [one.receipt], [Result("completed", b"the secret result")])
+            finished = one.id
+        else:
+            held = one
+    return owner, thief, held, finished
+
+
+async def answer(asked: Awaitable[Any]) -> tuple[type[TenantqError], str, int]:
+    """Return how a call was refused: kind, text and status; for a batch of one, its item's."""
+    try:
+        reply = await asked
+    except TenantqError as error:
+        return type(error), error.message, error.status
+    (item,) = reply
+    assert not item.ok
+    return type(item.error), item.error.message, item.error.status
+
+
+@pytest.mark.parametrize(("name", "act"), ACTS, ids=[name for name, _ in ACTS])
+@pytest.mark.parametrize("own_queue", [False, True], ids=["no such queue", "a queue of the same name"])
+async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
+    house: House, name: str, act: Callable[..., Awaitable[Any]], *, own_queue: bool
+) -> None:
+    """What tenant A's message answers to tenant B is what an invented one answers, and it is journaled."""
+    owner, thief, held, finished = await two_tenants(house)
+    if own_queue:
+        await house.add(thief, "work", "my own")
+    before = house.shard.stats("acme", "work")
+    end = await house.journal_end()
+    true_answers = [await answer(act(house.service, thief, None, id, held.receipt)) for id in (held.id, finished)]
+    rows = [row for row in await house.rows(end) if row.principal != "system"]
+    invented = await answer(act(house.service, thief, None, str(uuid.UUID(int=77)), LOST))
+    assert true_answers == [invented, invented]
+    assert invented[0] in {NotFound, LeaseLost}
+    assert len(rows) == 2
+    assert {(row.tenant, row.outcome, row.op, row.remote) for row in rows} == {
+        ("globex", "refused", name.split(maxsplit=1)[0], "10.1.2.3")
+    }
+    assert house.shard.stats("acme", "work") == before
+    assert (await house.service.ack(owner, None, "work", [held.receipt]))[0].ok
+    result, _ = await house.service.result(owner, None, "work", finished)
+    assert result.value == b"the secret result"
+
+
+@pytest.mark.parametrize(("name", "act"), [*ACTS, *QUEUE_ACTS], ids=[name for name, _ in [*ACTS, *QUEUE_ACTS]])
+async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
+    house: House, name: str, act: Callable[..., Awaitable[Any]]
+) -> None:
+    """A tenant's name in the path gives nothing, and tells nothing of whether there is such a tenant."""
+    owner, thief, held, _ = await two_tenants(house)
+    before = house.shard.stats("acme", "work"), house.shard.usage("acme")
+    end = await house.journal_end()
+    true_answer = await answer(act(house.service, thief, "acme", held.id, held.receipt))
+    (row,) = await house.rows(end)
+    assert (row.outcome, row.error_code, row.remote, row.request_id) == ("denied", "forbidden", "10.1.2.3", "r-1")
+    assert row.principal.startswith("key:")
+    assert true_answer == await answer(act(house.service, thief, "no-such-tenant", held.id, held.receipt))
+    assert true_answer[0] is Forbidden
+    assert (house.shard.stats("acme", "work"), house.shard.usage("acme")) == before
+    assert (await house.service.ack(owner, None, "work", [held.receipt]))[0].ok
+
+
+async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(house: House) -> None:
+    """The owner's auditor finds who tried, with result=DENIED."""
+    _, thief, held, _ = await two_tenants(house)
+    with pytest.raises(Forbidden):
+        await house.service.get(thief, "acme", "work", held.id)
+    auditor = await house.key("acme", "auditor")
+    await house.settled()
+    (row,), _ = await house.service.audit(auditor, None, result="DENIED")
+    assert (row.op, row.outcome, row.queue) == ("get", "denied", "work")
+
+
+async def test_38_lists_and_counts_hold_nothing_of_another_tenant(house: House) -> None:
+    """Queues, usage, keys, grants, audit and fleet polls show the caller's own tenant only."""
+    _, thief, held, _ = await two_tenants(house)
+    service = house.service
+    assert await service.list_queues(thief, None) == []
+    usage = await service.usage(thief, None)
+    assert {item.used for item in usage.quotas.values()} == {0}
+    assert len(await service.list_keys(thief, None)) == 1
+    assert await service.list_grants(thief, None) == []
+    rows, _ = await service.audit(thief, None)
+    assert {row.tenant for row in rows} == {"globex"}
+    rows, _ = await service.audit(thief, None, message=held.id)
+    assert rows == []
+    assert await service.fleet_poll(thief, "work") == []
+
+
+async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(house: House) -> None:
+    """Its exact id answers what an invented one does."""
+    owner, thief, _, _ = await two_tenants(house)
+    await house.service.put_queue(owner, None, "work-dlq", {})
+    await house.service.put_queue(thief, None, "work", {})
+    await house.service.put_queue(thief, None, "work-dlq", {})
+    task = await house.service.redrive(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
+    for look in (house.service.redrive_status, house.service.cancel_redrive):
+        for queue in ("work", "work-dlq"):
+            assert await answer(look(thief, None, queue, task.id)) == await answer(look(thief, None, queue, "0" * 16))
+    assert task.state != "cancelled"
+
+
+@pytest.mark.parametrize(
+    "name", ["acme\0", "ACME", "acme ", "acme/", "acme%00", "%61cme", "\u0430cme", "\uff41cme", "acme\u0301"]
+)
+async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(house: House, name: str) -> None:
+    """Case, look-alikes, separators and escapes: for its own key, for others', and for the platform's."""
+    owner, thief, held, _ = await two_tenants(house)
+    for call in (owner, thief):
+        with pytest.raises(Forbidden):
+            await house.service.get(call, name, "work", held.id)
+    with pytest.raises(NotFound):
+        await house.service.get(house.admin, name, "work", held.id)
+    with pytest.raises(TenantqError) as caught:
+        await house.service.put_tenant(house.admin, name, {})
+    assert caught.value.code == "invalid"
+    assert set(house.shard.tenants()) == {"default", "acme", "globex"}
+
+
+async def test_39_the_same_names_in_two_tenants_are_two_queues(house: House) -> None:
+    """Messages, keys and results of one never show in the other; deleting one leaves the other."""
+    await house.tenant("acme")
+    await house.tenant("acme-2")
+    one, two = await house.key("acme"), await house.key("acme-2")
+    first = await house.add(one, "work", "one", key="k")
+    second = await house.add(two, "work", "one", key="k")
+    assert not second[0].duplicate
+    assert first[0].id != second[0].id
+    assert [got.body for got in await house.take(one, "work", max=9)] == [b"one"]
+    assert (await house.service.get_queue(two, None, "work")).stats.ready == 1
+    await house.service.delete_queue(one, None, "work", confirm="work", reason=REASON, force=True)
+    await house.settled()
+    assert await house.service.list_queues(one, None) == []
+    assert (await house.service.get_queue(two, None, "work")).stats.ready == 1

@@ -1,0 +1,608 @@
+"""Behaviours 40, 43 and 52: who may do what, through the service; and what nobody can talk himself into."""
+
+# ruff: noqa: S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq import limits
+from tenantq.access import ACTIONS, MATRIX, ROLES, Grant
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
+from tenantq.message import Result
+from tenantq.service import GateSettings, Service
+from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL
+from tests.contract.gates.house import REASON, House
+from tests.shards import message
+from tests.unit.gates.credentials import claims, signed, verifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.service import Call
+    from tests.contract.gates.conftest import OpenHouse
+
+
+async def is_let_through(house: House, call: Call, method: str, tenant: str) -> bool:
+    """Tell whether the gates let an act through; what comes of it behind them does not count."""
+    try:
+        await ACTS[method][1](house.service, call, tenant)
+    except Forbidden:
+        return False
+    except TenantqError as error:
+        return error.code in {"not_found", "invalid", "conflict", "draining"}
+    return True
+
+
+def test_52_every_method_and_every_action_is_in_the_table_of_acts() -> None:
+    """No method of the service can be added without saying which action allows it."""
+    methods = {name for name, _ in inspect.getmembers(Service) if not name.startswith("_")}
+    assert methods == set(ACTS) | NOT_FOR_CALLERS
+    assert {action for action, _ in ACTS.values()} == set(ACTIONS) - {"read_body", "export"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_52_each_role_may_do_exactly_what_the_matrix_says(house: House, role: str) -> None:
+    """Every role and every method, with a key of the tenant: a tenant's platform-admin is its tenant-admin, no more."""
+    await house.tenant("acme")
+    owner, call = await house.key("acme"), await house.key("acme", role)
+    allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
+    for method, (action, _) in ACTS.items():
+        await house.add(owner, "work")
+        assert await is_let_through(house, call, method, "acme") == (action in allowed), method
+        await house.settled()  # a deleted queue is gone, and comes into being again
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_52_the_platforms_own_key_may_do_everything_and_others_of_it_only_what_is_granted(
+    house: House, role: str
+) -> None:
+    """A stored grant in a tenant counts for a principal of another one, and never for acts of the platform."""
+    await house.tenant("acme")
+    await house.tenant("fleet")
+    worker, key_id = await house.key_and_id("fleet", "viewer")
+    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role=role))
+    allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
+    for method, (action, _) in ACTS.items():
+        await house.add(house.admin, "work", tenant="acme")
+        assert await is_let_through(house, worker, method, "acme") == (action in allowed), method
+        await house.settled()
+    for method in ACTS:
+        if "acme" not in house.shard.tenants():
+            await house.tenant("acme")
+        await house.service.resume_tenant(house.admin, "acme")
+        await house.add(house.admin, "work", tenant="acme")
+        assert await is_let_through(house, house.admin, method, "acme"), method
+        await house.settled()
+
+
+@pytest.mark.parametrize("action", [one for one in ACTIONS if one not in {"read_body", "export"}])
+async def test_52_a_single_action_allows_itself_and_nothing_else(house: House, action: str) -> None:
+    """A grant of one action is no role: everything else is denied by default. The platform's actions take its own key."""
+    await house.tenant("acme")
+    call = await house.key("acme", None, actions=(action,))
+    for method, (needed, _) in ACTS.items():
+        await house.add(house.admin, "work", tenant="acme")
+        wanted = needed == action and action in MATRIX["tenant-admin"]
+        if method == "create_key" and wanted:
+            wanted = False  # it may make keys, but only such that hold no more than it has itself
+        if method == "put_grant" and wanted:
+            wanted = False
+        assert await is_let_through(house, call, method, "acme") == wanted, method
+        await house.settled()
+
+
+async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(house: House) -> None:
+    """Patterns of queues: what matches is served, everything else is forbidden, also in lists and fleet polls."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    for queue in ("mail-in", "mail-out", "billing", "Mail-in"):
+        await house.add(owner, queue)
+    worker = await house.key("acme", "consumer", queues=("mail-*",))
+    assert await house.take(worker, "mail-in")
+    for queue in ("billing", "Mail-in", "mail", "xmail-in"):
+        for refused in (house.take(worker, queue), house.service.fleet_poll(worker, queue)):
+            with pytest.raises(Forbidden):
+                await refused
+    operator = await house.key("acme", "operator", queues=("mail-*", "b?lling"))
+    seen = await house.service.list_queues(operator, None)
+    assert [one.name for one in seen] == ["billing", "mail-in", "mail-out"]
+
+
+async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(house: House) -> None:
+    """The id of a redrive of another queue is no way around the pattern."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    for queue in ("mail", "mail-dlq", "billing", "billing-dlq"):
+        await house.service.put_queue(owner, None, queue, {})
+    task = await house.service.redrive(owner, None, "billing", filter=RedriveFilter(), rate=1)
+    operator = await house.key("acme", "operator", queues=("mail", "mail-dlq"))
+    for look in (house.service.redrive_status, house.service.cancel_redrive):
+        with pytest.raises(NotFound):
+            await look(operator, None, "mail", task.id)
+    assert task.state != "cancelled"
+    assert (await house.service.redrive_status(owner, None, "billing", task.id)).id == task.id
+
+
+async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(house: House) -> None:
+    """Who may redrive one queue cannot reach into another through dead letters that are shared."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    for queue in ("mail", "billing"):
+        await house.service.put_queue(owner, None, queue, {"dead_letter": "letters", "max_attempts": 1})
+        await house.add(owner, queue)
+        (got,) = await house.take(owner, queue)
+        await house.service.nack(owner, None, queue, [got.receipt])
+    operator = await house.key("acme", "operator", queues=("mail",))
+    task = await house.service.redrive(operator, None, "mail", filter=RedriveFilter(source="billing"))
+    await house.shard.finished(task)
+    assert house.shard.stats("acme", "billing").ready == 0
+
+
+# ---- ends of credentials ----
+
+
+async def test_52_an_expired_key_is_refused_at_once(house: House) -> None:
+    """On the very millisecond, though it was used and remembered just before."""
+    await house.tenant("acme")
+    key = await house.key("acme", "producer", expires_at=house.clock.wall_ms() + 1_000)
+    await house.add(key, "work")
+    await house.pass_time(999)
+    await house.add(key, "work")
+    await house.pass_time(1)
+    with pytest.raises(Unauthenticated):
+        await house.add(key, "work")
+
+
+async def test_52_a_revoked_key_is_refused_at_once(house: House) -> None:
+    """And stays refused; revoking it again is no error."""
+    await house.tenant("acme")
+    key, key_id = await house.key_and_id("acme", "producer")
+    await house.add(key, "work")
+    for _ in range(2):
+        await house.service.revoke_key(house.admin, "acme", key_id)
+        with pytest.raises(Unauthenticated):
+            await house.add(key, "work")
+    (item,) = await house.service.list_keys(house.admin, "acme")
+    assert item.revoked_at == house.clock.wall_ms()
+
+
+async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(house: House) -> None:
+    """A long poll that began before the key was revoked hands out nothing after; the message goes to who may have it."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    worker, key_id = await house.key_and_id("acme", "consumer")
+    await house.service.put_queue(owner, None, "work", {})
+    waiting = asyncio.ensure_future(house.take(worker, "work", wait_ms=60_000))
+    await house.settled()
+    await house.service.revoke_key(owner, None, key_id)
+    await house.add(owner, "work", "not for you")
+    await house.pass_time(60_000)
+    with pytest.raises(Unauthenticated):
+        await waiting
+    (got,) = await house.take(owner, "work")
+    assert (got.body, got.attempt) == (b"not for you", 1)
+
+
+async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_waits(house: House) -> None:
+    """As with a key: what was allowed when the wait began has to be allowed when the message comes."""
+    await house.tenant("acme")
+    await house.tenant("fleet")
+    worker, key_id = await house.key_and_id("fleet", "consumer")
+    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="consumer"))
+    owner = await house.key("acme")
+    waiting = asyncio.ensure_future(house.service.fleet_poll(worker, "work", wait_ms=60_000))
+    await house.settled()
+    await house.service.delete_grant(owner, None, f"key:{key_id}")
+    await house.add(owner, "work", "not for you")
+    await house.pass_time(60_000)
+    with contextlib.suppress(Forbidden):
+        assert await waiting == []
+    (got,) = await house.take(owner, "work")
+    assert (got.body, got.attempt) == (b"not for you", 1)
+
+
+async def test_52_a_grant_that_expires_is_over_on_the_millisecond(house: House) -> None:
+    """Though the decision was remembered; what the credential brings itself stays."""
+    await house.tenant("acme")
+    await house.tenant("fleet")
+    worker, key_id = await house.key_and_id("fleet", "consumer")
+    until = house.clock.wall_ms() + 500
+    await house.service.put_grant(
+        house.admin, "acme", f"key:{key_id}", Grant(role="consumer", expires_at=until, queues=("work",))
+    )
+    await house.add(house.admin, "work", tenant="acme")
+    await house.pass_time(499)
+    assert await house.service.poll(worker, "acme", "work")
+    await house.pass_time(1)
+    with pytest.raises(Forbidden):
+        await house.service.poll(worker, "acme", "work")
+    assert await house.service.fleet_poll(worker, "work") == []
+
+
+async def test_52_a_deleted_grant_is_over_at_once(house: House) -> None:
+    """The decision cache is emptied by the change."""
+    await house.tenant("acme")
+    await house.tenant("fleet")
+    worker, key_id = await house.key_and_id("fleet", "consumer")
+    owner = await house.key("acme")
+    await house.add(owner, "work")
+    for _ in range(2):
+        await house.service.put_grant(owner, None, f"key:{key_id}", Grant(role="consumer"))
+        await house.service.poll(worker, "acme", "work")
+        await house.service.delete_grant(owner, None, f"key:{key_id}")
+        with pytest.raises(Forbidden):
+            await house.service.poll(worker, "acme", "work")
+    with pytest.raises(NotFound):
+        await house.service.delete_grant(owner, None, f"key:{key_id}")
+
+
+async def test_52_rotated_keys_overlap_as_long_as_one_wants(house: House) -> None:
+    """The new key works at once, the old one until it is revoked or expires."""
+    await house.tenant("acme")
+    old, old_id = await house.key_and_id("acme", "producer")
+    new = await house.key("acme", "producer")
+    for key in (old, new):
+        await house.add(key, "work")
+    await house.service.revoke_key(house.admin, "acme", old_id)
+    await house.add(new, "work")
+    with pytest.raises(Unauthenticated):
+        await house.add(old, "work")
+
+
+async def test_52_a_revoked_token_is_refused_at_once_and_only_that_one(
+    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+) -> None:
+    """By its id, or all of a subject's; in its own tenant only."""
+    house = await open_house(jwt=verifier(clock, tmp_path))
+    for name in ("acme", "globex"):
+        await house.tenant(name)
+    one, two = (house.call(signed(claims(clock, jti=jti, role="producer"))) for jti in ("j-1", "j-2"))
+    other = house.call(signed(claims(clock, jti="j-1", tenant="globex")))
+    for call in (one, two, other):
+        await house.add(call, "work")
+    until = clock.wall_ms() + 3_600_000
+    await house.service.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
+    with pytest.raises(Unauthenticated):
+        await house.add(one, "work")
+    for call in (two, other):
+        await house.add(call, "work")
+    await house.service.revoke_token(house.admin, "acme", token_id=None, principal="jwt:worker-7", until=until)
+    with pytest.raises(Unauthenticated):
+        await house.add(two, "work")
+    await house.add(other, "work")
+
+
+async def test_52_a_revocation_cannot_be_shortened_by_another_one(
+    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Revoking again with an earlier end leaves the token refused until the later one."""
+    house = await open_house(jwt=verifier(clock, tmp_path))
+    await house.tenant("acme")
+    token = house.call(signed(claims(clock, jti="j-1")))
+    await house.add(token, "work")
+    for until in (clock.wall_ms() + 3_600_000, clock.wall_ms() + 1, 0):
+        await house.service.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
+    await house.pass_time(2)
+    with pytest.raises(Unauthenticated):
+        await house.add(token, "work")
+
+
+async def test_52_revocations_grants_and_keys_outlive_a_restart(
+    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+) -> None:
+    """What was refused before is refused after; what was granted still is."""
+    house = await open_house(jwt=verifier(clock, tmp_path))
+    await house.tenant("acme")
+    token = house.call(signed(claims(clock, jti="j-1", role="viewer")))
+    revoked, revoked_id = await house.key_and_id("acme", "producer")
+    kept = await house.key("acme", "producer")
+    await house.add(kept, "work")
+    await house.service.put_grant(house.admin, "acme", "jwt:worker-7", Grant(role="consumer"))
+    await house.service.revoke_key(house.admin, "acme", revoked_id)
+    other = house.call(signed(claims(clock, jti="j-2", role="viewer")))
+    await house.service.revoke_token(house.admin, "acme", token_id="j-2", principal=None, until=UNTIL)
+    await house.close()
+    await house.shard.close()
+    after = await open_house(jwt=verifier(clock, tmp_path))
+    await after.add(kept, "work")
+    assert await after.take(token, "work")
+    for call in (revoked, other):
+        with pytest.raises(Unauthenticated):
+            await after.take(call, "work")
+    uses = {item.key_id: item.last_used_at for item in await after.service.list_keys(after.admin, "acme")}
+    assert uses[revoked_id] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tenant": ...},
+        {"tenant": ""},
+        {"tenant": "ACME"},
+        {"tenant": "../acme"},
+        {"tenant": "a" * 64},
+        {"tenant": 7},
+        {"tenant": ["acme"]},
+        {"tenant": None},
+        {"tenant": "acme\0"},
+        {"tenant": "acme", "org": "globex"},
+        {"tenant": "globex", "org": "acme"},
+        {"tenant": "acme", "org": ""},
+        {"tenant": "acme", "org": 5},
+        {"org": "acme", "tenant": " acme"},
+    ],
+)
+async def test_40_a_token_that_does_not_name_exactly_one_tenant_is_forbidden(
+    open_house: OpenHouse, clock: ManualClock, tmp_path: Path, change: dict[str, object]
+) -> None:
+    """Through the service: nothing is done, nothing of the claim is echoed, and the refusal is journaled."""
+    house = await open_house(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
+    for name in ("acme", "globex"):
+        await house.tenant(name)
+    end = await house.journal_end()
+    call = house.call(signed(claims(clock, **change)))
+    for tenant in (None, "acme", "globex"):
+        with pytest.raises(Forbidden) as caught:
+            await house.service.add(call, tenant, "work", [message()])
+        shown = f"{caught.value.message} {caught.value.tenant} {caught.value.queue}"
+        assert "globex" not in shown
+        assert "ACME" not in shown
+    rows = await house.rows(end)
+    assert [(row.outcome, row.error_code, row.op) for row in rows] == [("denied", "forbidden", "add")] * 3
+    assert not house.shard.queues("acme")
+
+
+async def test_40_aliases_that_agree_name_the_tenant_in_any_order(
+    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+) -> None:
+    """One of them, or all with the same name."""
+    house = await open_house(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
+    await house.tenant("acme")
+    for change in ({}, {"org": "acme"}, {"tenant": ..., "org": "acme"}):
+        await house.add(house.call(signed(claims(clock, **change))), "work")
+    assert house.shard.stats("acme", "work").ready == 3
+
+
+async def test_52_keys_that_have_ended_make_room_for_new_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant that rotates its keys for ever never runs out of them; as many as are good are bounded."""
+    monkeypatch.setattr(limits, "KEYS_MAX", 3)
+    await house.tenant("acme")
+    for _ in range(10):
+        key, key_id = await house.key_and_id("acme", "producer")
+        await house.add(key, "work")
+        await house.service.revoke_key(house.admin, "acme", key_id)
+    await house.key("acme", "producer", expires_at=house.clock.wall_ms() + 5)
+    good = [await house.key("acme", "producer") for _ in range(2)]
+    with pytest.raises(QuotaExceeded) as caught:
+        await house.key("acme", "producer")
+    assert (caught.value.limit, caught.value.current) == (3, 3)
+    await house.pass_time(5)
+    good.append(await house.key("acme", "producer"))
+    for call in good:
+        await house.add(call, "work")
+    with pytest.raises(Unauthenticated):
+        await house.add(key, "work")
+
+
+async def test_52_grants_and_revocations_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changing what is there needs no room; revocations go when their tokens would have expired."""
+    monkeypatch.setattr(limits, "GRANTS_MAX", 2)
+    monkeypatch.setattr(limits, "REVOCATIONS_MAX", 2)
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    until = house.clock.wall_ms() + 1_000
+    for name in ("one", "two", "one"):
+        await house.service.put_grant(owner, None, f"jwt:{name}", Grant(role="viewer"))
+    for name in ("one", "two"):
+        await house.service.revoke_token(owner, None, token_id=name, principal=None, until=until)
+    with pytest.raises(QuotaExceeded):
+        await house.service.put_grant(owner, None, "jwt:three", Grant(role="viewer"))
+    with pytest.raises(QuotaExceeded):
+        await house.service.revoke_token(owner, None, token_id="three", principal=None, until=until)
+    await house.pass_time(1_000)
+    await house.service.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
+
+
+# ---- talking oneself into more ----
+
+
+async def test_52_nobody_hands_out_more_than_he_has(house: House) -> None:
+    """Keys and grants: roles above one's own, single actions, wider queues, a longer life; for oneself or others."""
+    await house.tenant("acme")
+    now = house.clock.wall_ms()
+    call, key_id = await house.key_and_id("acme", expires_at=now + 60_000, queues=("mail-*",))
+    service = house.service
+    too_much = [
+        Grant(role="platform-admin", queues=("mail-*",), expires_at=now + 1),
+        Grant(role="tenant-admin"),
+        Grant(role="tenant-admin", queues=("mail-*",)),
+        Grant(role="viewer", queues=("mail-*",), expires_at=now + 60_001),
+        Grant(role="viewer", queues=("mail-in", "other"), expires_at=now + 1),
+        Grant(role="viewer", queues=("*-in",), expires_at=now + 1),
+        Grant(role="viewer", queues=("mail*",), expires_at=now + 1),
+        Grant(role="viewer", queues=("mail?*",), expires_at=now + 1),
+        *(
+            Grant(actions=(action,), queues=("mail-*",), expires_at=now + 1)
+            for action in sorted(MATRIX["platform-admin"] - MATRIX["tenant-admin"])
+        ),
+    ]
+    before = dict(house.shard.access.keys(2)), dict(house.shard.access.grants_in("acme"))
+    for grant in too_much:
+        end = await house.journal_end()
+        with pytest.raises(Forbidden):
+            await service.create_key(call, None, "more", grant)
+        for principal in (f"key:{key_id}", "jwt:somebody", "anonymous"):
+            with pytest.raises(Forbidden):
+                await service.put_grant(call, None, principal, grant)
+        rows = await house.rows(end)
+        assert [(row.op, row.outcome) for row in rows] == [("create_key", "denied"), *[("put_grant", "denied")] * 3]
+    assert (dict(house.shard.access.keys(2)), dict(house.shard.access.grants_in("acme"))) == before
+    await service.create_key(call, None, "less", Grant(role="viewer", queues=("mail-in",), expires_at=now + 60_000))
+
+
+async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(house: House) -> None:
+    """A tenant's administrator is nobody elsewhere, whatever it names."""
+    for name in ("acme", "globex"):
+        await house.tenant(name)
+    thief, thief_id = await house.key_and_id("globex")
+    _, key_id = await house.key_and_id("acme")
+    service = house.service
+    for act in (
+        service.create_key(thief, "acme", "mine", Grant(role="viewer")),
+        service.put_grant(thief, "acme", f"key:{thief_id}", Grant(role="viewer")),
+        service.delete_grant(thief, "acme", "jwt:x"),
+        service.revoke_key(thief, "acme", key_id),
+        service.revoke_token(thief, "acme", token_id="j", principal=None, until=UNTIL),
+        service.put_tenant(thief, "globex", {"weight": 1_000}),
+        service.put_tenant(thief, "third", {}),
+        service.resume_tenant(thief, "globex"),
+        service.delete_tenant(thief, "acme", confirm="acme", reason=REASON),
+        service.metrics(thief),
+        service.list_tenants(thief),
+    ):
+        with pytest.raises(Forbidden):
+            await act
+    with pytest.raises(NotFound):
+        await service.revoke_key(thief, None, key_id)
+    await service.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # of its own tenant: that it may
+    assert house.shard.access.keys(2)[key_id].revoked_at is None
+
+
+async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(house: House) -> None:
+    """The role in a tenant's key or stored grant is a tenant-admin there and nothing anywhere else."""
+    for name in ("acme", "globex"):
+        await house.tenant(name)
+    call, key_id = await house.key_and_id("acme", "platform-admin")
+    await house.service.put_grant(house.admin, "globex", f"key:{key_id}", Grant(role="platform-admin"))
+    for act in (
+        house.service.put_tenant(call, "third", {}),
+        house.service.suspend_tenant(call, "globex"),
+        house.service.add(call, "default", "work", [message()]),
+        house.service.list_tenants(call),
+    ):
+        with pytest.raises(Forbidden):
+            await act
+    await house.add(call, "work", tenant="globex")
+    assert await house.service.fleet_poll(call, "work") != []
+
+
+async def test_52_the_platforms_key_without_a_tenant_means_default(house: House) -> None:
+    """And nothing else; the tenant 'default' cannot be deleted, nor made again."""
+    await house.add(house.admin, "work")
+    assert house.shard.stats("default", "work").ready == 1
+    with pytest.raises(TenantqError) as caught:
+        await house.service.delete_tenant(house.admin, "default", confirm="default", reason=REASON)
+    assert caught.value.code == "conflict"
+    created, _ = await house.service.put_tenant(house.admin, "default", {})
+    assert not created
+
+
+@pytest.mark.parametrize(
+    "bearer",
+    [
+        None,
+        "",
+        " ",
+        "x",
+        "tq_",
+        "tq_a_b",
+        "Bearer ",
+        "\ud800",
+        "a" * 1_000_000,
+        "a.b.c",
+        "nul\0nul",
+        "\uff54\uff48\uff45-platform",
+    ],
+)
+async def test_52_no_credential_and_a_bad_one_are_unauthenticated(house: House, bearer: str | None) -> None:
+    """One text for all, nothing echoed, journaled as denied."""
+    end = await house.journal_end()
+    with pytest.raises(Unauthenticated) as caught:
+        await house.add(house.call(bearer), "work")
+    assert caught.value.message == Unauthenticated().message
+    (row,) = await house.rows(end)
+    assert (row.outcome, row.error_code, row.principal) == ("denied", "unauthenticated", "unknown")
+
+
+async def test_52_a_fleet_poll_that_names_no_tenant_at_all_still_needs_a_right(house: House) -> None:
+    """An empty list of tenants is a mistake, not a way in."""
+    await house.tenant("acme")
+    viewer = await house.key("acme", "viewer")
+    with pytest.raises((Forbidden, Invalid)):
+        await house.service.fleet_poll(viewer, "work", tenants=[])
+
+
+async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_it(open_house: OpenHouse) -> None:
+    """To add and consume, nowhere else and nothing else, whatever is granted to that name; a bad credential is not nobody."""
+    house = await open_house(settings=GateSettings(anonymous_default=True))
+    await house.tenant("acme")
+    for tenant in ("acme", "default"):
+        await house.service.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
+    nobody = house.call(None)
+    await house.add(nobody, "work")
+    assert len(await house.take(nobody, "work")) == 1
+    assert await house.service.fleet_poll(nobody, "work") == []
+    for act in (
+        house.add(nobody, "work", tenant="acme"),
+        house.service.peek(nobody, None, "work"),
+        house.service.purge(nobody, None, "work", confirm="work", reason=REASON),
+        house.service.list_keys(nobody, None),
+        house.service.put_tenant(nobody, "default", {}),
+    ):
+        with pytest.raises(Forbidden):
+            await act
+    with pytest.raises(Unauthenticated):
+        await house.add(house.call("a-wrong-token-of-some-kind"), "work")
+
+
+# ---- what a viewer sees ----
+
+
+async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(house: House) -> None:
+    """Through no call: waiting, in flight, delayed, dead, finished; nor in errors, traces, audits or metrics."""
+    await house.tenant("acme")
+    owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
+    service, secret = house.service, "s3cr3t"
+    await service.put_queue(owner, None, "work", {"max_attempts": 1})
+    for delay_ms in (0, 0, 0, 9_000):
+        await house.add(
+            owner, "work", f"{secret} body", attributes={f"{secret}-name": f"{secret} value"}, group=f"{secret}-group",
+            key=f"{secret}-{delay_ms}-{house.clock.wall_ms()}", delay_ms=delay_ms,
+        )  # fmt: skip
+        house.clock.advance(1)
+    ids = []
+    (dead,) = await house.take(owner, "work")
+    await service.nack(owner, None, "work", [dead.receipt], reason="it failed")
+    (done,) = await house.take(owner, "work")
+    await service.ack(owner, None, "work", [done.receipt], [Result("completed", f"{secret} result".encode())])
+    (held,) = await house.take(owner, "work")
+    ids = [dead.id, done.id, held.id]
+    seen: list[object] = []
+    for queue in ("work", "work-dlq"):
+        page = await service.peek(viewer, None, queue, limit=100)
+        assert all(one.hidden for one in page.messages)
+        ids += [one.id for one in page.messages]
+        seen += [page, await service.get_queue(viewer, None, queue)]
+        for id in ids:
+            for look in (service.get, service.result, service.trace):
+                try:
+                    seen.append(await look(viewer, None, queue, id))
+                except NotFound as error:
+                    seen.append(error.message)
+    seen += [await service.list_queues(viewer, None), await service.usage(viewer, None)]
+    seen += [row for row in await house.rows() if row.op != "create_key"]
+    seen.append(await service.metrics(house.admin))
+    assert secret not in repr(seen)
+    result, hidden = await service.result(viewer, None, "work", done.id)
+    assert (result.status, result.value, hidden) == ("completed", None, True)
+    for refused in (house.take(viewer, "work"), service.fleet_poll(viewer, "work")):
+        with pytest.raises(Forbidden):
+            await refused

@@ -1,0 +1,835 @@
+"""Behaviours 46, 47 and 48: quotas are exact, change nothing when they refuse, reset on time, and tell in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.config import ShardSettings
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.reads import JournalFilter
+from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
+from tenantq.quotas import DAY_MS, HOUR_MS
+from tenantq.store.rocks import Store
+from tenantq.store.rows import unpack_message
+from tests.crash.recount import JournalTally, recount
+from tests.property.test_model import freeze
+from tests.shards import message, pass_time, settled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.core import QuotaEvent
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.record import Row
+    from tenantq.message import Added, Delivery
+    from tests.conftest import OpenShard
+
+ACME, Q = "acme", "work"
+
+
+async def acme(shard: Shard, **quotas: Any) -> None:
+    """Make or change the tenant."""
+    await shard.put_tenant(ACME, quotas=quotas)
+
+
+async def add(shard: Shard, count: int = 1, queue: str = Q, **fields: Any) -> list[Added]:
+    """Add so many messages of four bytes in one batch."""
+    return await shard.add(ACME, queue, [message("body", **fields) for _ in range(count)])
+
+
+def refusals(added: list[Added]) -> list[TenantqError]:
+    """Return the errors in a reply."""
+    return [one.error for one in added if one.error is not None]
+
+
+def whole_state(shard: Shard) -> dict[str, Any]:
+    """Return every row of the store but the journal's, and what is kept in memory of the tenant."""
+    store = shard.core.store
+    rows = {}
+    for name in ("meta", "m", "vi", "le", "li", "gr", "ik", "re", "ex", "qc"):
+        rows[name] = dict(store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000))
+    return {**rows, "usage": shard.usage(ACME), "queues": shard.queues(ACME)}
+
+
+# ---- 46: exact ----
+
+
+@pytest.mark.parametrize("quota", ["messages_per_hour", "messages_per_day", "backlog"])
+async def test_46_the_message_above_a_quota_is_refused(shard: Shard, quota: str) -> None:
+    """A typed error that names the quota, its limit and the use; the limit itself is let in."""
+    await acme(shard, **{quota: 3})
+    for _ in range(3):
+        assert not refusals(await add(shard))
+    (error,) = refusals(await add(shard))
+    assert isinstance(error, QuotaExceeded)
+    assert (error.limit, error.current, error.tenant) == (3, 3, ACME)
+    assert error.message.startswith(f"quotas.{quota}: 3 of 3 ")
+    assert error.retry_after_ms >= 1
+    assert shard.usage(ACME)[quota] == 3
+
+
+async def test_46_the_byte_above_the_quota_is_refused(shard: Shard) -> None:
+    """Bodies and attributes count; a smaller message may still fit."""
+    await acme(shard, stored_bytes=10)
+    assert not refusals(await add(shard, 2))
+    (error,) = refusals(await add(shard))
+    assert isinstance(error, QuotaExceeded)
+    assert (error.limit, error.current) == (10, 8)
+    assert not refusals(await shard.add(ACME, Q, [message("ab")]))
+    assert shard.usage(ACME)["stored_bytes"] == 10
+    assert refusals(await shard.add(ACME, Q, [message("a")]))
+    assert not refusals(await shard.add(ACME, Q, [message("")]))
+
+
+async def test_46_a_message_above_the_size_is_too_large(shard: Shard) -> None:
+    """Attributes count; the others of its batch are let in."""
+    await acme(shard, message_bytes=10)
+    added = await shard.add(
+        ACME, Q, [message("x" * 10), message("x" * 11), message("", attributes={"abc": "x" * 10}), message("x")]
+    )
+    assert [type(one.error) for one in added] == [type(None), TooLarge, TooLarge, type(None)]
+    assert "10" in refusals(added)[0].message
+
+
+async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
+    """Made by hand or by adding; those for dead letters are not counted."""
+    await acme(shard, queues=2)
+    await shard.put_queue(ACME, "one", max_attempts=1)
+    await add(shard, queue="two")
+    for act in (shard.put_queue(ACME, "three"), add(shard, queue="three")):
+        with pytest.raises(QuotaExceeded) as caught:
+            await act
+        assert (caught.value.limit, caught.value.current) == (2, 2)
+        assert caught.value.message.startswith("quotas.queues: ")
+    await add(shard, queue="one")
+    (got,) = await shard.poll(ACME, "one")
+    await shard.nack(ACME, "one", [got.receipt])
+    assert set(shard.queues(ACME)) == {"one", "one-dlq", "two"}
+    assert shard.usage(ACME)["queues"] == 2
+    await shard.put_queue(ACME, "one", lease_ms=5)  # changing one that is there is no new one
+    await shard.delete_queue(ACME, "two", force=True)
+    await settled(shard)
+    await shard.put_queue(ACME, "three")
+
+
+async def test_46_a_queue_made_by_the_system_is_still_not_counted_after_a_restart(open_shard: OpenShard) -> None:
+    """Nor uncounted when it goes."""
+    shard = await open_shard()
+    await acme(shard, queues=1)
+    await shard.put_queue(ACME, "one", max_attempts=1)
+    await add(shard, queue="one")
+    (got,) = await shard.poll(ACME, "one")
+    await shard.nack(ACME, "one", [got.receipt])
+    await shard.close()
+    shard = await open_shard()
+    assert shard.usage(ACME)["queues"] == 1
+    await shard.delete_queue(ACME, "one-dlq", force=True)
+    await settled(shard)
+    assert shard.usage(ACME)["queues"] == 1
+    with pytest.raises(QuotaExceeded):
+        await shard.put_queue(ACME, "two")
+
+
+@pytest.mark.parametrize("quota", ["messages_per_hour", "messages_per_day", "backlog", "stored_bytes"])
+async def test_46_a_hundred_adds_at_once_fill_a_quota_exactly(shard: Shard, quota: str) -> None:
+    """Ten places left: ten are let in, whether they come alone or in batches, to one queue or many, as duplicates or not."""
+    scale = 4 if quota == "stored_bytes" else 1
+    await acme(shard, **{quota: 100 * scale})
+    assert not refusals(await add(shard, 89))
+    (known,) = await add(shard, key="known")
+    before = shard.usage(ACME)[quota]
+    assert before == 90 * scale
+    rng = random.Random(46)
+    calls = [
+        shard.add(
+            ACME, rng.choice(["a", "b", Q]), [message("body", key=f"{n}-{i}") for i in range(rng.choice((1, 1, 3)))]
+        )
+        for n in range(100)
+    ]
+    again = [add(shard, key="known") for _ in range(20)]
+    replies = await asyncio.gather(*calls, *again)
+    fresh = [one for reply in replies[:100] for one in reply]
+    assert sum(one.error is None for one in fresh) == 10
+    assert {type(one) for one in refusals(fresh)} == {QuotaExceeded}
+    assert all(reply[0].duplicate and reply[0].raw_id == known.raw_id for reply in replies[100:])
+    assert shard.usage(ACME)[quota] == 100 * scale
+    stored = sum(shard.stats(ACME, name).ready for name in shard.queues(ACME))
+    assert stored == 100
+
+
+async def test_46_a_batch_across_the_edge_is_let_in_up_to_it(shard: Shard) -> None:
+    """In order: the first that fit, then refusals that tell how the quota stands after those."""
+    await acme(shard, backlog=5)
+    await add(shard, 3)
+    added = await add(shard, 4)
+    assert [one.error is None for one in added] == [True, True, False, False]
+    assert {(error.limit, error.current) for error in refusals(added) if isinstance(error, Limited)} == {(5, 5)}
+
+
+async def test_46_what_is_refused_changes_nothing(shard: Shard) -> None:
+    """No queue, no key remembered, no counter, no row of any family, whatever the reason."""
+    await acme(shard, backlog=2, queues=1)
+    await add(shard, 2)
+    before = whole_state(shard)
+    for act in (
+        add(shard, key="k"),
+        add(shard, 7, key="k"),
+        add(shard, queue="new", key="k"),
+        add(shard, group="g", ttl_ms=5, delay_ms=7),
+        shard.put_queue(ACME, "new"),
+    ):
+        try:
+            reply = await act
+            assert isinstance(reply, list)
+            assert all(isinstance(one.error, QuotaExceeded) for one in reply)
+        except QuotaExceeded:
+            pass
+    assert whole_state(shard) == before
+    await acme(shard, backlog=9, queues=9)
+    (added,) = await add(shard, key="k")
+    assert not added.duplicate
+
+
+async def test_46_a_full_tenant_makes_no_queue_on_the_way(shard: Shard) -> None:
+    """Neither for a message that has no room, nor for a batch of nothing but such."""
+    await acme(shard, backlog=0)
+    assert refusals(await add(shard, 2))
+    assert shard.queues(ACME) == {}
+    await acme(shard, backlog=None, message_bytes=3)
+    assert refusals(await add(shard, 2))
+    assert shard.queues(ACME) == {}
+    assert shard.usage(ACME)["queues"] == 0
+
+
+async def test_46_room_that_a_duplicate_does_not_need_is_not_asked_for(shard: Shard) -> None:
+    """A retry of what was added is answered even when the quota is full."""
+    await acme(shard, backlog=1, messages_per_hour=1)
+    (first,) = await add(shard, key="k")
+    (again,) = await add(shard, key="k")
+    assert again.error is None
+    assert (again.duplicate, again.raw_id) == (True, first.raw_id)
+    assert shard.usage(ACME)["messages_per_hour"] == 1
+
+
+async def test_46_a_batch_under_a_key_that_is_let_in_in_part_can_be_sent_again(shard: Shard) -> None:
+    """What is in is a duplicate and asks for no room; what was refused is tried anew, and counted once."""
+    await acme(shard, messages_per_hour=3)
+    batch = [message(f"{n}") for n in range(5)]
+    first = await shard.add(ACME, Q, batch, batch_key="k")
+    assert [one.error is None for one in first] == [True, True, True, False, False]
+    again = await shard.add(ACME, Q, batch, batch_key="k")
+    assert [one.raw_id for one in again[:3]] == [one.raw_id for one in first[:3]]
+    assert [one.duplicate for one in again[:3]] == [True] * 3
+    assert len(refusals(again)) == 2
+    assert shard.usage(ACME)["messages_per_hour"] == 3
+    await acme(shard, messages_per_hour=5)
+    assert not refusals(await shard.add(ACME, Q, batch, batch_key="k"))
+    assert not refusals(await shard.add(ACME, Q, batch, batch_key="k"))
+    assert shard.usage(ACME)["messages_per_hour"] == shard.usage(ACME)["backlog"] == 5
+    assert sorted(one.body for one in await leased(shard, 9)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_46_a_batch_under_a_key_that_is_refused_is_not_remembered(shard: Shard) -> None:
+    """When there is room it is new."""
+    await acme(shard, backlog=0)
+    assert len(refusals(await shard.add(ACME, Q, [message()] * 2, batch_key="k"))) == 2
+    await acme(shard, backlog=2)
+    added = await shard.add(ACME, Q, [message()] * 2, batch_key="k")
+    assert [(one.error, one.duplicate) for one in added] == [(None, False)] * 2
+
+
+async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: ManualClock) -> None:
+    """Ack, remove, purge, expiry, delete of the queue; a dead letter is still stored."""
+    await acme(shard, backlog=1)
+    await shard.put_queue(ACME, Q, max_attempts=1)
+
+    async def refill(**fields: Any) -> Added:
+        (added,) = await add(shard, **fields)
+        assert added.error is None
+        assert refusals(await add(shard))
+        return added
+
+    await refill()
+    (got,) = await shard.poll(ACME, Q)
+    assert refusals(await add(shard))
+    await shard.ack(ACME, Q, [got.receipt])
+    added = await refill()
+    await shard.remove(ACME, Q, [added.id])
+    await refill()
+    await shard.purge(ACME, Q)
+    await refill(ttl_ms=10)
+    await pass_time(shard, clock, 11)
+    await refill()
+    (got,) = await shard.poll(ACME, Q)
+    await shard.nack(ACME, Q, [got.receipt])
+    assert refusals(await add(shard))
+    await shard.delete_queue(ACME, f"{Q}-dlq", force=True)
+    await settled(shard)
+    await refill()
+
+
+async def test_46_a_quota_of_nothing_lets_nothing_in(shard: Shard) -> None:
+    """Zero is a limit, not the absence of one."""
+    for quota in ("messages_per_hour", "messages_per_day", "backlog"):
+        await shard.put_tenant(ACME, quotas={"messages_per_hour": None, "messages_per_day": None, "backlog": None})
+        await acme(shard, **{quota: 0})
+        (error,) = refusals(await add(shard))
+        assert isinstance(error, QuotaExceeded)
+        assert (error.limit, error.current) == (0, 0)
+
+
+async def test_46_quotas_of_one_tenant_are_not_anothers(shard: Shard) -> None:
+    """One that is full leaves the other untouched."""
+    await acme(shard, backlog=1)
+    await add(shard)
+    await shard.put_tenant("globex", quotas={"backlog": 5})
+    assert not refusals(await shard.add("globex", Q, [message()] * 5))
+    assert shard.usage("globex")["backlog"] == 5
+    assert shard.usage(ACME)["backlog"] == 1
+
+
+async def test_46_a_change_of_a_quota_acts_at_once(shard: Shard) -> None:
+    """Raised, lowered below the use, and taken away."""
+    await acme(shard, backlog=1)
+    await add(shard)
+    assert refusals(await add(shard))
+    await acme(shard, backlog=3)
+    assert len(refusals(await add(shard, 3))) == 1
+    await acme(shard, backlog=2)
+    (error,) = refusals(await add(shard))
+    assert isinstance(error, QuotaExceeded)
+    assert (error.limit, error.current) == (2, 3)
+    await acme(shard, backlog=None)
+    assert not refusals(await add(shard, 5))
+
+
+# ---- 46: leases ----
+
+
+async def leased(shard: Shard, count: int, **options: Any) -> list[Delivery]:
+    """Poll as many."""
+    return await shard.poll(ACME, Q, max=count, **options)
+
+
+async def test_46_the_lease_above_the_quota_is_not_given(shard: Shard) -> None:
+    """A poll gets what there is room for; the next one is refused with limit and use."""
+    await acme(shard, in_flight=3)
+    await add(shard, 9)
+    got = await leased(shard, 9)
+    assert len(got) == 3
+    with pytest.raises(QuotaExceeded) as caught:
+        await leased(shard, 1)
+    assert (caught.value.limit, caught.value.current) == (3, 3)
+    assert caught.value.message.startswith("quotas.in_flight: 3 of 3 ")
+    await shard.ack(ACME, Q, [got[0].receipt])
+    assert len(await leased(shard, 9)) == 1
+
+
+@pytest.mark.parametrize("max", [1, 2, 7])
+async def test_46_polls_at_once_never_lease_more_than_the_quota(shard: Shard, max: int) -> None:
+    """Of several queues, with and without waiting, and by fleets; and every one of them is answered."""
+    await acme(shard, in_flight=10)
+    for queue in ("a", "b", "c"):
+        await add(shard, 50, queue)
+    polls = [shard.poll(ACME, queue, max=max) for queue in ("a", "b", "c") for _ in range(10)]
+    polls += [shard.fleet_poll(queue, max=max) for queue in ("a", "b", "c") for _ in range(10)]
+    random.Random(max).shuffle(polls)
+    replies = await asyncio.wait_for(asyncio.gather(*polls, return_exceptions=True), 20)
+    got = [one for reply in replies if isinstance(reply, list) for one in reply]
+    assert {type(reply) for reply in replies} <= {list, QuotaExceeded}
+    assert len(got) == len({one.raw_id for one in got}) == 10
+    assert shard.usage(ACME)["in_flight"] == 10
+
+
+async def test_46_a_poll_without_waiting_is_answered_at_once_when_the_last_lease_goes_to_another(shard: Shard) -> None:
+    """Two polls in one round and room for one lease: the second gets nothing, now."""
+    await acme(shard, in_flight=1)
+    await add(shard, 5)
+    replies = await asyncio.wait_for(asyncio.gather(leased(shard, 1), leased(shard, 1), return_exceptions=True), 5)
+    assert sorted(len(reply) if isinstance(reply, list) else 0 for reply in replies) == [0, 1]
+    await settled(shard)
+
+
+WAYS = ["ack", "nack", "release", "remove", "expiry", "raise the quota", "take it away"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_46_a_waiting_poll_wakes_when_a_lease_of_its_queue_ends(
+    shard: Shard, clock: ManualClock, how: str
+) -> None:
+    """Two polls wait, the first gets the only lease there may be; the second gets a message when that ends."""
+    await acme(shard, in_flight=1)
+    await shard.put_queue(ACME, Q)
+    polls = [asyncio.ensure_future(leased(shard, 1, wait_ms=60_000, lease_ms=5_000)) for _ in range(2)]
+    await settled(shard)
+    await add(shard, 3)
+    await settled(shard)
+    (held,) = polls[0].result()
+    assert not polls[1].done()
+    await _end_lease(shard, clock, how, Q, held)
+    await settled(shard)
+    assert len(await asyncio.wait_for(polls[1], 5)) == 1
+
+
+@pytest.mark.parametrize("fleet", [False, True], ids=["a poll", "a fleet poll"])
+@pytest.mark.parametrize("how", [*WAYS, "purge", "delete by force", "dead letter"])
+async def test_46_a_waiting_poll_wakes_when_a_lease_of_another_queue_ends(
+    shard: Shard, clock: ManualClock, how: str, *, fleet: bool
+) -> None:
+    """The quota is the tenant's: room that any of its queues makes is room for all."""
+    await acme(shard, in_flight=1)
+    await shard.put_queue(ACME, Q)
+    await shard.put_queue(ACME, "other", max_attempts=1 if how == "dead letter" else 5)
+    poll = shard.fleet_poll(Q, wait_ms=60_000) if fleet else leased(shard, 1, wait_ms=60_000)
+    waiting = asyncio.ensure_future(poll)
+    await settled(shard)
+    await add(shard, 1, "other")
+    (held,) = await shard.poll(ACME, "other", lease_ms=5_000)
+    await add(shard, 2)
+    await settled(shard)
+    assert not waiting.done()
+    await _end_lease(shard, clock, how, "other", held)
+    await settled(shard)
+    (got,) = await asyncio.wait_for(waiting, 5)
+    assert got.queue == Q
+
+
+async def _end_lease(shard: Shard, clock: ManualClock, how: str, queue: str, held: Delivery) -> None:
+    """End a lease in one of the ways there are, or make room beside it."""
+    if how == "ack":
+        await shard.ack(ACME, queue, [held.receipt])
+    elif how in {"nack", "dead letter"}:
+        await shard.nack(ACME, queue, [held.receipt])
+    elif how == "release":
+        await shard.release(ACME, queue, [held.receipt])
+    elif how == "remove":
+        await shard.remove(ACME, queue, [held.id])
+    elif how == "expiry":
+        await pass_time(shard, clock, 5_000)
+    elif how == "purge":
+        await shard.purge(ACME, queue)
+    elif how == "delete by force":
+        await shard.delete_queue(ACME, queue, force=True)
+    else:
+        await acme(shard, in_flight=None if how == "take it away" else 2)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_46_a_tenant_at_its_quota_of_leases_does_not_hold_up_a_fleet(shard: Shard, wait_ms: int) -> None:
+    """A worker that takes one at a time gets the others' work, however far behind the full tenant is."""
+    await acme(shard, in_flight=1)
+    await shard.put_tenant("globex")
+    await add(shard, 5)
+    assert len(await leased(shard, 1)) == 1
+    await shard.add("globex", Q, [message()] * 5)
+    got = []
+    for _ in range(5):
+        got += await asyncio.wait_for(shard.fleet_poll(Q, wait_ms=wait_ms), 5)
+    assert [one.tenant for one in got] == ["globex"] * 5
+
+
+async def test_46_a_lowered_quota_of_leases_takes_none_away(shard: Shard) -> None:
+    """Those there are may be settled; new ones come when the use is below the limit."""
+    await acme(shard, in_flight=4)
+    await add(shard, 9)
+    held = await leased(shard, 4)
+    await acme(shard, in_flight=2)
+    for one in held[:2]:
+        with pytest.raises(QuotaExceeded):
+            await leased(shard, 1)
+        assert (await shard.ack(ACME, Q, [one.receipt]))[0].ok
+    with pytest.raises(QuotaExceeded):
+        await leased(shard, 1)
+    assert (await shard.extend(ACME, Q, [held[2].receipt], lease_ms=9_000))[0].ok
+    assert (await shard.ack(ACME, Q, [held[2].receipt]))[0].ok
+    assert len(await leased(shard, 9)) == 1
+
+
+# ---- 47: windows and recounts ----
+
+
+@pytest.mark.parametrize(("quota", "length_ms"), [("messages_per_hour", HOUR_MS), ("messages_per_day", DAY_MS)])
+async def test_47_a_window_ends_with_the_hour_and_the_day(
+    shard: Shard, clock: ManualClock, quota: str, length_ms: int
+) -> None:
+    """Refused until its last millisecond, with the time to wait; let in from then on, as often as it comes round."""
+    await acme(shard, **{quota: 2})
+    for _ in range(3):
+        assert len(refusals(await add(shard, 3))) == 1
+        left_ms = length_ms - clock.wall_ms() % length_ms
+        (error,) = refusals(await add(shard))
+        assert isinstance(error, QuotaExceeded)
+        assert error.retry_after_ms == left_ms
+        await pass_time(shard, clock, left_ms - 1)
+        assert refusals(await add(shard))
+        assert shard.usage(ACME)[quota] == 2
+        await pass_time(shard, clock, 1)
+        assert shard.usage(ACME)[quota] == 0
+
+
+async def test_47_what_was_finished_still_counts_in_its_window(shard: Shard) -> None:
+    """Messages an hour are messages added, not messages stored."""
+    await acme(shard, messages_per_hour=2)
+    for _ in range(2):
+        await add(shard)
+        (got,) = await leased(shard, 1)
+        await shard.ack(ACME, Q, [got.receipt])
+    assert refusals(await add(shard))
+    await shard.purge(ACME, Q)
+    assert refusals(await add(shard))
+
+
+async def test_47_what_the_system_moves_is_not_added_again(shard: Shard) -> None:
+    """Dead letters and redrives do not use up an hour."""
+    await acme(shard, messages_per_hour=1, backlog=1)
+    await shard.put_queue(ACME, Q, max_attempts=1)
+    await add(shard)
+    (got,) = await leased(shard, 1)
+    await shard.nack(ACME, Q, [got.receipt])
+    await shard.finished(await shard.redrive(ACME, Q))
+    used = shard.usage(ACME)
+    assert (used["messages_per_hour"], used["backlog"]) == (1, 1)
+    assert len(await leased(shard, 1)) == 1
+
+
+async def test_47_setting_the_clock_back_opens_no_new_window(open_shard: OpenShard, clock: ManualClock) -> None:
+    """Neither while it runs nor over a restart; and when the old hour comes again it is still used up."""
+    shard = await open_shard()
+    await acme(shard, messages_per_hour=2, messages_per_day=3)
+    await add(shard, 2)
+    for jump_ms in (-HOUR_MS, -2 * HOUR_MS, -DAY_MS):
+        clock.jump_wall(jump_ms)
+        assert refusals(await add(shard))
+        await shard.close()
+        shard = await open_shard()
+        assert refusals(await add(shard))
+        clock.jump_wall(-jump_ms)
+    assert refusals(await add(shard))
+    assert shard.usage(ACME)["messages_per_hour"] == 2
+
+
+async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
+    """A restart, clean or not, neither forgets nor invents; an hour that ends while it is down has ended."""
+    shard = await open_shard("one")
+    await acme(shard, messages_per_hour=5, messages_per_day=7)
+    await add(shard, 4)
+    freeze(tmp_path / "one", tmp_path / "two")
+    killed = await open_shard("two")
+    assert killed.usage(ACME) == shard.usage(ACME)
+    await shard.close()
+    clock.advance(HOUR_MS)
+    shard = await open_shard("one")
+    assert shard.usage(ACME)["messages_per_hour"] == 0
+    assert len(refusals(await add(shard, 5))) == 2
+    assert shard.usage(ACME)["messages_per_day"] == 7
+
+
+def from_journal(rows: list[Row], wall_ms: int) -> dict[str, int]:
+    """Return what the journal says was added in the current hour and day."""
+    added = [row.ts for row in rows if (row.tenant, row.op, row.outcome) == (ACME, "add", "ok")]
+    return {
+        "messages_per_hour": sum(ts // HOUR_MS == wall_ms // HOUR_MS for ts in added),
+        "messages_per_day": sum(ts // DAY_MS == wall_ms // DAY_MS for ts in added),
+    }
+
+
+def recounted(directory: Path, wall_ms: int) -> dict[str, int]:
+    """Return the use that the rows of a store at rest and its journal say; nothing in it may be out of step."""
+    found = recount(directory, JournalTally())
+    # It does not follow totals through purges and redrives, nor through queues that went and came again.
+    drift = [one for one in found.drift if "_total is" not in one and ": ex: result of" not in one]
+    assert not drift, drift
+    stored = [one for one in found.messages if one.tenant == ACME]
+    gone = {row.queue: (row.seq, row.n) for row in found.journal if row.op == "drop_queue"}
+    made = [row for row in found.journal if row.op == "create_queue" and row.principal != "system"]
+    born = {row.queue: (row.seq, row.n) for row in made}
+    return {
+        "backlog": len(stored),
+        "stored_bytes": sum(row.size for row in _bodies(directory)),
+        "in_flight": sum(one.state == "in_flight" for one in stored),
+        "queues": sum(at > gone.get(queue, (0, 0)) for queue, at in born.items()),
+        **from_journal(found.journal, wall_ms),
+    }
+
+
+def _bodies(directory: Path) -> list[Any]:
+    store = Store(directory, read_only=True)
+    try:
+        return [unpack_message(value) for _, value in store.scan_items(store.m, b"", b"\xff" * 64, 100_000)]
+    finally:
+        store.close()
+
+
+class Traffic:
+    """Random acts on one tenant that stays close to its quotas."""
+
+    def __init__(self, shard: Shard, clock: ManualClock, seed: int) -> None:
+        self.shard = shard
+        self.clock = clock
+        self.rng = random.Random(seed)
+        self.held: list[Delivery] = []
+        self.refused = 0
+
+    async def act(self) -> None:
+        """Do one thing; several at once at times."""
+        if self.rng.random() < 0.2:
+            await asyncio.gather(*(self._one() for _ in range(self.rng.randrange(2, 8))))
+        else:
+            await self._one()
+
+    async def _one(self) -> None:
+        try:
+            await self._random_act()
+        except (QuotaExceeded, NotFound, Draining):
+            self.refused += 1
+
+    async def _random_act(self) -> None:
+        shard, rng = self.shard, self.rng
+        queue = rng.choice(("a", "b", "c.fifo", "d"))
+        kind = rng.choice(
+            [
+                "add",
+                "add",
+                "add",
+                "add",
+                "poll",
+                "poll",
+                "poll",
+                "ack",
+                "ack",
+                "nack",
+                "release",
+                "extend",
+                "remove",
+                "purge",
+                "delete",
+                "redrive",
+                "put",
+                "wait",
+                "late",
+            ]
+        )
+        if kind == "add":
+            batch = [
+                message(
+                    "x" * rng.randrange(40),
+                    key=rng.choice((None, None, "k1", "k2")),
+                    group=rng.choice((None, "g")),
+                    ttl_ms=rng.choice((None, None, None, 500)),
+                    delay_ms=rng.choice((0, 0, 0, 700)),
+                    attributes=rng.choice(({}, {"a": "bcd"})),
+                    max_attempts=rng.choice((None, 1)),
+                )
+                for _ in range(rng.choice((1, 1, 2, 6)))
+            ]
+            self.refused += len(refusals(await shard.add(ACME, queue, batch)))
+        elif kind == "poll":
+            poll = shard.fleet_poll(queue, max=3) if rng.random() < 0.3 else shard.poll(ACME, queue, max=3)
+            self.held += await asyncio.wait_for(poll, 10)
+        elif kind in {"ack", "nack", "release", "extend", "remove"} and self.held:
+            one = self.held.pop(rng.randrange(len(self.held)))
+            await self._settle(kind, one)
+        elif kind == "purge" and rng.random() < 0.3:
+            await shard.purge(ACME, queue)
+        elif kind == "delete" and rng.random() < 0.3:
+            await shard.delete_queue(ACME, rng.choice((queue, "a-dlq")), force=rng.random() < 0.5)
+        elif kind == "redrive":
+            await shard.finished(await shard.redrive(ACME, queue, filter=RedriveFilter(limit=2)))
+        elif kind == "put":
+            await shard.put_tenant(ACME, quotas={"backlog": rng.choice((20, 30)), "in_flight": rng.choice((4, 9))})
+        elif kind == "wait":
+            self.clock.advance(rng.choice((1, 100, 1_000)))
+        elif kind == "late" and rng.random() < 0.1:
+            self.clock.advance(rng.choice((31_000, HOUR_MS // 2, DAY_MS // 3)))
+
+    async def _settle(self, kind: str, one: Delivery) -> None:
+        place = (one.tenant, one.queue)
+        if kind == "remove":
+            await self.shard.remove(*place, [one.id])
+        elif kind == "extend":
+            await self.shard.extend(*place, [one.receipt], lease_ms=2_000)
+        elif kind == "nack":
+            await self.shard.nack(*place, [one.receipt], delay_ms=self.rng.choice((0, 50)))
+        else:
+            await getattr(self.shard, kind)(*place, [one.receipt])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int
+) -> None:
+    """Of messages, bytes, leases, queues, hours and days: in memory, from the rows, and from the journal; never above."""
+    shard = await open_shard("live0", settings=ShardSettings(durability="os"))
+    await acme(shard, backlog=30, stored_bytes=500, in_flight=9, queues=3, messages_per_hour=150, messages_per_day=400)
+    traffic = Traffic(shard, clock, seed)
+    for number in range(4):
+        for _ in range(60):
+            await traffic.act()
+            used = traffic.shard.usage(ACME)
+            assert used["backlog"] <= 30
+            assert used["stored_bytes"] <= 500
+            assert used["in_flight"] <= 9
+            assert used["queues"] <= 3
+            assert used["messages_per_hour"] <= 150
+            assert used["messages_per_day"] <= 400
+        await settled(traffic.shard)
+        live, copy = tmp_path / f"live{number}", tmp_path / f"copy{number}"
+        used = traffic.shard.usage(ACME)
+        freeze(live, copy)
+        assert recounted(copy, clock.wall_ms()) == used
+        if number % 2:
+            await traffic.shard.close()
+            live.rename(tmp_path / f"live{number + 1}")
+        else:
+            freeze(live, tmp_path / f"live{number + 1}")  # as a kill leaves it
+        traffic.shard = await open_shard(f"live{number + 1}", settings=ShardSettings(durability="os"))
+        assert traffic.shard.usage(ACME) == used
+    assert traffic.refused > 10
+
+
+# ---- 48: warnings ----
+
+
+def watched(shard: Shard) -> list[QuotaEvent]:
+    """Return the list to which every event of a quota is put."""
+    events: list[QuotaEvent] = []
+    shard.on_quota(events.append)
+    return events
+
+
+async def journaled(shard: Shard) -> list[str]:
+    """Return what the journal tells of quotas."""
+    await settled(shard)
+    found = []
+    for op in ("quota_warning", "quota_critical"):
+        rows, _ = await shard.journal_rows(JournalFilter(op=op), after=(0, 0), limit=1_000)
+        found += [(row.seq, row.n, f"{row.tenant} {op} {row.details}") for row in rows]
+    return [text for *_, text in sorted(found)]
+
+
+async def test_48_the_soft_limit_warns_once_and_the_limit_is_critical_once(shard: Shard) -> None:
+    """At eighty percent and at a hundred; every event in the journal, and to listeners, exactly once."""
+    await acme(shard, backlog=10)
+    events = watched(shard)
+    for n in range(12):
+        await add(shard)
+        states = [(one.quota, one.state, one.used, one.limit) for one in events]
+        wanted = [("backlog", "warning", 8, 10), ("backlog", "critical", 10, 10)]
+        assert states == wanted[: (n >= 7) + (n >= 9)]
+    assert {one.tenant for one in events} == {ACME}
+    assert await journaled(shard) == [
+        "acme quota_warning backlog: 8 of 10",
+        "acme quota_critical backlog: 10 of 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    "quota", ["messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues"]
+)
+async def test_48_every_quota_that_is_counted_warns(shard: Shard, quota: str) -> None:
+    """Each by itself."""
+    limit = 40 if quota == "stored_bytes" else 10
+    await acme(shard, **{quota: limit})
+    events = watched(shard)
+    for n in range(10):
+        await add(shard, queue=f"q{n}" if quota == "queues" else Q)
+        if quota == "in_flight":
+            await leased(shard, 1)
+    assert [(one.quota, one.state) for one in events] == [(quota, "warning"), (quota, "critical")]
+
+
+async def test_48_a_jump_past_both_is_told_once_as_critical(shard: Shard) -> None:
+    """One batch that fills a quota is one event."""
+    await acme(shard, backlog=10)
+    events = watched(shard)
+    await add(shard, 10)
+    assert [one.state for one in events] == ["critical"]
+
+
+async def test_48_it_is_told_again_only_after_the_use_has_fallen(shard: Shard) -> None:
+    """Going up and down around a limit makes no flood; falling well below arms it again."""
+    await acme(shard, backlog=100)
+    events = watched(shard)
+    await add(shard, 80)
+    assert [one.state for one in events] == ["warning"]
+    for _ in range(5):
+        (got,) = await leased(shard, 1)
+        await shard.ack(ACME, Q, [got.receipt])
+        await add(shard)
+    assert len(events) == 1
+    got_many = await leased(shard, 15)
+    await shard.ack(ACME, Q, [one.receipt for one in got_many])
+    await add(shard, 15)
+    assert [one.state for one in events] == ["warning", "warning"]
+    await add(shard, 20)
+    assert [one.state for one in events] == ["warning", "warning", "critical"]
+    assert len(await journaled(shard)) == 3
+
+
+@pytest.mark.parametrize(("quota", "length_ms"), [("messages_per_hour", HOUR_MS), ("messages_per_day", DAY_MS)])
+async def test_48_each_window_warns_anew(shard: Shard, clock: ManualClock, quota: str, length_ms: int) -> None:
+    """Also when the first thing that happens in it is what fills it."""
+    await acme(shard, **{quota: 10})
+    events = watched(shard)
+    for n in (1, 2, 3):
+        await add(shard, 9)
+        assert [one.state for one in events] == ["warning"] * n
+        await pass_time(shard, clock, length_ms)
+
+
+async def test_48_a_restart_tells_nothing_again(open_shard: OpenShard) -> None:
+    """What was journaled once is not journaled once more; what comes after is."""
+    shard = await open_shard()
+    await acme(shard, backlog=10)
+    await add(shard, 8)
+    await shard.close()
+    shard = await open_shard()
+    events = watched(shard)
+    await leased(shard, 1)
+    await add(shard)
+    assert events == []
+    await add(shard)
+    assert [one.state for one in events] == ["critical"]
+    assert len(await journaled(shard)) == 2
+
+
+async def test_48_a_quota_set_below_the_use_is_told(shard: Shard) -> None:
+    """At once, and once."""
+    await acme(shard)
+    await add(shard, 9)
+    events = watched(shard)
+    await acme(shard, backlog=10)
+    assert [one.state for one in events] == ["warning"]
+    await leased(shard, 1)
+    await leased(shard, 1)
+    assert [one.state for one in events] == ["warning"]
+
+
+async def test_48_the_soft_limit_can_be_set(shard: Shard) -> None:
+    """Per tenant, in percent."""
+    await acme(shard, backlog=10, soft_percent=50)
+    events = watched(shard)
+    await add(shard, 4)
+    assert events == []
+    await add(shard)
+    assert [(one.state, one.used) for one in events] == [("warning", 5)]
+
+
+async def test_48_a_listener_that_fails_harms_nothing(shard: Shard, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are told, the work goes on."""
+
+    def broken(_: QuotaEvent) -> None:
+        raise RuntimeError("a bug of the listener's")
+
+    shard.on_quota(broken)
+    events = watched(shard)
+    await acme(shard, backlog=1)
+    await add(shard)
+    assert len(events) == 1
+    assert refusals(await add(shard))
+    assert "a listener failed" in caplog.text

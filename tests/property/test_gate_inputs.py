@@ -1,0 +1,405 @@
+"""Bad input to every method of the service: one typed error each, never another exception, and nothing changed.
+
+One house is opened for all examples of a test: what is refused has changed nothing, which is checked too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenantq.access import ACTIONS, ROLES, Grant, matches
+from tenantq.clock import ManualClock
+from tenantq.config import ShardSettings
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.shard import Shard
+from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
+from tenantq.gates.authorize import covers
+from tenantq.message import NewMessage, Result
+from tenantq.names import check_queue_name, check_tenant_name
+from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
+from tests.contract.gates.house import REASON, House
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tenantq.service import Call
+
+QUICK = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)
+
+LOOK_ALIKES = [
+    "\u0430cme",
+    "\uff41\uff43\uff4d\uff45",
+    "acme\u200b",
+    "acme\u0301",
+    "ACME",
+    "acme.",
+    "acme\n",
+    "\ufeffacme",
+    "acm\u0435",
+    "\u24d0cme",
+    "acme\u00ad",
+]
+ODD_TEXTS = [
+    "", " ", ".", "..", "../acme", "/", "acme/work", "a\0b", "\0", "%00", "%2e%2e", "\ud800", "\udfff", "'; --", "{}", "*",
+    "a" * 81, "a" * 100_000, "work\n", "work ", " work", "wörk", "\uff57\uff4f\uff52\uff4b", ".fifo", "x.fifo.fifo", "work.FIFO", "a:b", "a|b",
+    *LOOK_ALIKES,
+]  # fmt: skip
+ODD_NUMBERS = [
+    -1, 0, 1 << 31, 1 << 53, 1 << 63, 1 << 64, -(1 << 63), 10**400, True, False, 0.0, 1.5, -0.0, float("nan"), float("inf"),
+    float("-inf"), 1e308,
+]  # fmt: skip
+
+
+class Stranger:
+    """An object of no kind that a caller could mean."""
+
+    def __repr__(self) -> str:
+        raise ValueError("it cannot even say what it is")
+
+
+anything: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.sampled_from(ODD_TEXTS),
+    st.sampled_from(ODD_NUMBERS),
+    st.text(max_size=20),
+    st.integers(),
+    st.floats(),
+    st.binary(max_size=20),
+    st.builds(list),
+    st.lists(st.one_of(st.none(), st.text(max_size=5), st.integers(), st.builds(dict)), max_size=3),
+    st.dictionaries(st.one_of(st.text(max_size=5), st.integers()), st.integers(), max_size=2),
+    st.just({1, 2}),
+    st.just(("a", 5)),
+    st.builds(Stranger),
+    st.just(Stranger),
+    st.just(b"\xff\xfe"),
+    st.just(NotFound("not yours")),
+)
+
+messages = st.one_of(
+    anything,
+    st.lists(
+        st.one_of(
+            anything,
+            st.builds(
+                NewMessage, body=anything, priority=anything, delay_ms=anything, ttl_ms=anything, key=anything,
+                group=anything, attributes=anything, max_attempts=anything,
+            ),
+        ),
+        max_size=3,
+    ),
+)  # fmt: skip
+grants = st.one_of(
+    anything,
+    st.builds(Grant, role=anything, actions=anything, queues=anything, expires_at=anything),
+    st.builds(
+        Grant,
+        role=st.sampled_from([None, *ROLES]),
+        actions=st.lists(st.one_of(st.sampled_from(ACTIONS), anything), max_size=2).map(tuple),
+        queues=st.lists(st.one_of(st.just("*"), anything), max_size=2).map(tuple),
+        expires_at=anything,
+    ),
+)
+results = st.one_of(
+    anything, st.lists(st.one_of(anything, st.builds(Result, status=anything, value=anything, error=anything)), max_size=2)
+)  # fmt: skip
+filters = st.one_of(anything, st.builds(RedriveFilter, source=anything, reason=anything, ids=anything, limit=anything))
+SETTING_NAMES = [
+    "weight", "quotas", "limits", "concurrency", "regions", "encryption", "defaults", "create_queues", "lease_ms", "max_attempts",
+    "ttl_ms", "dead_letter", "backoff_base_ms", "dedup_ms", "name", "caller", "self", "tenant", "changes", "backlog", "write",
+    "read", "ops_per_sec", "burst", "bytes_per_sec", "soft_percent", "enabled", "requests", "polls", "in_flight",
+]  # fmt: skip
+names = st.one_of(st.sampled_from(SETTING_NAMES), anything.filter(lambda one: one.__hash__ is not None))
+changes = st.one_of(
+    anything,
+    st.recursive(anything, lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=5),
+)
+no_wait = anything.filter(lambda one: type(one) is not int or one < 1)  # a wait that is allowed would really wait
+
+Argument = tuple[Any, st.SearchStrategy[Any]]  # a good value, and bad ones
+TENANT: Argument = ("acme", anything)
+QUEUE: Argument = ("work", anything)
+RECEIPTS: Argument = ([NO_RECEIPT], anything)
+NUMBER: Argument = (1, anything)
+NOTHING: Argument = (None, anything)
+REASONED: Argument = (REASON, anything)
+
+# method: its arguments in order, and by name; everything but the call
+ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
+    "add": ((TENANT, QUEUE, ([NewMessage(body=b"b")], messages)), {"key": NOTHING}),
+    "poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING}),
+    "fleet_poll": (
+        (QUEUE,),
+        {"tenants": (["acme"], anything), "max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING},
+    ),
+    "ack": ((TENANT, QUEUE, RECEIPTS), {"results": ([Result("completed", b"r")], results)}),
+    "nack": ((TENANT, QUEUE, RECEIPTS), {"delay_ms": NUMBER, "reason": REASONED}),
+    "release": ((TENANT, QUEUE, RECEIPTS), {}),
+    "extend": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER}),
+    "remove": ((TENANT, QUEUE, ([NO_ID], anything)), {}),
+    "peek": ((TENANT, QUEUE), {"limit": NUMBER, "cursor": NOTHING}),
+    "get": ((TENANT, QUEUE, (NO_ID, anything)), {}),
+    "result": ((TENANT, QUEUE, (NO_ID, anything)), {"wait_ms": (0, no_wait)}),
+    "trace": ((TENANT, QUEUE, (NO_ID, anything)), {}),
+    "purge": ((TENANT, QUEUE), {"confirm": ("work", anything), "reason": REASONED}),
+    "redrive": ((TENANT, QUEUE), {"filter": (RedriveFilter(), filters), "rate": NUMBER, "dry_run": (False, anything)}),
+    "redrive_status": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
+    "cancel_redrive": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
+    "list_queues": ((TENANT,), {"after": NOTHING, "limit": NUMBER}),
+    "get_queue": ((TENANT, QUEUE), {}),
+    "put_queue": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
+    "pause_queue": ((TENANT, QUEUE), {}),
+    "resume_queue": ((TENANT, QUEUE), {}),
+    "delete_queue": ((TENANT, ("gone", anything)), {"confirm": ("gone", anything), "reason": REASONED, "force": (False, anything)}),
+    "get_tenant": ((TENANT,), {}),
+    "usage": ((TENANT,), {}),
+    "audit": (
+        (TENANT,),
+        {"action": NOTHING, "result": (None, anything), "principal": NOTHING, "start": NOTHING, "end": NOTHING,
+         "queue": NOTHING, "message": (NO_ID, anything), "limit": NUMBER, "cursor": NOTHING},
+    ),
+    "list_keys": ((TENANT,), {}),
+    "create_key": ((TENANT, ("name", anything), (Grant(role="viewer"), grants)), {}),
+    "revoke_key": ((TENANT, ("nobody", anything)), {}),
+    "list_grants": ((TENANT,), {}),
+    "put_grant": ((TENANT, ("jwt:x", anything), (Grant(role="viewer"), grants)), {}),
+    "delete_grant": ((TENANT, ("jwt:y", anything)), {}),
+    "revoke_token": ((TENANT,), {"token_id": ("j", anything), "principal": NOTHING, "until": NUMBER}),
+    "list_tenants": ((), {"after": NOTHING, "limit": NUMBER}),
+    "put_tenant": ((TENANT, ({"weight": 2}, changes)), {}),
+    "suspend_tenant": ((("third", anything), REASONED), {}),
+    "resume_tenant": ((TENANT, REASONED), {}),
+    "delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
+    "metrics": ((), {}),
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def a_house() -> AsyncIterator[tuple[House, list[Call]]]:
+    """Open a house with a tenant, a queue, and requests of the platform, of the tenant's administrator and of another's."""
+    clock = ManualClock()
+    with tempfile.TemporaryDirectory() as directory:
+        options = ShardSettings(durability="os")
+        shard = Shard(Path(directory) / "data", clock=clock, randomness=random.Random(3), settings=options)
+        async with shard:
+            house = await House(shard, clock).open()
+            for name in ("acme", "other", "third"):
+                await house.tenant(name, quotas={"consumers_per_queue": 500})
+                await house.add(house.admin, "work", tenant=name)
+            calls = [house.admin, await house.key("acme"), await house.key("other"), house.call(None)]
+            yield house, calls
+            await house.close()
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, House, list[Call]]]:
+    """One house for all examples, on a loop that each of them runs on for a while."""
+    loop = asyncio.new_event_loop()
+    house = a_house()
+    entered = loop.run_until_complete(house.__aenter__())
+    yield loop, *entered
+    loop.run_until_complete(house.__aexit__(None, None, None))
+    loop.close()
+
+
+def test_every_method_has_arguments_here() -> None:
+    """A new one cannot be forgotten."""
+    from tests.contract.gates.every_act import ACTS  # noqa: PLC0415  # only for this list
+
+    assert set(ARGUMENTS) == set(ACTS)
+
+
+@pytest.mark.parametrize("method", sorted(ARGUMENTS))
+def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], method: str) -> None:
+    """Whatever is given, the answer is an answer or a TenantqError with a text, and the shard goes on."""
+    loop, house, calls = opened
+    positional, named = ARGUMENTS[method]
+    count = len(positional) + len(named)
+
+    @st.composite
+    def with_something_wrong(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
+        """Draw arguments of which one is bad, or several are."""
+        bad = draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=2)) if count else set()
+        values = [
+            draw(wrong) if place in bad else good for place, (good, wrong) in enumerate([*positional, *named.values()])
+        ]
+        return values[: len(positional)], dict(zip(named, values[len(positional) :], strict=True))
+
+    @settings(QUICK)
+    @given(who=st.sampled_from([calls[0], calls[0], calls[1], calls[2], calls[3]]), arguments=with_something_wrong())
+    def ask(who: Call, arguments: tuple[list[Any], dict[str, Any]]) -> None:
+        async def act() -> None:
+            refused: list[TenantqError] = []
+            try:
+                await asyncio.wait_for(getattr(house.service, method)(who, *arguments[0], **arguments[1]), 10)
+            except TenantqError as error:
+                refused.append(error)
+            for one in refused:
+                assert one.code in CODES
+                assert 400 <= one.status < 500 or one.code == "unavailable"
+                assert 1 <= len(one.message) < 3_000
+            assert house.shard.failure is None
+
+        loop.run_until_complete(act())
+        assert not house.failures, house.failures
+        assert set(house.shard.tenants()) >= {"default", "acme", "other"}
+
+    ask()
+    assert house.gates.slots.in_flight == 0
+
+
+CODES = {
+    "unauthenticated", "forbidden", "invalid", "not_found", "conflict", "draining", "too_large", "rate_limited",
+    "quota_exceeded", "unavailable",
+}  # fmt: skip
+
+
+# ---- names ----
+
+
+@QUICK
+@given(st.one_of(st.sampled_from(LOOK_ALIKES), st.sampled_from(ODD_TEXTS), st.text(max_size=40)))
+def test_a_name_that_normalises_to_anothers_is_no_name(name: str) -> None:
+    """A tenant's name is what it is under every normalisation and folding: nothing else can be turned into it."""
+    try:
+        check_tenant_name(name)
+    except Invalid:
+        return
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert unicodedata.normalize(form, name) == name
+    assert name.casefold() == name == name.strip()
+    assert name.encode("idna").decode() == name if not name.startswith("xn--") else True
+
+
+@given(name=st.one_of(st.sampled_from(LOOK_ALIKES), st.sampled_from(ODD_TEXTS), st.text(max_size=12)))
+@QUICK
+def test_39_a_tenant_is_addressed_by_its_own_name_only(
+    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], name: str
+) -> None:
+    """Everybody but the platform is forbidden any other text, and the platform finds nothing under it."""
+    loop, house, calls = opened
+    if name in house.shard.tenants():
+        return
+
+    async def act() -> None:
+        for call in calls[1:]:
+            with pytest.raises((Forbidden, Unauthenticated)):
+                await house.service.get_tenant(call, name)
+        with pytest.raises(NotFound):
+            await house.service.get_tenant(house.admin, name)
+
+    loop.run_until_complete(act())
+
+
+queue_names = st.from_regex(r"[A-Za-z0-9_-]{1,6}(\.fifo)?", fullmatch=True)
+alike = st.builds(
+    lambda stem, tails: sorted({check_queue_name(stem + tail) for tail in tails}),
+    st.from_regex(r"[A-Za-z0-9_-]{1,4}", fullmatch=True),
+    st.lists(st.sampled_from(["", "a", "A", "-", "_", "0", "-dlq", ".fifo", "aa", "-a"]), min_size=2, max_size=5),
+)
+
+
+@given(
+    queues=alike,
+    tenant_names=st.sets(st.from_regex(r"t[a-z0-9-]{1,3}[a-z0-9]", fullmatch=True), min_size=2, max_size=3),
+)
+@settings(QUICK, max_examples=40)
+def test_39_names_alike_never_mix_through_the_service(
+    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], queues: list[str], tenant_names: set[str]
+) -> None:
+    """Random names that are prefixes of each other, in tenants alike: each place holds exactly what was put there."""
+    loop, house, _ = opened
+
+    async def act() -> None:
+        keys = {}
+        for name in sorted(tenant_names):
+            await house.tenant(name)
+            keys[name] = await house.key(name)
+        for name, call in keys.items():
+            for queue in queues:
+                await house.add(call, queue, f"{name}/{queue}", key="the same key")
+        for name, call in keys.items():
+            listed = await house.service.list_queues(call, None)
+            assert sorted(one.name for one in listed) == queues
+            for queue in queues:
+                got = await house.take(call, queue, max=10)
+                assert [(one.body.decode(), one.tenant, one.queue) for one in got] == [(f"{name}/{queue}", name, queue)]
+        for name in tenant_names:
+            await house.service.delete_tenant(house.admin, name, confirm=name, reason=REASON)
+
+    loop.run_until_complete(act())
+
+
+# ---- grants ----
+
+patterns = st.from_regex(r"[ab*?]{1,6}", fullmatch=True)
+
+
+@settings(QUICK, max_examples=400)
+@given(held=patterns, asked=patterns, queue=st.from_regex(r"[ab]{1,7}", fullmatch=True))
+def test_52_a_pattern_that_is_handed_on_never_reaches_further(held: str, asked: str, queue: str) -> None:
+    """If one pattern is said to cover another, whatever the other matches it matches too."""
+    if covers(held, asked) and matches(asked, queue):
+        assert matches(held, queue)
+
+
+@settings(QUICK, max_examples=60)
+@given(
+    held=st.builds(
+        Grant,
+        role=st.sampled_from(["tenant-admin", None]),
+        actions=st.sets(st.sampled_from(ACTIONS), max_size=4).map(
+            lambda some: (*sorted(some), "create_key", "put_grant")
+        ),
+        queues=st.lists(patterns, min_size=1, max_size=2).map(tuple),
+    ),
+    wanted=st.builds(
+        Grant,
+        role=st.sampled_from([None, *ROLES]),
+        actions=st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=3).map(tuple),
+        queues=st.lists(patterns, min_size=1, max_size=2).map(tuple),
+    ),
+    queue=st.from_regex(r"[ab]{1,5}", fullmatch=True),
+)
+def test_52_what_is_handed_out_is_never_more_than_the_giver_has(
+    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], held: Grant, wanted: Grant, queue: str
+) -> None:
+    """A key made by a key: every action on every queue that the new one has, the old one has."""
+    loop, house, _ = opened
+    allowed = house.gates.authorizer.allowed
+
+    async def act() -> None:
+        giver = house.call((await house.service.create_key(house.admin, "acme", "giver", held)).token)
+        try:
+            made = await house.service.create_key(giver, None, "taker", wanted)
+        except Forbidden:
+            return
+        finally:
+            old = await house.gates.identify(giver, "create_key")
+        new = await house.gates.identify(house.call(made.token), "create_key")
+        for action in ACTIONS:
+            for tenant in ("acme", "other", "default", ""):
+                for place in (queue, None):
+                    if allowed(new, tenant, action, place):
+                        assert allowed(old, tenant, action, place), (action, place)
+
+    loop.run_until_complete(act())
+
+
+def test_a_time_far_away_is_a_time() -> None:
+    """The bound of times is what the tests take for always."""
+    assert Grant(role="viewer", expires_at=UNTIL).allows("peek", "q", UNTIL - 1)
