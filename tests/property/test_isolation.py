@@ -28,7 +28,7 @@ async def _run(steps: list[tuple[str, tuple[str, str]]]) -> None:
         shard = Shard(Path(directory) / "data", clock=clock, randomness=random.Random(5), settings=options)
         async with shard:
             for tenant in TENANTS:
-                await shard.put_tenant(tenant)
+                await shard.put_tenant(tenant, defaults={"max_attempts": 0})  # no dead letters among the others
             await _act(shard, clock, steps)
 
 
@@ -89,7 +89,7 @@ async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[st
             del inside[here]
         for place, expected in inside.items():
             stats = shard.stats(*place)
-            assert stats.ready + stats.delayed + stats.in_flight + stats.dead == len(expected)
+            assert stats.ready + stats.delayed + stats.in_flight == len(expected)
     for tenant in TENANTS:
         named = {queue for owner, queue in inside if owner == tenant}
         assert set(shard.queues(tenant)) == named

@@ -21,8 +21,63 @@ RANGES = {
 
 def test_every_field_of_a_queue_has_a_test_here() -> None:
     """A new setting wants its range."""
-    assert {*RANGES, "dead_letter"} == set(QueueConfig.__struct_fields__)
-    assert set(TenantConfig.__struct_fields__) == {"weight", "create_queues"}
+    assert {*RANGES, "dead_letter", "limits"} == set(QueueConfig.__struct_fields__)
+    plain = {"weight", "create_queues", "regions"}
+    assert set(TenantConfig.__struct_fields__) == {*plain, *GROUPS, "defaults"}
+
+
+GROUPS = {
+    "quotas": ("backlog", 5, -1),
+    "limits": ("write", {"ops_per_sec": 5}, {"ops_per_sec": 0}),
+    "concurrency": ("requests", 5, 0),
+    "encryption": ("enabled", False, True),
+}
+"""For each group of settings: one of them, a value that it takes, and one that it refuses."""
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_of_a_group_only_what_is_given_changes(group: str) -> None:
+    """And what is refused is named with its group."""
+    setting, good, bad = GROUPS[group]
+    changed = change_tenant(TenantConfig(), {group: {setting: good}})
+    untouched = [name for name in TenantConfig.__struct_fields__ if name != group]
+    assert all(getattr(changed, name) == getattr(TenantConfig(), name) for name in untouched)
+    again = change_tenant(changed, {group: {}})
+    assert again == changed
+    with pytest.raises(Invalid, match=rf"^{group}\.{setting}"):
+        change_tenant(changed, {group: {setting: bad}})
+    strange: list[object] = [{"no_such": 1}, [], "text", 5, None]
+    for wrong in strange:
+        with pytest.raises(Invalid, match=rf"^{group}"):
+            change_tenant(changed, {group: wrong})
+
+
+def test_null_takes_a_limit_away() -> None:
+    """In quotas and rates alike."""
+    limited = change_tenant(TenantConfig(), {"quotas": {"backlog": 5}, "limits": {"read": {"ops_per_sec": 9}}})
+    free = change_tenant(limited, {"quotas": {"backlog": None}, "limits": {"read": {"ops_per_sec": None}}})
+    assert free == TenantConfig()
+
+
+@pytest.mark.parametrize("regions", [["eu"], ["eu-1", "us"], []])
+def test_regions_are_names(regions: list[str]) -> None:
+    """In the order given."""
+    assert change_tenant(TenantConfig(), {"regions": regions}).regions == tuple(regions)
+
+
+@pytest.mark.parametrize("regions", ["eu", ["EU"], [""], [1], ["a" * 33], ["-eu"], ["e"] * 33, None])
+def test_what_is_no_list_of_regions_is_refused(regions: object) -> None:
+    """By name."""
+    with pytest.raises(Invalid, match=r"^regions"):
+        change_tenant(TenantConfig(), {"regions": regions})
+
+
+def test_the_defaults_of_new_queues_are_checked_like_a_queue() -> None:
+    """Except for the dead-letter queue, which cannot be the same for all."""
+    assert change_tenant(TenantConfig(), {"defaults": {"lease_ms": 5}}).defaults == QueueConfig(lease_ms=5)
+    for wrong in ({"lease_ms": 0}, {"dead_letter": "d"}, {"no_such": 1}, 5):
+        with pytest.raises(Invalid):
+            change_tenant(TenantConfig(), {"defaults": wrong})
 
 
 @pytest.mark.parametrize("field", RANGES)
