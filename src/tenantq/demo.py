@@ -1,4 +1,4 @@
-"""Demo traffic on a shard: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
+"""Demo traffic on a server, over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import asyncio
 import random
 import time
 from collections import deque
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.message import NewMessage
+from tenantq.client import AsyncClient
+from tenantq.errors import NotFound, TenantqError
+from tenantq.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from tenantq.engine.shard import Shard
-    from tenantq.message import Delivery
+    from tenantq.client import AsyncMessage
 
 QUEUE: Final = "mail"
 DEAD_LETTERS: Final = "mail-dlq"
+WAITS_KEPT: Final = 500
 _WORKERS = 8
 _POLL_MAX = 4
 _POLL_WAIT_MS = 400
 _HANDLE_S = 0.008
 _POISON_EVERY = 40  # one job of so many fails however often it is tried
-WAITS_KEPT: Final = 500
+_POISON = b"poison"
 _DEAD_MAX = 500  # dead letters that one tenant may collect
-_JOURNAL_KEPT = 20_000  # records; nothing exports the journal yet, so the demo trims it
+_TROUBLE_S = 1.0  # how long it rests after a refusal, for whoever plays with it may suspend or delete a tenant
 _STOP_S = 5
 
 
@@ -45,8 +48,16 @@ class DemoTenant(msgspec.Struct, frozen=True):
 TENANTS: Final = (
     DemoTenant("acme", 2, 1, 0.1, 1_000),
     DemoTenant("globex", 1, 2, 0.25, 1_000),
-    DemoTenant("loud-corp", 1, 200, 0.1, 10_000),
+    DemoTenant("loud-corp", 1, 100, 0.1, 10_000),
 )
+
+
+class DemoTokens(msgspec.Struct):
+    """Who the demo calls as. Kept beside the data, so that a second demo goes on with the same ones."""
+
+    admin: str
+    fleet: str = ""
+    tenants: dict[str, str] = {}
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -63,11 +74,42 @@ class Line(msgspec.Struct, frozen=True):
     wait_p99_ms: int
 
 
-class Traffic:
-    """Producers and workers on an open shard. What they add stays when they stop."""
+async def prepare(url: str, tokens: DemoTokens) -> None:
+    """Make the tenants, their queues and their keys, unless they are there; fill in the tokens that were made."""
+    async with AsyncClient(url, token=tokens.admin) as admin:
+        for tenant in TENANTS:
+            there = admin.tenant(tenant.name)
+            await there.configure(weight=tenant.weight)
+            await there.queue(QUEUE).configure(max_attempts=3, backoff_base_ms=200, backoff_max_ms=1_000)
+            await there.queue(DEAD_LETTERS).configure()
+            tokens.tenants[tenant.name] = await _key(
+                admin, tenant.name, tokens.tenants.get(tenant.name, ""), "demo", "tenant-admin"
+            )
+        tokens.fleet = await _key(admin, DEFAULT_TENANT, tokens.fleet, "demo fleet", "consumer")
+        for tenant in TENANTS:
+            await admin.tenant(tenant.name).grant(f"key:{_key_id(tokens.fleet)}", role="consumer")
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+
+async def _key(admin: AsyncClient, tenant: str, known: str, name: str, role: str) -> str:
+    """Return the known token if it is still valid, else that of a new key."""
+    there = admin.tenant(tenant)
+    valid = {key.key_id for key in await there.keys() if key.revoked_at is None}
+    if known and _key_id(known) in valid:
+        return known
+    return (await there.create_key(name, role=role)).token
+
+
+def _key_id(token: str) -> str:
+    return token.split("_")[1]
+
+
+class Traffic:
+    """Producers and workers, each with its own credential. What they add stays when they stop."""
+
+    def __init__(self, url: str, tokens: DemoTokens) -> None:
+        self._url = url
+        self._tokens = tokens
+        self._clients = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._waits: dict[str, deque[int]] = {tenant.name: deque(maxlen=WAITS_KEPT) for tenant in TENANTS}
@@ -76,16 +118,14 @@ class Traffic:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Make the tenants and their queues, and begin."""
+        """Begin."""
+        self._admin = await self._client(self._tokens.admin)
+        await self.lines()  # rates count from here
         for tenant in TENANTS:
-            await self._shard.put_tenant(tenant.name, weight=tenant.weight)
-            await self._shard.put_queue(tenant.name, QUEUE, max_attempts=3, backoff_base_ms=200, backoff_max_ms=1_000)
-            await self._shard.put_queue(tenant.name, DEAD_LETTERS)
-        self.lines()  # rates count from here
-        for tenant in TENANTS:
-            self._go(self._produce(tenant))
+            self._go(self._produce(tenant, await self._client(self._tokens.tenants[tenant.name])))
+        fleet = await self._client(self._tokens.fleet)
         for _ in range(_WORKERS):
-            self._go(self._work())
+            self._go(self._work(fleet))
         self._go(self._keep_small())
 
     async def stop(self) -> tuple[int, int]:
@@ -95,14 +135,18 @@ class Traffic:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        stats = [self._shard.stats(tenant.name, QUEUE) for tenant in TENANTS]
-        return sum(one.ready + one.delayed for one in stats), sum(one.in_flight for one in stats)
+        lines = await self.lines()
+        await self._clients.aclose()
+        return sum(one.ready for one in lines), sum(one.in_flight for one in lines)
 
-    def lines(self) -> list[Line]:
+    async def lines(self) -> list[Line]:
         """Return every tenant's figures; rates are since the last call."""
-        return [self._line(tenant) for tenant in TENANTS]
+        return [await self._line(tenant) for tenant in TENANTS]
 
     # ---- what runs ----
+
+    async def _client(self, token: str) -> AsyncClient:
+        return await self._clients.enter_async_context(AsyncClient(self._url, token=token, retries=0))
 
     def _go(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -120,55 +164,63 @@ class Traffic:
         except TimeoutError:
             return
 
-    async def _produce(self, tenant: DemoTenant) -> None:
-        shard = self._shard
+    async def _produce(self, tenant: DemoTenant, client: AsyncClient) -> None:
+        queue = client.queue(QUEUE)
         count = 0
         while not self._stopping.is_set():
-            if shard.stats(tenant.name, QUEUE).ready < tenant.backlog_max:
-                bodies = [
-                    b"poison" if (count + i) % _POISON_EVERY == _POISON_EVERY - 1 else b"hello %d" % (count + i)
-                    for i in range(tenant.batch)
-                ]
-                await shard.add(tenant.name, QUEUE, [NewMessage(body=body) for body in bodies])
-                count += tenant.batch
+            try:
+                if (await queue.stats()).ready < tenant.backlog_max:
+                    numbers = range(count, count + tenant.batch)
+                    await queue.add_many(
+                        _POISON if number % _POISON_EVERY == _POISON_EVERY - 1 else b"hello %d" % number
+                        for number in numbers
+                    )
+                    count += tenant.batch
+            except TenantqError:
+                await self._pause(_TROUBLE_S)
             await self._pause(tenant.pause_s * self._random.uniform(0.5, 1.5))
 
-    async def _work(self) -> None:
-        """Take messages of any tenant, in the fair order the shard hands them out."""
+    async def _work(self, client: AsyncClient) -> None:
+        """Take messages of any tenant, in the fair order the server hands them out."""
+        fleet = client.fleet(QUEUE)
         while not self._stopping.is_set():
-            names = [tenant.name for tenant in TENANTS]
-            for got in await self._shard.fleet_poll(QUEUE, tenants=names, max=_POLL_MAX, wait_ms=_POLL_WAIT_MS):
-                await self._handle(got)
+            try:
+                for message in await fleet.poll(_POLL_MAX, wait_ms=_POLL_WAIT_MS):
+                    await self._handle(message)
+            except TenantqError:
+                await self._pause(_TROUBLE_S)
 
-    async def _handle(self, got: Delivery) -> None:
-        shard = self._shard
+    async def _handle(self, message: AsyncMessage) -> None:
         if self._stopping.is_set():
-            await shard.release(got.tenant, got.queue, [got.receipt])
+            await message.release()
             return
-        if got.attempt == 1:
-            self._waits[got.tenant].append(max(0, time.time_ns() // 1_000_000 - got.added_at))
+        if message.attempt == 1 and message.tenant in self._waits:
+            self._waits[message.tenant].append(max(0, time.time_ns() // 1_000_000 - message.added_at))
         await asyncio.sleep(_HANDLE_S * self._random.uniform(0.5, 1.5))
-        if got.body == b"poison":
-            await shard.nack(got.tenant, got.queue, [got.receipt], reason="demo: this job always fails")
+        if message.body == _POISON:
+            await message.nack(reason="demo: this job always fails")
         else:
-            await shard.ack(got.tenant, got.queue, [got.receipt])
+            await message.ack()
 
     async def _keep_small(self) -> None:
-        """Bound what a demo that runs for days leaves on the disk."""
-        shard = self._shard
+        """Bound the dead letters that a demo collects that runs for days."""
         while not self._stopping.is_set():
             await self._pause(5)
             for tenant in TENANTS:
-                if shard.stats(tenant.name, QUEUE).dead > _DEAD_MAX:
-                    await shard.purge(tenant.name, DEAD_LETTERS, reason="demo: keep the disk small")
-            first, last = shard.journal_span
-            if last - first > 2 * _JOURNAL_KEPT:
-                await shard.trim_journal(last - _JOURNAL_KEPT)
+                letters = self._admin.tenant(tenant.name).queue(DEAD_LETTERS)
+                try:
+                    if (await letters.stats()).ready > _DEAD_MAX:
+                        await letters.purge(confirm=DEAD_LETTERS, reason="demo: keep the disk small")
+                except TenantqError:
+                    continue  # somebody plays with it
 
     # ---- figures ----
 
-    def _line(self, tenant: DemoTenant) -> Line:
-        stats = self._shard.stats(tenant.name, QUEUE)
+    async def _line(self, tenant: DemoTenant) -> Line:
+        try:
+            stats = await self._admin.tenant(tenant.name).queue(QUEUE).stats()
+        except NotFound:
+            return Line(tenant.name, tenant.weight, 0, 0, 0, 0, 0, 0, 0)
         now = time.monotonic()
         then, added, done = self._before.get(tenant.name, (now, stats.added_total, stats.acked_total))
         self._before[tenant.name] = (now, stats.added_total, stats.acked_total)

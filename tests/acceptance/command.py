@@ -1,49 +1,165 @@
-"""The real command, run as a process of its own."""
+"""The real command: run as a process of its own, or called in this one, which is quicker; and real servers to talk to."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import msgspec
+
+from tenantq.cli.main import run as run_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMAND = str(Path(sys.executable).parent / "tenantq")
 SECONDS_MAX = 60
+ADMIN_TOKEN = "administrator-of-a-test"  # noqa: S105  # of servers that live as long as a test
 
 
-def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment without anything of tenantq's, and with ``variables``."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TENANTQ_")}
+    own.pop("NO_COLOR", None)
+    return {**own, "PYTHONUNBUFFERED": "1", **variables}
+
+
+def run(*arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
+    done = subprocess.run(
         [COMMAND, *map(str, arguments)],
         capture_output=True,
-        text=True,
+        input=stdin,
         timeout=SECONDS_MAX,
         check=False,
-        env={**os.environ, **variables},
+        env=environment(**variables),
     )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How a command that was called in this process ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        """What it printed, a JSON document a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def call(*arguments: object, stdin: bytes = b"", **variables: str) -> Done:
+    """Run a command in this process: the same entry point, without the start of an interpreter."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with (
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")),
+        mock.patch.object(sys, "stdout", out),
+        mock.patch.object(sys, "stderr", err),
+        mock.patch.dict(os.environ, environment(**variables), clear=True),
+    ):
+        code = run_here([str(argument) for argument in arguments])
+        out.flush()
+        err.flush()
+    return Done(code, _written(out), _written(err))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()
+
+
+class Served:
+    """A server process, and commands that talk to it as its administrator unless told otherwise."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, output: str, config: Path) -> None:
+        self.process = process
+        self.url = url
+        self.output = output  # what it printed up to the line that says it is ready
+        self._variables = {"TENANTQ_URL": url, "TENANTQ_TOKEN": ADMIN_TOKEN, "XDG_CONFIG_HOME": str(config)}
+
+    def call(self, *arguments: object, stdin: bytes = b"", **variables: str) -> Done:
+        """Call a command in this process."""
+        return call(*arguments, stdin=stdin, **{**self._variables, **variables})
+
+    def ok(self, *arguments: object, stdin: bytes = b"", **variables: str) -> Done:
+        """Call a command that must succeed without a word on stderr."""
+        done = self.call(*arguments, stdin=stdin, **variables)
+        assert (done.code, done.err) == (0, ""), (arguments, done)
+        return done
+
+    def run(self, *arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a process."""
+        return run(*arguments, stdin=stdin, **{**self._variables, **variables})
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return the environment of a command that talks to this server."""
+        return environment(**{**self._variables, **variables})
+
+
+@contextmanager
+def serving(data_dir: Path, *options: object, **variables: str) -> Iterator[Served]:
+    """Start a server on a free port, yield it once it is ready, and make sure that it is gone afterwards."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--data-dir", str(data_dir), "--http", "127.0.0.1:0", *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**{"TENANTQ_ADMIN_TOKEN": ADMIN_TOKEN, **variables}),
+    )
+    try:
+        output = read_until(process, "ready on ")
+        url = output.splitlines()[-1].removeprefix("ready on ")
+        yield Served(process, url, output, data_dir.parent / "config")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @contextmanager
 def running_demo(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a demo, yield it once traffic flows, and make sure that it is gone afterwards."""
     process = subprocess.Popen(
-        [COMMAND, "demo", "--data-dir", str(data_dir)],
+        [COMMAND, "demo", "--data-dir", str(data_dir), "--http", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env=environment(),
     )
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("1s "):
-                break
+        read_until(process, "1s ")
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], start: str) -> str:
+    """Return what a process printed up to a line that starts with ``start``, that line included."""
+    assert process.stdout is not None
+    output = ""
+    late = threading.Timer(SECONDS_MAX, process.kill)
+    late.start()
+    try:
+        for line in process.stdout:
+            output += line
+            if line.startswith(start):
+                return output
+    finally:
+        late.cancel()
+    raise AssertionError(f"no line {start!r}: {output!r} {process.communicate()[1]!r}")

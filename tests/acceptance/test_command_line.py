@@ -1,28 +1,42 @@
-"""What every command has in common: help, version, one line for a mistake."""
+"""What every command has in common: help, version, one line for a mistake, profiles, terminals."""
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import subprocess
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.acceptance.command import run
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.acceptance.command import Served
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ((), ("doctor", "demo", "--version")),
+        ((), ("serve", "add", "poll", "worker", "doctor", "demo", "--version")),
+        (("serve",), ("--data-dir", "--http", "--config", "Exit codes:", "TENANTQ_ADMIN_TOKEN", "second signal")),
+        (("add",), ("--jsonl", "--url", "TENANTQ_TOKEN", "TENANTQ_PROFILE", "tenantq add mail hello")),
+        (("queue",), ("create", "configure", "list", "show", "pause", "resume", "delete", "purge", "peek")),
         (("doctor",), ("--data-dir", "--json", "Exit codes:", "0  everything adds up", "TENANTQ_DATA_DIR")),
         (("demo",), ("--data-dir", "--seconds", "Exit codes:", "second signal")),
     ],
 )
 def test_help_says_what_there_is(command: tuple[str, ...], words: tuple[str, ...]) -> None:
     """Options, exit codes and environment variables stand in the help text."""
-    done = run(*command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = call(*command, "--help")
+    assert (done.code, done.err) == (0, "")
     for word in words:
-        assert word in done.stdout
+        assert word in done.out
 
 
 def test_version() -> None:
@@ -36,7 +50,194 @@ def test_version() -> None:
 )
 def test_a_mistake_is_one_line_and_2(arguments: tuple[str, ...]) -> None:
     """It says what is wrong and where to read on."""
-    done = run(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("tenantq: ")
-    assert "--help'" in done.stderr
+    done = call(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith("tenantq: ")
+    assert "--help'" in done.err
+
+
+def test_no_server_is_6_and_names_the_address() -> None:
+    """One line, quickly, and no traceback."""
+    done = call("queue", "list", "--url", "http://127.0.0.1:1", "--token", "x")
+    assert (done.code, done.out, done.err.count("\n")) == (6, "", 1)
+    assert done.err.startswith("tenantq: http://127.0.0.1:1: ")
+    assert "[unavailable" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--url", "ftp://example.com"), "url: must start with http:// or https://"),
+        (("--url", "http://user:secret@127.0.0.1:1"), "url: must not hold a credential"),
+        (("--token", "two words"), "token: must be printable ASCII without spaces"),
+        (("--url", "https://127.0.0.1:1", "--ca-file", "/nowhere.pem"), "there is no file /nowhere.pem"),
+        (("--timeout", "0"), "timeout_ms: 0 is not a whole number"),
+    ],
+)
+def test_an_address_or_token_that_cannot_be_is_2(options: tuple[str, ...], text: str) -> None:
+    """And what is secret in it is not repeated."""
+    done = call("queue", "list", *options)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert text in done.err
+    assert "secret" not in done.err
+    assert "two words" not in done.err
+
+
+def test_without_a_token_it_says_how_to_give_one(server: Served) -> None:
+    """A wrong one is refused without being repeated."""
+    none = server.call("queue", "list", TENANTQ_TOKEN="")
+    assert (none.code, none.err.count("\n")) == (4, 1)
+    assert "Give a token with --token, TENANTQ_TOKEN or a profile." in none.err
+    wrong = server.call("queue", "list", TENANTQ_TOKEN="tq_wrong_token-of-nobody")  # noqa: S106
+    assert wrong.code == 4
+    assert "token-of-nobody" not in wrong.err
+
+
+def test_an_error_of_the_server_has_its_code_and_request_id(server: Served) -> None:
+    """So that it can be found in the server's log and journal."""
+    done = server.call("queue", "show", "missing")
+    assert re.fullmatch(r"tenantq: .* \[not_found; request id: [0-9a-f]+-[0-9a-f]+\]\n", done.err)
+
+
+def test_a_rate_limit_is_5(server: Served) -> None:
+    """After the pauses that the server asked for."""
+    server.ok("tenant", "create", "slow", "--set", "limits.write.ops_per_sec=1")
+    server.ok("key", "create", "k", "--tenant", "slow", "--role", "producer", "--quiet")
+    done = server.call("add", "mail", "--lines", "--tenant", "slow", "--json", stdin=b"x\n" * 30)
+    assert done.code == 5
+    assert {one["error"]["code"] for one in done.json_lines if one["error"]} == {"rate_limited"}
+
+
+# ---- profiles ----
+
+
+def test_profiles_from_their_making_to_their_end(server: Served, tmp_path: Path) -> None:
+    """They are kept for the user alone, used by name, and never show their token."""
+    here: dict[str, Any] = {"XDG_CONFIG_HOME": str(tmp_path), "TENANTQ_URL": "", "TENANTQ_TOKEN": ""}
+    file = tmp_path / "tenantq" / "profiles.json"
+    made = server.ok("profile", "add", "local", "--url", server.url, "--token", "-", stdin=ADMIN_TOKEN.encode(), **here)
+    assert made.out == f"stored profile local in {file}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    server.ok("tenant", "list", **here)  # the first one is used
+    server.ok("profile", "add", "dead", "--url", "http://127.0.0.1:1", stdin=b"other-token\n", **here)
+    assert server.call("profile", "add", "dead", "--url", server.url, **here).code == 7
+    assert server.call("tenant", "list", "--profile", "dead", **here).code == 6
+    server.ok("profile", "use", "dead", **here)
+    assert server.call("tenant", "list", **here).code == 6
+    server.ok("tenant", "list", **{**here, "TENANTQ_PROFILE": "local"})
+    listed = server.ok("profile", "list", **here).out + server.ok("profile", "list", "--json", **here).out
+    assert "other-token" not in listed
+    assert ADMIN_TOKEN not in listed
+    assert server.ok("profile", "list", "--json", **here).json["profiles"][1] == {
+        "name": "dead", "url": "http://127.0.0.1:1", "tenant": None, "token": True, "current": True,
+    }  # fmt: skip
+    server.ok("profile", "remove", "dead", **here)
+    missing = server.call("tenant", "list", "--profile", "dead", **here)
+    assert (missing.code, missing.err) == (3, "tenantq: there is no profile 'dead'; there are: local [not_found]\n")
+
+
+def test_a_damaged_profiles_file_is_said_to_be_so(tmp_path: Path) -> None:
+    """Without a word of what is in it."""
+    (tmp_path / "tenantq").mkdir()
+    (tmp_path / "tenantq" / "profiles.json").write_text('{"profiles": {"a": {"url": "x", "token": "secret"')
+    done = call("queue", "list", XDG_CONFIG_HOME=str(tmp_path))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "is damaged; mend or delete it" in done.err
+    assert "secret" not in done.err
+
+
+# ---- shells and terminals ----
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    """The script names the program; the shell then asks the program itself."""
+    done = run("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_TENANTQ_COMPLETE" in done.stdout
+    word = "que" if shell == "fish" else "1"  # fish gives the word itself, the others its place
+    asked = run(COMP_WORDS="tenantq que", COMP_CWORD=word, _TENANTQ_COMPLETE=f"{shell}_complete")
+    assert "queue" in asked.stdout
+
+
+def _on_a_terminal(server: Served, *arguments: str, typed: Sequence[str] = (), **variables: str) -> tuple[int, str]:
+    """Run a command on a terminal of 100 columns, typing a text at each prompt; return its exit code and what was shown."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [COMMAND, *arguments],
+        stdin=child, stdout=child, stderr=child, start_new_session=True,
+        env=server.environment(TERM="xterm-256color", COLUMNS="100", **variables),
+    )  # fmt: skip
+    os.close(child)
+    shown, left = b"", list(typed)
+    try:
+        while chunk := os.read(parent, 65_536):
+            shown += chunk
+            if left and chunk.rstrip().endswith((b":", b".")):
+                os.write(parent, left.pop(0).encode())
+    except OSError:
+        pass  # the other end is closed
+    os.close(parent)
+    return process.wait(timeout=SECONDS_MAX), shown.decode().replace("\r\n", "\n")
+
+
+def test_tables_and_colours_on_a_terminal(server: Served) -> None:
+    """Columns are lined up, headings are bold unless NO_COLOR is set; a pipe gets tabs and never a colour."""
+    server.ok("add", "table", "hello")
+    code, shown = _on_a_terminal(server, "queue", "list")
+    assert code == 0
+    assert "\x1b[1mname" in shown
+    assert re.search(r"table +active +1 +0 +0 +0 +5 ", shown)
+    assert "\x1b[3" not in _on_a_terminal(server, "queue", "list", NO_COLOR="1")[1]
+    assert "\x1b" not in server.ok("queue", "list").out
+    assert "table\tactive\t1\t" in server.ok("queue", "list").out
+
+
+def test_destroying_asks_for_the_name(server: Served) -> None:
+    """A wrong name changes nothing; the right one and a reason do it."""
+    server.ok("add", "doomed", "hello")
+    code, shown = _on_a_terminal(server, "queue", "delete", "doomed", typed=["domed\n"])
+    assert code == 1
+    assert "This deletes queue doomed with 1 messages. This cannot be undone." in shown
+    assert "that is not its name; nothing was changed" in shown
+    assert server.ok("queue", "show", "doomed", "--json").json["ready"] == 1
+    code, shown = _on_a_terminal(server, "queue", "purge", "doomed", typed=["doomed\n", "no longer needed\n"])
+    assert (code, "purged 1 messages" in shown) == (0, True)
+    code, shown = _on_a_terminal(server, "queue", "delete", "doomed", typed=["doomed\n", "no longer needed\n"])
+    assert (code, "deleting queue doomed" in shown) == (0, True)
+
+
+def test_a_token_that_is_typed_is_not_shown(server: Served, tmp_path: Path) -> None:
+    """It is asked for where none is given."""
+    arguments = ("profile", "add", "typed", "--url", server.url)
+    code, shown = _on_a_terminal(server, *arguments, typed=[f"{ADMIN_TOKEN}\n"], XDG_CONFIG_HOME=str(tmp_path))
+    assert code == 0
+    assert "Token:" in shown
+    assert ADMIN_TOKEN not in shown
+    server.ok("tenant", "list", "--profile", "typed", XDG_CONFIG_HOME=str(tmp_path))
+
+
+def test_a_message_can_be_typed(server: Served) -> None:
+    """The end of the input ends it."""
+    code, shown = _on_a_terminal(server, "add", "typed", typed=["hello\n\x04"])
+    assert code == 0
+    assert "Type the message; Ctrl-D ends it." in shown
+    assert server.ok("poll", "typed", "--body").out == "hello\n\n"
+
+
+def test_much_work_has_a_progress_bar(server: Served, tmp_path: Path) -> None:
+    """On a terminal; the result is the same."""
+    (tmp_path / "lines").write_text("x\n" * 5_000)
+    command = f"{COMMAND} add barred --lines < {tmp_path / 'lines'}"
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        ["bash", "-c", command], stdout=subprocess.PIPE, stderr=child, env=server.environment(TERM="xterm-256color")
+    )
+    os.close(child)
+    out, _ = process.communicate(timeout=SECONDS_MAX)
+    bar = os.read(parent, 65_536).decode()
+    os.close(parent)
+    assert out.decode().startswith("added 5000 (0 duplicates, 0 refused)")
+    assert "added" in bar
+    assert "%" in bar

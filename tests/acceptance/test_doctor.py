@@ -13,7 +13,7 @@ from rocksdict import WriteBatch
 
 from tenantq.store.keys import after, queue_prefix
 from tenantq.store.rocks import Store
-from tests.acceptance.command import COMMAND, SECONDS_MAX, run, running_demo
+from tests.acceptance.command import COMMAND, SECONDS_MAX, run, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory that a demo has filled."""
     path = tmp_path_factory.mktemp("demo") / "data"
-    assert run("demo", "--data-dir", path, "--seconds", 1).returncode == 0
+    assert run("demo", "--data-dir", path, "--http", "127.0.0.1:0", "--seconds", 1).returncode == 0
     return path
 
 
@@ -86,26 +86,26 @@ def test_json_is_for_scripts(data: Path) -> None:
     assert shown["figures"]["messages"] > 0
 
 
-def test_a_running_server_is_2_and_named(tmp_path: Path) -> None:
+def test_a_running_server_is_6_and_named(tmp_path: Path) -> None:
     """One line says which process has the directory."""
-    with running_demo(tmp_path) as process:
-        done = run("doctor", "--data-dir", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == f"tenantq: {tmp_path} is in use by process {process.pid}; stop it, or choose another directory\n"
-    )
+    data = tmp_path / "data"
+    with serving(data) as served:
+        done = run("doctor", "--data-dir", data)
+    assert (done.returncode, done.stdout) == (6, "")
+    told = f"{data} is in use by process {served.process.pid}; stop it, or choose another directory"
+    assert done.stderr == f"tenantq: {told} [unavailable]\n"
 
 
-def test_no_store_is_2(tmp_path: Path) -> None:
+def test_no_store_is_refused(tmp_path: Path) -> None:
     """An empty, absent or strange directory is refused in one line, and nothing is made."""
     (tmp_path / "file").write_text("x")
-    for path, text in (
-        (tmp_path, "holds no tenantq store"),
-        (tmp_path / "none", "holds no"),
-        (tmp_path / "file", "file"),
+    for path, code, text in (
+        (tmp_path, 6, "holds no tenantq store"),
+        (tmp_path / "none", 6, "holds no"),
+        (tmp_path / "file", 2, "file"),
     ):
         done = run("doctor", "--data-dir", path)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
         assert done.stderr.startswith("tenantq: ")
         assert text in done.stderr
     assert not (tmp_path / "none").exists()

@@ -6,20 +6,30 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import click
 import msgspec
 import pytest
 
 from tenantq import errors
+from tenantq.cli.exit_codes import exit_code
 from tenantq.cli.main import tenantq as command_line
 from tenantq.config import QueueConfig, ShardSettings, TenantConfig
 from tenantq.doctor import Kind
 from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401
+from tenantq.gates.certificate import CertificateGrant
+from tenantq.gates.json_web_token import JwtSettings
+from tenantq.gates.signals import SignalSettings
+from tenantq.http.settings import HttpSettings
+from tenantq.http.tls import TlsFiles
+from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Row
 from tenantq.quotas import Quotas
 from tenantq.rates import Concurrency, Rate
+from tenantq.service.gatekeeper import GateSettings
+from tenantq.settings import ServerSettings
+from tenantq.testing import FakeServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,36 +39,107 @@ DOCS = {path.name: path.read_text() for path in (PROJECT / "docs").glob("*.md")}
 SOURCES = sorted((PROJECT / "src" / "tenantq").rglob("*.py"))
 
 
+ALL_DOCS = "\n".join(DOCS.values())
+
+
 def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name, child in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
             yield from _commands(child, f"{path} {name}")
 
 
+def _place(path: str) -> str:
+    """Return the text about a command: a section of its own, or its row in the table of a group."""
+    heading = f"\n### `{path}`"
+    if heading in ALL_DOCS:
+        return ALL_DOCS.split(heading)[1].split("\n#")[0]
+    rows = [line for line in ALL_DOCS.splitlines() if re.match(rf"\| `{path}[` ]", line)]
+    assert rows, f"{path} is not documented"
+    return "\n".join(rows)
+
+
 def test_every_command_and_option_is_documented() -> None:
-    """The commands' section of docs/operations.md has them all."""
-    text = DOCS["operations.md"]
+    """In docs/commands.md or the document of its subject; what commands share stands once."""
+    assert "## Commands" in DOCS["operations.md"]
+    shared = DOCS["commands.md"].split("## Options of every command that talks to a server")[1].split("\n## ")[0]
     for path, command in _commands(command_line, "tenantq"):
-        heading = "## Commands" if path == "tenantq" else f"### `{path}`"
-        assert heading in text
-        section = text.split(heading)[1].split("\n#")[0]
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert any(option in section for option in parameter.opts), (path, parameter.opts)
-                assert parameter.envvar is None or str(parameter.envvar) in section
+        if path == "tenantq":
+            continue
+        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+        text = _place(path)
+        if any("--url" in option.opts and option.envvar for option in options):
+            text += shared
+        for option in options:
+            assert "--json" in option.opts or any(name in text for name in option.opts), (path, option.opts)
+            assert option.envvar is None or str(option.envvar) in text, (path, option.envvar)
 
 
-@pytest.mark.parametrize("kind", [ShardSettings, TenantConfig, QueueConfig])
-def test_every_setting_is_documented_with_its_default(kind: type[msgspec.Struct]) -> None:
+def test_nothing_is_documented_that_cannot_be_typed() -> None:
+    """Every command and long option that docs/commands.md and the README name exists."""
+    commands = dict(_commands(command_line, "tenantq"))
+    options = {name for command in commands.values() for option in command.params for name in option.opts}
+    text = DOCS["commands.md"] + (PROJECT / "README.md").read_text()
+    for found in re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(re.findall(r"`([^`\n]+)`", text))):
+        assert found in options | {"--help", "--version", "--json"}, found
+    for found in re.findall(r"^\| `(tenantq(?: [a-z]+)+)", DOCS["commands.md"], re.MULTILINE):
+        assert found in commands, found
+
+
+def test_every_exit_code_is_documented() -> None:
+    """With the error codes that lead to it."""
+    section = DOCS["operations.md"].split("### Exit codes")[1].split("\n#")[0]
+    listed = {
+        (int(code), name)
+        for code, *cells in re.findall(r"^\| (\d+) \|(.*)\|(.*)\|$", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cells[1])
+    }
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.TenantqError)]
+    assert listed == {(exit_code(kind()), kind.code) for kind in kinds}
+
+
+SETTINGS: Final = [
+    ("operations.md", ServerSettings),
+    ("operations.md", ShardSettings),
+    ("operations.md", GateSettings),
+    ("operations.md", SignalSettings),
+    ("operations.md", ExportSettings),
+    ("operations.md", TenantConfig),
+    ("operations.md", QueueConfig),
+    ("http.md", HttpSettings),
+]
+
+
+@pytest.mark.parametrize(("document", "kind"), SETTINGS)
+def test_every_setting_is_documented_with_its_default(document: str, kind: type[msgspec.Struct]) -> None:
     """Each has a row with unit, default, range and meaning."""
-    section = DOCS["operations.md"].split(f"`{kind.__name__}`")[1].split("\n#")[0]
+    (section,) = re.findall(rf"^#.*`{kind.__name__}`.*\n(?:(?!#).*\n)*", DOCS[document], re.MULTILINE)
     rows = {row[0].strip("` "): row for row in _table_rows(section)}
+    assert set(rows) == set(kind.__struct_fields__)
     for field, default in zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True):
-        assert field in rows, field
         assert len(rows[field]) == 5
         if not isinstance(default, msgspec.Struct) and default != ():  # groups have tables of their own
             assert rows[field][2].strip() == _shown(default), field
+
+
+def test_every_section_of_a_servers_settings_is_documented() -> None:
+    """Wherever it stands, all its settings are there."""
+    for kind in (JwtSettings, CertificateGrant, TlsFiles):
+        for field in kind.__struct_fields__:
+            assert re.search(rf"^\| `{field}` ", DOCS["access.md"] + DOCS["http.md"], re.MULTILINE), field
+
+
+def test_every_metric_is_documented() -> None:
+    """Each in a row, and nothing that a server does not have."""
+    listed = set(re.findall(r"^\| `(tenantq_\w+)` ", DOCS["operations.md"] + DOCS["http.md"], re.MULTILINE))
+    with FakeServer() as server:
+        text = server.client().metrics()
+    served = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    exported = {"tenantq_journal_lag_records", "tenantq_journal_rows_exported_total"}  # a fake exports nothing
+    assert listed == served | exported
 
 
 @pytest.mark.parametrize("kind", [Quotas, Rate, Concurrency])
@@ -139,7 +220,7 @@ def test_every_journal_column_is_documented() -> None:
 
 def test_every_kind_of_finding_is_documented() -> None:
     """In the doctor's section of docs/operations.md."""
-    section = DOCS["operations.md"].split("| kind | what is wrong")[1].split("\n###")[0]
+    section = DOCS["operations.md"].split("| kind | what is wrong")[1].split("\n#")[0]
     assert {row[0].strip("` ") for row in _table_rows(section)} == set(get_args(Kind))
 
 
@@ -155,14 +236,3 @@ def test_links_between_documents_lead_somewhere() -> None:
     for path in [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *(PROJECT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
             assert (path.parent / target).exists(), (path.name, target)
-
-
-def test_the_readme_session_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Twice, since a reader may try it twice."""
-    (source,) = re.findall(r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    for done in (1, 2):
-        exec(source, {})  # noqa: S102  # the session under test
-        assert capsys.readouterr().out == f"b'hello' attempt 1\n{done} done\n"

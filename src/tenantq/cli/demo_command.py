@@ -1,129 +1,180 @@
-"""``tenantq demo``: a shard with traffic on it, shown once a second until a signal comes."""
+"""``tenantq demo``: a real server with traffic on it, shown once a second until a signal comes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shlex
-import signal
+import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.demo import DEAD_LETTERS, QUEUE, TENANTS, WAITS_KEPT, Line, Traffic
-from tenantq.engine.shard import Shard
-from tenantq.errors import TenantqError
+from tenantq.cli import exit_codes
+from tenantq.cli.logs import set_up_logs
+from tenantq.cli.serve_command import run_loop, start, store_failed
+from tenantq.cli.stop_signals import StopSignals
+from tenantq.demo import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
+from tenantq.errors import Invalid, TenantqError
+from tenantq.server import Server
+from tenantq.settings import ADMIN_TOKEN, load_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tenantq.settings import ServerSettings
 
-_HEADINGS = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "p50 ms", "p99 ms")
+_HEADINGS: Final = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "p50 ms", "p99 ms")
+_TOKENS_FILE: Final = "demo-tokens.json"
 
 
 @click.command()
-@data_dir_option
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The data directory, made if it is not there.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Where to listen; port 0 takes a free one.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
+)
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.  [default: never]")
-@click.pass_context
-def demo(context: click.Context, data_dir: Path, *, seconds: int | None) -> None:
-    """Run a little traffic on a store, and show how three tenants fare.
+def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
+    """Run a server with a little traffic, and show how three tenants fare.
 
-    One tenant is loud, two are quiet; one worker fleet serves them all in fair turns. Some jobs always fail and end as
-    dead letters. Ctrl-C or SIGTERM stops in good order: handlers finish, other messages are given back, the store is
-    closed. A second signal ends the process at once.
+    One tenant is loud, two are quiet; one worker fleet serves them all in fair turns, over HTTP. Some jobs always fail and
+    end as dead letters. A printed cheat sheet has the address, tokens, and commands to try in another terminal.
+
+    Ctrl-C or SIGTERM stops in good order: handlers finish, other messages are given back, the store is closed. A second
+    signal ends the process at once.
 
     \b
     Exit codes:
       0    stopped in good order
-      1    the shard failed at work
-      2    the store cannot be opened, or wrong usage
+      1    the store failed at work
+      2    wrong usage or settings
+      6    cannot start: the address or the directory is in use, or cannot be used
       128+ a second signal forced the end; the number is 128 plus the signal's
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    context.exit(asyncio.run(_demo(data_dir, seconds)))
+    settings = load_settings(None, os.environ, {"data_dir": data_dir, "http": http})
+    set_up_logs("warning", settings.log_format)
+    return run_loop(_demo(settings, seconds))
 
 
-class _Signals:
-    """The first SIGINT or SIGTERM asks to stop, the second one ends the process."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._count = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._received)
-
-    def _received(self, number: int, _: object) -> None:
-        self._count += 1
-        if self._count > 1:
-            os._exit(128 + number)
-        self._loop.call_soon_threadsafe(self.asked.set)
-
-
-async def _demo(data_dir: Path, seconds: int | None) -> int:
-    signals = _Signals()
-    shard = Shard(data_dir)
-    await shard.open()
+async def _demo(settings: ServerSettings, seconds: int | None) -> int:
+    signals = StopSignals()
+    tokens = _load_tokens(settings)
+    server = Server(settings, admin_token=tokens.admin)
+    url = await start(server)
+    left: tuple[int, int] | None = None
     try:
-        traffic = Traffic(shard)
+        await prepare(url, tokens)
+        _save_tokens(settings, tokens)
+        traffic = Traffic(url, tokens)
         await traffic.start()
-        click.echo(_cheat_sheet(data_dir))
-        await _show(traffic, signals.asked, seconds)
-        if traffic.failed.done():
-            return _failed(traffic.failed.result())
-        if sys.stdout.isatty():
-            click.echo("stopping; press Ctrl-C again to end at once")
-        waiting, leased = await traffic.stop()
-    except TenantqError as error:
-        return _failed(error)
+        click.echo(_cheat_sheet(url, settings.data_dir, tokens))
+        await _show(traffic, server, signals, seconds)
+        if server.shard.failure is None:
+            if sys.stdout.isatty():
+                click.echo("stopping; press Ctrl-C again to end at once")
+            left = await traffic.stop()
+    except TenantqError:
+        if server.shard.failure is None:
+            raise
     finally:
-        await shard.close()
-    click.echo(f"stopped: {waiting} messages wait, {leased} leases are kept, all of it is in {data_dir}")
-    return 0
+        await server.close(grace_ms=0 if left is None else None)
+    if left is None:
+        return store_failed(server)
+    click.echo(f"stopped: {left[0]} messages are ready, {left[1]} leases are kept, all of it is in {settings.data_dir}")
+    return exit_codes.OK
 
 
-def _failed(error: BaseException) -> int:
-    if not isinstance(error, TenantqError):
-        raise error
-    click.echo(f"tenantq: {error.message}", err=True)
-    return 1
+def _load_tokens(settings: ServerSettings) -> DemoTokens:
+    """Return the tokens of an earlier demo on this directory, or new ones; the environment's administrator goes first."""
+    file = Path(settings.data_dir) / _TOKENS_FILE
+    try:
+        tokens = msgspec.json.decode(file.read_bytes(), type=DemoTokens)
+    except (FileNotFoundError, NotADirectoryError):
+        tokens = DemoTokens(f"demo_{secrets.token_hex(24)}")
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Invalid(f"{file} cannot be read; delete it, and the demo makes new tokens") from error
+    tokens.admin = os.environ.get(ADMIN_TOKEN) or tokens.admin
+    return tokens
 
 
-def _cheat_sheet(data_dir: Path) -> str:
-    shown = shlex.quote(str(data_dir))
+def _save_tokens(settings: ServerSettings, tokens: DemoTokens) -> None:
+    file = Path(settings.data_dir) / _TOKENS_FILE
+    file.touch(mode=0o600)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(tokens)) + b"\n")
+
+
+def _cheat_sheet(url: str, data_dir: str, tokens: DemoTokens) -> str:
+    command = _this_command()
+    names = {"administrator": tokens.admin, **tokens.tenants}
+    width = max(map(len, names))
+    shown = "\n".join(f"  {name:{width}}  {token}" for name, token in names.items())
     return f"""\
-tenantq demo: the queue {QUEUE!r} of {", ".join(tenant.name for tenant in TENANTS)}, data in {shown}
-Stop with Ctrl-C; the data stays. Until then process {os.getpid()} has the directory:
-  $ tenantq doctor --data-dir {shown}
-says so now, and recounts everything later. Then, in `python -m asyncio`:
-  >>> from tenantq import Shard
-  >>> shard = Shard({str(data_dir)!r}); await shard.open()
-  >>> shard.stats("acme", "{QUEUE}")
-  >>> await shard.peek("acme", "{DEAD_LETTERS}")
-  >>> await shard.redrive("acme", "{QUEUE}")
-  >>> await shard.close()
+tenantq demo on {url}, data in {data_dir}. Stop with Ctrl-C; the data stays.
+
+Tokens:
+{shown}
+
+In another terminal, as acme:
+  export TENANTQ_URL={url} TENANTQ_TOKEN={tokens.tenants["acme"]}
+  {command} queue list
+  {command} add jobs '{{"hello": "world"}}' --priority 9 && {command} poll jobs --ack
+  {command} redrive {QUEUE} --dry-run
+  curl -H "Authorization: Bearer $TENANTQ_TOKEN" {url}/v1/queues/{QUEUE}
+The whole interface: {url}/docs
 """
 
 
-async def _show(traffic: Traffic, asked: asyncio.Event, seconds: int | None) -> None:
-    """Show the figures once a second until asked to stop, the time is over or the traffic fails."""
+def _this_command() -> str:
+    """Return how this program is called from anywhere."""
+    found = shutil.which("tenantq")
+    here = Path(sys.argv[0]).resolve()
+    if found is not None and Path(found).resolve() == here:
+        return "tenantq"
+    return shlex.quote(str(here))
+
+
+async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds: int | None) -> None:
+    """Show the figures once a second until asked to stop, the time is over or something fails."""
     console = Console()
-    stop = asyncio.ensure_future(asked.wait())
+    ends: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(signals.asked.wait()),
+        asyncio.ensure_future(server.shard.stopped.wait()),
+    ]
     second = 0
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        while not stop.done() and not traffic.failed.done() and second != seconds:
-            await asyncio.wait((stop, traffic.failed), timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            second += 1
-            lines = traffic.lines()
-            if console.is_terminal:
-                live.update(_table(lines, second), refresh=True)
-            else:
-                for line in lines:
-                    click.echo(_plain(line, second))
-    stop.cancel()
+    try:
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while second != seconds:
+                done, _ = await asyncio.wait([*ends, traffic.failed], timeout=1, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    break
+                second += 1
+                _show_lines(await traffic.lines(), second, live, console)
+    finally:
+        for end in ends:
+            end.cancel()
+    if traffic.failed.done():
+        raise traffic.failed.result()
+
+
+def _show_lines(lines: list[Line], second: int, live: Live, console: Console) -> None:
+    if console.is_terminal:
+        live.update(_table(lines, second), refresh=True)
+        return
+    for line in lines:
+        click.echo(_plain(line, second))
+    sys.stdout.flush()
 
 
 def _table(lines: list[Line], second: int) -> Table:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.doctor import examine
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @data_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.pass_context
-def doctor(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
+def doctor(data_dir: Path, *, as_json: bool) -> int:
     """Recount a store while no server runs, and name everything that does not add up.
 
     Nothing is changed. Every message must be in exactly one state, every index row must belong to a message, every
@@ -34,14 +34,15 @@ def doctor(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
     Exit codes:
       0  everything adds up
       1  there are findings
-      2  the store cannot be examined (in use, no store there), or wrong usage
+      2  wrong usage
+      6  the store cannot be examined: in use, or no store there
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     report = examine(data_dir) if as_json else _examine_visibly(data_dir)
     if as_json:
         _print_json(report, data_dir)
     else:
         _print(report, data_dir)
-    context.exit(0 if report.clean else 1)
+    return exit_codes.OK if report.clean else exit_codes.ERROR
 
 
 def _examine_visibly(data_dir: Path) -> Report:

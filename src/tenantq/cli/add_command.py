@@ -1,0 +1,242 @@
+"""``tenantq add``: one message, or a stream of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from contextlib import contextmanager
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from tenantq.cli import exit_codes
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.durations import duration
+from tenantq.cli.output import json_option, print_json, print_json_line, said
+from tenantq.client.bodies import from_wire
+from tenantq.client.values import Added
+from tenantq.errors import Invalid, TenantqError
+from tenantq.message import NewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.client import Queue
+
+_BATCH: Final = 1_000
+_ERRORS_SHOWN: Final = 10
+_LINE_BYTES_MAX: Final = 4 << 20
+_MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "attributes", "max_attempts")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("body", required=False)
+@click.option("--jsonl", is_flag=True, help="Read stdin as JSON lines: an object a line, with body and options.")
+@click.option("--lines", is_flag=True, help="Read stdin as lines: a message each.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: the same key adds once.")
+@click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="9 is delivered first.")
+@click.option("--delay", "delay_ms", type=duration, help="Hide it that long.")
+@click.option("--ttl", "ttl_ms", type=duration, help="Discard it that long after it became visible.")
+@click.option("--group", metavar="TEXT", help="Messages of a group are delivered one at a time, in order.")
+@click.option(
+    "--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Something beside the body; repeatable."
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Deliveries before it is a dead letter.")
+@json_option
+@connected
+def add(
+    connection: Connection,
+    *,
+    queue: str,
+    body: str | None,
+    jsonl: bool,
+    lines: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Add a message, or many, to a queue.
+
+    Without BODY (or with -) the body is read from stdin, byte for byte. With --jsonl every line is an object with the
+    fields of the HTTP interface: body (text, or any JSON) or body_base64, priority, delay_ms, ttl_ms, key, group, attributes,
+    max_attempts; options here are for lines that do not say otherwise. When the command returns, what it counted is on
+    the server's disk.
+
+    \b
+    tenantq add mail hello --priority 5
+    tenantq add mail --jsonl < messages.jsonl
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    there = connection.queue(queue)
+    options["attributes"] = _attributes(options["attributes"])
+    given = {name: value for name, value in options.items() if value is not None}
+    if (jsonl or lines) and body not in (None, "-"):
+        raise click.UsageError("With --jsonl and --lines the messages come from stdin, not from BODY.")
+    if jsonl and lines:
+        raise click.UsageError("--jsonl and --lines exclude each other.")
+    if (jsonl or lines) and "key" in given:
+        raise click.UsageError("One --key cannot be for many messages; give each line its own with --jsonl.")
+    if jsonl or lines:
+        source = _json_messages(given) if jsonl else _line_messages(given)
+        return _add_many(there, source, as_json=as_json)
+    added = there.add(_body(body), **given)
+    if as_json:
+        print_json({"id": added.id, "duplicate": added.duplicate})
+        return exit_codes.OK
+    click.echo(added.id)
+    if added.duplicate:
+        said("it is there already: this key was used before")
+    return exit_codes.OK
+
+
+def _body(argument: str | None) -> bytes:
+    if argument is not None and argument != "-":
+        return os.fsencode(argument)
+    if sys.stdin.isatty():
+        said("Type the message; Ctrl-D ends it.")
+    return sys.stdin.buffer.read()
+
+
+def _attributes(given: tuple[str, ...]) -> dict[str, str] | None:
+    attributes: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{text[:80]!r} is not NAME=VALUE", param_hint="--attribute")
+        attributes[name] = value
+    return attributes or None
+
+
+# ---- many ----
+
+
+def _line_messages(given: dict[str, Any]) -> Callable[[bytes], NewMessage]:
+    return lambda line: NewMessage(body=line, **given)
+
+
+def _json_messages(given: dict[str, Any]) -> Callable[[bytes], NewMessage]:
+    def message(line: bytes) -> NewMessage:
+        try:
+            fields = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"is no JSON ({error})") from error
+        if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
+            raise Invalid("is no object with body or body_base64")
+        unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
+        if unknown:
+            raise Invalid(f"has a field that there is not: {min(unknown)[:80]!r}")
+        body = _json_body(fields.pop("body", None), fields.pop("body_base64", None))
+        return NewMessage(body=body, **{**given, **fields})
+
+    return message
+
+
+def _json_body(body: object, encoded: object) -> bytes:
+    if encoded is not None:
+        if body is not None:
+            raise Invalid("has body and body_base64; give one")
+        if not isinstance(encoded, str):
+            raise Invalid("has a body_base64 that is no text")
+        try:
+            return from_wire(None, encoded) or b""
+        except Invalid as error:
+            raise Invalid("has a body_base64 that is no base64") from error
+    return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+
+
+class _Tally:
+    """What became of the lines so far."""
+
+    def __init__(self) -> None:
+        self.added = self.duplicates = self.refused = 0
+        self.worst = exit_codes.OK
+
+    def refuse(self, line: int, error: TenantqError) -> None:
+        self.refused += 1
+        self.worst = self.worst or exit_codes.exit_code(error)
+        if self.refused <= _ERRORS_SHOWN:
+            click.echo(f"tenantq: line {line}: {error.message} [{error.code}]", err=True)
+        elif self.refused == _ERRORS_SHOWN + 1:
+            click.echo("tenantq: more lines are refused; they are only counted", err=True)
+
+
+def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bool) -> int:
+    tally = _Tally()
+    started = time.monotonic()
+    with _progress(sys.stdin.buffer) as advance:
+        numbered = enumerate(_read_lines(sys.stdin.buffer), 1)
+        while batch := list(islice(numbered, _BATCH)):
+            try:
+                _send(queue, batch, parse, tally, as_json=as_json)
+            except TenantqError as error:
+                error.add_note(
+                    f"{tally.added} messages were added; not line {batch[0][0]} and after, as far as is known"
+                )
+                raise
+            advance(sum(len(line) + 1 for _, line in batch), tally.added)
+    if not as_json:
+        took = time.monotonic() - started
+        click.echo(f"added {tally.added} ({tally.duplicates} duplicates, {tally.refused} refused) in {took:.1f} s")
+    return tally.worst
+
+
+def _send(
+    queue: Queue, batch: list[tuple[int, bytes]], parse: Callable[[bytes], NewMessage], tally: _Tally, *, as_json: bool
+) -> None:
+    """Send the good lines together; report every line in its place."""
+    parsed: list[NewMessage | TenantqError] = []
+    for _, line in batch:
+        try:
+            parsed.append(parse(line))
+        except TenantqError as refusal:
+            parsed.append(refusal)
+    outcomes = iter(queue.add_many([one for one in parsed if isinstance(one, NewMessage)], errors="return"))
+    for (number, _), one in zip(batch, parsed, strict=True):
+        added = Added("", error=one) if isinstance(one, TenantqError) else next(outcomes)
+        if added.error is not None:
+            tally.refuse(number, added.error)
+        else:
+            tally.added += 1
+            tally.duplicates += added.duplicate
+        if as_json:
+            print_json_line(_outcome(number, added))
+
+
+def _outcome(line: int, added: Added) -> dict[str, Any]:
+    error = added.error
+    return {
+        "line": line,
+        "id": added.id or None,
+        "duplicate": added.duplicate,
+        "error": None if error is None else {"code": error.code, "detail": error.message},
+    }
+
+
+def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines that are not empty, without their ends. A line beyond any message's size ends the command."""
+    while line := stream.readline(_LINE_BYTES_MAX + 1):
+        if len(line) > _LINE_BYTES_MAX:
+            raise Invalid(f"a line is longer than {_LINE_BYTES_MAX} bytes; no message can be that large")
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if line.strip():
+            yield line
+
+
+@contextmanager
+def _progress(stream: IO[bytes]) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr where that is a terminal; how much there is is known of files only."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _, __: None
+        return
+    found = os.fstat(stream.fileno())
+    total = found.st_size if stat.S_ISREG(found.st_mode) else None
+    columns = (TextColumn("{task.fields[added]:,} added"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("add", total=total, added=0)
+        yield lambda size, added: progress.update(task, advance=size, added=added)

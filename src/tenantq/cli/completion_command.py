@@ -1,0 +1,23 @@
+"""``tenantq completion``: a script that completes commands and options in a shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script that completes commands and options.
+
+    \b
+    bash:  eval "$(tenantq completion bash)"        in ~/.bashrc
+    zsh:   eval "$(tenantq completion zsh)"         in ~/.zshrc, after compinit
+    fish:  tenantq completion fish | source         in ~/.config/fish/config.fish
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = context.find_root().command
+    click.echo(kind(root, {}, "tenantq", "_TENANTQ_COMPLETE").source())

@@ -1,0 +1,140 @@
+"""Which server a command talks to, as whom, and about which tenant."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from tenantq.cli.durations import duration
+from tenantq.cli.profiles import Profile, load_profiles
+from tenantq.client import Client, Retries, Tls
+from tenantq.client.settings import URL_DEFAULT
+from tenantq.errors import ConnectionFailed, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from tenantq.client import Queue, Tenant
+
+R = TypeVar("R")
+
+_RETRIES: Final = Retries(count=3)
+_OPTIONS: Final = (
+    click.option("--url", envvar="TENANTQ_URL", show_envvar=True, metavar="URL", help="The server."),
+    click.option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="An API key or web token."),
+    click.option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="A stored profile."),
+    click.option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Another tenant than the token's own."),
+    click.option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="How long an answer may take."),
+    click.option("--ca-file", metavar="FILE", help="PEM file of the authorities to trust, for https."),
+    click.option("--cert-file", metavar="FILE", help="PEM file of your own certificate, for https."),
+    click.option("--key-file", metavar="FILE", help="PEM file of its key."),
+)  # fmt: skip
+_CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file", "key_file")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to, as whom, about whom."""
+
+    url: str
+    token: str | None
+    tenant: str | None
+    tls: Tls
+
+    def __repr__(self) -> str:
+        """Show where it leads, and never the token."""
+        return f"<target {self.url}>"
+
+
+class Connection:
+    """A client that is made when it is first used, and the tenant that commands are about."""
+
+    def __init__(self, target: Target, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
+        self.target = target
+        self.given = given  # what the caller named by flag or environment, rather than leave it to a profile or default
+        self._timeout_ms = timeout_ms
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client."""
+        if self._client is None:
+            target = self.target
+            self._client = Client(
+                target.url, target.token, timeout_ms=self._timeout_ms, retries=_RETRIES, tls=target.tls
+            )
+        return self._client
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue of the tenant that was named, else of the credential's own."""
+        tenant = self.target.tenant
+        return self.client.queue(name) if tenant is None else self.client.tenant(tenant).queue(name)
+
+    def tenant(self) -> Tenant:
+        """Return the tenant that was named, else the credential's own."""
+        return self.client.tenant(self.target.tenant or self.client.own_tenant().name)
+
+    def close(self) -> None:
+        """Drop the connections."""
+        if self._client is not None:
+            self._client.close()
+
+
+def connected(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options of a connection, and hand the connection in as its first argument."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        timeout_ms: int,
+        **options: Any,
+    ) -> R:
+        context = click.get_current_context()
+        given = {name: options.pop(name) for name in _CHOOSING}
+        flags = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        named = frozenset(name for name, text in given.items() if text)
+        connection = Connection(choose(given, flags), timeout_ms, named)
+        try:
+            return function(connection, *args, **options)
+        except Unauthenticated as error:
+            if connection.target.token is None:
+                error.args = (f"{error.message} Give a token with --token, TENANTQ_TOKEN or a profile.",)
+            raise
+        except ConnectionFailed as error:
+            error.args = (f"{connection.target.url}: {error.message}",)
+            raise
+        finally:
+            connection.close()
+
+    decorated: Callable[..., R] = command
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Target:
+    """Return the target: flag, then environment, then profile, then default. ``flags`` are those of ``given`` that were flags.
+
+    A profile that a flag names goes before the environment. A profile's token is only for the profile's server, and its
+    tenant only for its token.
+    """
+    profiles = load_profiles()
+    name = given["profile"] or profiles.current
+    profile = profiles.get(name) if name is not None else Profile(url=URL_DEFAULT)
+    ours = {field: text for field, text in given.items() if text and ("profile" not in flags or field in flags)}
+    url = ours.get("url", profile.url)
+    if url.rstrip("/") != profile.url.rstrip("/"):
+        profile = Profile(url=url)
+    return Target(
+        url=url,
+        token=ours.get("token", profile.token),
+        tenant=ours.get("tenant", profile.tenant if "token" not in ours else None),
+        tls=Tls(
+            ca_file=ours.get("ca_file", profile.ca_file),
+            certificate_file=ours.get("cert_file", profile.cert_file),
+            key_file=ours.get("key_file", profile.key_file),
+        ),
+    )

@@ -1,0 +1,36 @@
+"""What the command line exits with. The table stands in docs/operations.md; scripts rely on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tenantq.errors import TenantqError
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+DENIED: Final = 4
+LIMITED: Final = 5
+UNAVAILABLE: Final = 6
+CONFLICT: Final = 7
+SIGNAL: Final = 128  # plus the number of the signal that ended the command
+INTERRUPTED: Final = SIGNAL + 2
+
+_BY_STATUS: Final = {
+    401: DENIED,
+    403: DENIED,
+    404: NOT_FOUND,
+    409: CONFLICT,
+    410: NOT_FOUND,
+    429: LIMITED,
+    503: UNAVAILABLE,
+}
+
+
+def exit_code(error: TenantqError) -> int:
+    """Return what a command exits with that ends with ``error``: the same for all errors of one HTTP status."""
+    if error.status in _BY_STATUS:
+        return _BY_STATUS[error.status]
+    return USAGE if 400 <= error.status < 500 else ERROR

@@ -1,0 +1,84 @@
+"""``tenantq key``: API keys of a tenant."""
+
+from __future__ import annotations
+
+import click
+
+from tenantq.cli.box import boxed
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.granted import given_grant, grant_options
+from tenantq.cli.output import json_option, moment, print_json, print_table
+
+
+@click.group()
+def key() -> None:
+    """Make, list and revoke a tenant's API keys."""
+
+
+@key.command()
+@click.argument("name")
+@grant_options
+@click.option("--quiet", is_flag=True, help="Print only the token.")
+@json_option
+@connected
+def create(
+    connection: Connection,
+    *,
+    name: str,
+    role: str | None,
+    actions: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires_at: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make a key. Its token is shown this once.
+
+    \b
+    tenantq key create mailer --tenant acme --role producer --queue 'mail*' --expires 90d
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    made = connection.tenant().create_key(name, **given_grant(role, actions, queues), expires_at=expires_at)
+    if as_json:
+        print_json(made)
+    elif quiet:
+        click.echo(made.token)
+    else:
+        lines = ["Shown this once and stored hashed; keep it now:", "", made.token]
+        click.echo(boxed(f"key {made.key_id}", lines))
+
+
+@key.command("list")
+@json_option
+@connected
+def list_keys(connection: Connection, *, as_json: bool) -> None:
+    """List a tenant's keys, without their secrets."""
+    keys = connection.tenant().keys()
+    if as_json:
+        print_json({"keys": keys})
+        return
+    rows = [
+        (
+            one.key_id,
+            one.name,
+            one.role or ", ".join(one.actions),
+            one.queues,
+            moment(one.expires_at),
+            moment(one.last_used_at),
+            "revoked" if one.revoked_at is not None else "valid",
+        )
+        for one in keys
+    ]
+    print_table(("id", "name", "may", "queues", "expires", "last used", "state"), rows, empty="no keys")
+
+
+@key.command()
+@click.argument("key_id")
+@json_option
+@connected
+def revoke(connection: Connection, *, key_id: str, as_json: bool) -> None:
+    """Refuse a key from now on."""
+    connection.tenant().revoke_key(key_id)
+    if as_json:
+        print_json({"key_id": key_id, "revoked": True})
+    else:
+        click.echo(f"revoked key {key_id}")

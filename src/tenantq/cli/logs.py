@@ -1,0 +1,56 @@
+"""The log of a server, on stderr: lines for people, or a JSON object per line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up_logs(level: str, kind: Literal["text", "json"]) -> None:
+    """Send everything that is logged from ``level`` on to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if kind == "json" else _TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _when(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03}Z"
+
+
+def _extras(record: logging.LogRecord) -> Mapping[str, Any]:
+    """Return the fields that a call gave as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+
+
+class _TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        extras = "".join(f" {name}={value}" for name, value in _extras(record).items())
+        line = f"{_when(record)} {record.levelname:7} {record.name}: {record.getMessage()}{extras}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        shown = {
+            "at": _when(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            shown["trace"] = self.formatException(record.exc_info)
+        return _encode(shown).decode()

@@ -1,0 +1,151 @@
+"""``tenantq poll``: lease messages and print them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+
+from tenantq import limits
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.durations import duration, show_duration
+from tenantq.cli.output import json_option, print_json_line, printable, said
+from tenantq.cli.stored_message import delivered_fields
+from tenantq.errors import TenantqError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.client import Message
+
+T = TypeVar("T")
+
+_FOLLOW_WAIT_MS: Final = 20_000
+_TRY_AGAIN_S: Final = 1.0
+_ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(1, limits.BATCH_MESSAGES_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many at once, at most.",
+)
+@click.option(
+    "--wait",
+    "wait_ms",
+    type=duration,
+    default="0ms",
+    show_default=True,
+    help="How long to wait for the first, up to 5m.",
+)
+@click.option(
+    "--lease", "lease_ms", type=duration, help="How long they are yours.  [default: as the queue is configured]"
+)
+@click.option("--follow", is_flag=True, help="Go on until interrupted, also over a restart of the server.")
+@click.option("--ack", "acks", is_flag=True, help="Finish each message once it is printed.")
+@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, a line end after each.")
+@json_option
+@connected
+def poll(
+    connection: Connection,
+    *,
+    queue: str,
+    limit: int,
+    wait_ms: int,
+    lease_ms: int | None,
+    follow: bool,
+    acks: bool,
+    only_body: bool,
+    as_json: bool,
+) -> None:
+    """Lease messages of a queue and print them.
+
+    Finish each with 'tenantq ack QUEUE RECEIPT' before its lease ends, or give --ack. Nothing there is no error: nothing
+    is printed. With --json every message is one line.
+
+    \b
+    tenantq poll mail --max 10 --wait 20s
+    tenantq poll mail --follow --ack --body | while read -r line; do echo "$line"; done
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    if as_json and only_body:
+        raise click.UsageError("--json and --body exclude each other.")
+    there = connection.queue(queue)
+    wait_ms = max(wait_ms, _FOLLOW_WAIT_MS) if follow else wait_ms
+    insist = False  # a server that was reached once is waited for
+    while True:
+        messages = _tried(partial(there.poll, limit, wait_ms=wait_ms, lease_ms=lease_ms), insist=insist)
+        insist = follow
+        _print_all(messages, acks=acks, only_body=only_body, as_json=as_json)
+        if acks and messages:
+            lost = _tried(partial(there.ack_many, messages, errors="return"), insist=insist)
+            _tell([error for error in lost if error is not None], go_on=follow)
+        if not follow:
+            break
+    if not messages:
+        said("no messages")
+
+
+def _tried(call: Callable[[], T], *, insist: bool) -> T:
+    """Return what ``call`` returns; with ``insist`` however long the server is away."""
+    while True:
+        try:
+            return call()
+        except Unavailable as error:
+            if not insist:
+                raise
+            said(f"{error.message} Trying again.")
+            time.sleep(_TRY_AGAIN_S)
+
+
+def _tell(errors: list[TenantqError], *, go_on: bool) -> None:
+    """Tell of messages that could not be acked; they come again."""
+    if errors and not go_on:
+        raise errors[0]
+    for error in errors:
+        click.echo(f"tenantq: {error.message} [{error.code}]", err=True)
+
+
+def _print_all(messages: list[Message], *, acks: bool, only_body: bool, as_json: bool) -> None:
+    """Print messages; give back what could not be printed, and with ``acks`` all of them."""
+    printed = 0
+    try:
+        for message in messages:
+            if as_json:
+                print_json_line(delivered_fields(message))
+            elif only_body:
+                click.echo(message.body)
+            else:
+                click.echo(_described(message))
+            printed += 1
+        sys.stdout.flush()
+    except BaseException:
+        _give_back(messages[printed:] if not acks else messages)
+        raise
+
+
+def _give_back(messages: list[Message]) -> None:
+    for message in messages:
+        try:
+            message.release()
+        except TenantqError:
+            return  # the leases end by themselves
+
+
+def _described(message: Message) -> str:
+    facts = [f"attempt {message.attempt}", f"priority {message.priority}"]
+    if message.group is not None:
+        facts.append(f"group {message.group}")
+    if message.lease_ms is not None:
+        facts.append(f"leased for {show_duration(max(1, round(message.lease_ms / _ROUND_MS)) * _ROUND_MS)}")
+    facts += [f"{name}={value}" for name, value in message.attributes.items()]
+    body = message.body.decode(errors="replace")
+    return f"{message.id}  {printable(', '.join(facts))}\n  receipt {message.receipt}\n  {printable(body)}"

@@ -1,0 +1,77 @@
+"""Profiles: servers and credentials by name, in a file of the user's configuration directory that only the user reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from tenantq.errors import Invalid, NotFound
+
+_FILE: Final = "profiles.json"
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A server, and who calls it."""
+
+    url: str
+    token: str | None = None
+    tenant: str | None = None  # where commands act that name none; None: the credential's own
+    ca_file: str | None = None  # PEM; whose certificates are trusted
+    cert_file: str | None = None  # PEM; the client's own certificate
+    key_file: str | None = None  # PEM; its key
+
+    def __repr__(self) -> str:
+        """Show where it leads, and never the token."""
+        return f"<profile of {self.url}>"
+
+
+class Profiles(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """All profiles, and the one that counts where none is named."""
+
+    current: str | None = None
+    profiles: dict[str, Profile] = {}
+
+    def get(self, name: str) -> Profile:
+        """Return a profile, or raise NotFound."""
+        found = self.profiles.get(name)
+        if found is None:
+            known = ", ".join(self.profiles) or "none yet; make one with 'tenantq profile add'"
+            raise NotFound(f"there is no profile {name[:80]!r}; there are: {known}")
+        return found
+
+
+def profiles_file() -> Path:
+    """Return where profiles are kept."""
+    return Path(click.get_app_dir("tenantq")) / _FILE
+
+
+def load_profiles() -> Profiles:
+    """Return what is stored, or raise Invalid if the file cannot be read."""
+    file = profiles_file()
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Profiles)
+    except FileNotFoundError:
+        return Profiles()
+    except OSError as error:
+        raise Invalid(f"profiles: {file}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Invalid(f"profiles: {file} is damaged; mend or delete it") from error  # its content is not shown: tokens
+
+
+def save_profiles(profiles: Profiles) -> None:
+    """Replace the file at once; it and its directory are for the user alone."""
+    file = profiles_file()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{_FILE}.")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(msgspec.json.format(msgspec.json.encode(profiles)) + b"\n")
+        Path(new).replace(file)
+    except BaseException:
+        Path(new).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,204 @@
+"""``tenantq serve``: one server process, from its settings to its last line."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tenantq.cli import exit_codes
+from tenantq.cli.box import boxed
+from tenantq.cli.durations import duration
+from tenantq.cli.logs import set_up_logs
+from tenantq.cli.stop_signals import StopSignals
+from tenantq.errors import TenantqError, Unavailable
+from tenantq.server import Server
+from tenantq.settings import ADMIN_TOKEN, load_settings, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tenantq.settings import ServerSettings
+
+log = logging.getLogger("tenantq")
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The data directory, made if it is not there.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Where to listen; port 0 takes a free one.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    envvar="TENANTQ_CONFIG",
+    show_envvar=True,
+    help="A TOML file of settings.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "os"]),
+    help="What a reply promises: on the disk, or with the operating system.  [env: TENANTQ_SHARD__DURABILITY; default: fsync]",
+)
+@click.option("--tls-certificate", metavar="FILE", help="PEM file of the certificate and its chain: serve HTTPS.")
+@click.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
+@click.option(
+    "--grace",
+    type=duration,
+    help="How long a stop waits for requests in flight.  [env: TENANTQ_GRACE_MS; default: 30s]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="[env: TENANTQ_LOG_LEVEL; default: info]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Lines for people, or a JSON object per line, on stderr.  [env: TENANTQ_LOG_FORMAT; default: text]",
+)
+def serve(
+    *,
+    config: Path | None,
+    durability: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    grace: int | None,
+    **flags: Any,
+) -> int:
+    """Serve tenants over HTTP until a signal comes.
+
+    Every setting can also be given in the environment (TENANTQ_...) and in a TOML file; a flag goes before the
+    environment, the environment before the file. TENANTQ_ADMIN_TOKEN sets the first administrator's token; without it
+    one is made on the first start and shown once.
+
+    SIGTERM or Ctrl-C stops in good order: requests in flight are finished, leases are kept, the exit code is 0. A second
+    signal ends the process at once, which is as safe as a crash.
+
+    \b
+    Exit codes:
+      0    stopped in good order
+      1    the store failed at work; nothing unconfirmed counts
+      2    wrong usage or settings
+      6    cannot start: the address or the directory is in use, or cannot be used
+      128+ a second signal forced the end; the number is 128 plus the signal's
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    if durability is not None:
+        flags["shard"] = {"durability": durability}
+    tls = {name: file for name, file in (("certificate", tls_certificate), ("key", tls_key)) if file is not None}
+    if tls:
+        flags["tls"] = tls
+    settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
+    set_up_logs(settings.log_level, settings.log_format)
+    return run_loop(_serve(settings, os.environ.get(ADMIN_TOKEN) or None))
+
+
+def run_loop(work: Coroutine[Any, Any, int]) -> int:
+    """Run a server's coroutine on the fastest loop there is."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(work)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  # not there on every platform
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def start(server: Server) -> str:
+    """Start a server and return its address as clients write it; what stands in the way is one typed error."""
+    host, port = split_address("http", server.settings.http)
+    try:
+        await server.start()
+    except TenantqError:
+        raise
+    except socket.gaierror as error:
+        raise Unavailable(
+            f"http: the host {host} is not known here ({error.strerror}); give an address of this machine"
+        ) from error
+    except OSError as error:
+        if error.filename is not None:
+            raise Unavailable(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
+        raise Unavailable(f"http: cannot listen on {server.settings.http}: {_why(error, port)}") from error
+    scheme = "https" if server.settings.tls is not None else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def _why(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; stop it, or choose another port with --http"
+    if error.errno == errno.EACCES:
+        return f"this user may not use port {port}; choose one from 1024 on"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "that is no address of this machine"
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
+    signals = StopSignals()
+    server = Server(settings, admin_token=admin_token)
+    url = await start(server)
+    log.info("store open", extra={"data_dir": settings.data_dir, "durability": settings.shard.durability})
+    if server.new_admin_token is not None:
+        click.echo(_token_box(server.new_admin_token, url))
+    click.echo(f"ready on {url}")
+    sys.stdout.flush()
+    log.info("ready", extra={"url": url, "pid": os.getpid()})
+    failed = await _until_stopped(server, signals)
+    log.info("stopping", extra={"because": "the store failed" if failed else signals.name})
+    await server.close(grace_ms=0 if failed else None)
+    if failed:
+        return store_failed(server)
+    log.info("stopped")
+    return exit_codes.OK
+
+
+def store_failed(server: Server) -> int:
+    """Say in one line why a server had to stop, and return the exit code."""
+    assert server.shard.failure is not None
+    click.echo(
+        f"tenantq: the store failed, so the server stops: {server.shard.failure.message} [unavailable]", err=True
+    )
+    return exit_codes.ERROR
+
+
+async def _until_stopped(server: Server, signals: StopSignals) -> bool:
+    """Wait for a signal or for a failure of the store; tell whether it was the latter."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.stopped)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return server.shard.failure is not None
+
+
+def _token_box(token: str, url: str) -> str:
+    return boxed(
+        "first administrator",
+        [
+            "This token may do everything. It is shown this once and stored hashed:",
+            "",
+            token,
+            "",
+            f"Keep it: tenantq profile add admin --url {url}",
+            "which asks for the token. Or: export TENANTQ_TOKEN=<token>",
+        ],
+    )

@@ -1,0 +1,321 @@
+"""Adding, polling, settling, redriving and looking from the command line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.command import COMMAND, SECONDS_MAX, read_until
+
+if TYPE_CHECKING:
+    from tests.acceptance.command import Served
+
+DELIVERED_KEYS = {
+    "id", "receipt", "body", "attempt", "priority", "attributes", "group", "added_at", "lease_until", "tenant", "queue",
+}  # fmt: skip
+BINARY = bytes(range(256))
+
+
+# ---- adding ----
+
+
+def test_adding_prints_the_id(server: Served) -> None:
+    """All options reach the message."""
+    options = (
+        "--priority",
+        7,
+        "--ttl",
+        "1h",
+        "--group",
+        "g",
+        "--attribute",
+        "a=1",
+        "--attribute",
+        "b=x=y",
+        "--max-attempts",
+        2,
+    )
+    id = server.ok("add", "one", "hello", *options).out.strip()
+    facts = server.ok("message", "show", "one", id, "--json").json
+    assert (facts["body"], facts["priority"], facts["group"], facts["max_attempts"]) == ("hello", 7, "g", 2)
+    assert facts["attributes"] == {"a": "1", "b": "x=y"}
+    assert facts["expires_at"] - facts["visible_at"] == 3_600_000
+    late = server.ok("add", "one", "later", "--delay", "1h", "--json").json
+    assert set(late) == {"id", "duplicate"}
+    assert server.ok("message", "show", "one", late["id"], "--json").json["state"] == "delayed"
+
+
+def test_a_key_adds_once(server: Served) -> None:
+    """The second add gets the first one's id; another body under the same key is a conflict."""
+    first = server.ok("add", "keyed", "hello", "--key", "k1", "--json").json
+    second = server.ok("add", "keyed", "hello", "--key", "k1", "--json").json
+    assert (first["duplicate"], second["duplicate"], first["id"]) == (False, True, second["id"])
+    assert server.call("add", "keyed", "other", "--key", "k1").code == 7
+    assert server.ok("queue", "show", "keyed", "--json").json["ready"] == 1
+
+
+@pytest.mark.parametrize("argument", [(), ("-",)])
+def test_a_body_from_stdin_is_kept_byte_for_byte(server: Served, argument: tuple[str, ...]) -> None:
+    """Whatever bytes, whatever line ends."""
+    server.ok("add", "bytes", *argument, stdin=BINARY)
+    (got,) = server.ok("poll", "bytes", "--ack", "--json").json_lines
+    assert base64.b64decode(got["body_base64"]) == BINARY
+    server.ok("add", "bytes", *argument, stdin=b"two\nlines\n")
+    assert server.ok("poll", "bytes", "--ack", "--body").out == "two\nlines\n\n"
+
+
+def test_many_from_json_lines(server: Served) -> None:
+    """More than a batch, in order; every line has its own options, those of the command are for the rest."""
+    lines = [json.dumps({"body": f"n{number}", "key": f"key {number}"}) for number in range(1_500)]
+    lines[3] = json.dumps({"body": {"any": ["JSON"]}, "priority": 9, "attributes": {"x": "y"}})
+    lines[4] = json.dumps({"body_base64": base64.b64encode(BINARY).decode()})
+    done = server.ok("add", "bulk", "--jsonl", "--priority", 2, stdin="\n".join([*lines, ""]).encode())
+    assert done.out.startswith("added 1500 (0 duplicates, 0 refused) in ")
+    got = server.ok("poll", "bulk", "--max", 6, "--json").json_lines
+    assert [json.loads(got[0]["body"]), got[0]["priority"], got[0]["attributes"]] == [{"any": ["JSON"]}, 9, {"x": "y"}]
+    assert [one.get("body") for one in got[1:]] == ["n0", "n1", "n2", None, "n5"]
+    assert got[1]["priority"] == 2
+    again = server.ok("add", "bulk", "--jsonl", "--json", stdin="\n".join(lines[:3]).encode()).json_lines
+    assert [(one["line"], one["duplicate"], one["error"]) for one in again] == [
+        (1, True, None),
+        (2, True, None),
+        (3, True, None),
+    ]
+
+
+def test_lines_that_cannot_be_added_are_named_and_the_others_added(server: Served) -> None:
+    """The exit code is that of the first one refused."""
+    lines = [
+        b'{"body": "good"}',
+        b"nonsense",
+        b'["no object"]',
+        b'{"body": "x", "colour": "red"}',
+        b'{"body": "x", "priority": 10}',
+        b'{"body": "x", "body_base64": "eA=="}',
+        b'{"body_base64": "!"}',
+        b'{"body": "also good"}',
+    ]
+    done = server.call("add", "mixed", "--jsonl", stdin=b"\n".join(lines))
+    assert (done.code, done.out[:40]) == (2, "added 2 (0 duplicates, 6 refused) in 0.0")
+    errors = done.err.splitlines()
+    assert len(errors) == 6
+    for number, (line, text) in enumerate(
+        zip(errors, ("is no JSON", "is no object", "'colour'", "priority: 10", "give one", "no base64"), strict=True), 2
+    ):
+        assert line.startswith(f"tenantq: line {number}: ")
+        assert text in line
+    told = server.call("add", "mixed", "--jsonl", "--json", stdin=b"\n".join(lines[:2])).json_lines
+    assert [told[0]["error"], told[1]["id"], told[1]["error"]["code"]] == [None, None, "invalid"]
+
+
+def test_many_from_plain_lines(server: Served) -> None:
+    """A message a line, empty ones left out."""
+    done = server.ok("add", "plain", "--lines", "--group", "g", stdin=b"one\ntwo\r\n\nthree")
+    assert done.out.startswith("added 3 ")
+    assert server.ok("poll", "plain", "--body", "--ack").out == "one\n"
+    assert server.ok("poll", "plain", "--body", "--ack").out == "two\n"
+
+
+@pytest.mark.parametrize(
+    "options", [("body", "--jsonl"), ("--jsonl", "--lines"), ("--lines", "--key", "k"), ("x", "--attribute", "novalue")]
+)
+def test_options_that_contradict_each_other(server: Served, options: tuple[str, ...]) -> None:
+    """Are wrong usage, and nothing is added."""
+    assert server.call("add", "never", *options, stdin=b"x").code == 2
+    assert server.call("queue", "show", "never").code == 3
+
+
+# ---- polling and settling ----
+
+
+def test_polling_prints_messages_for_people_and_for_scripts(server: Served) -> None:
+    """With what is needed to settle them."""
+    server.ok("add", "polled", "hello", "--priority", 3, "--attribute", "a=b")
+    id = server.ok("add", "polled", "bye").out.strip()
+    described = server.ok("poll", "polled", "--lease", "1m").out
+    assert "attempt 1, priority 3, leased for 1m, a=b\n  receipt " in described
+    assert described.endswith("\n  hello\n")
+    (got,) = server.ok("poll", "polled", "--json").json_lines
+    assert (set(got), got["id"], got["tenant"], got["queue"]) == (DELIVERED_KEYS, id, "default", "polled")
+    assert server.ok("poll", "polled", "--wait", "10ms").out == ""
+    assert server.call("poll", "missing").code == 3
+
+
+def test_what_a_terminal_could_take_for_a_command_is_not_printed_to_people(server: Served) -> None:
+    """Bodies are other people's text; raw ones are had with --body."""
+    server.ok("add", "evil", "\x1b[2Jgone\x9b1m", "--attribute", "a=\x1b]0;title\x07")
+    shown = server.ok("queue", "peek", "evil").out + server.ok("poll", "evil", "--lease", "1ms").out
+    assert "gone" in shown
+    assert not any(character in shown for character in "\x1b\x9b\x07")
+    assert server.ok("poll", "evil", "--wait", "5s", "--body").out == "\x1b[2Jgone\x9b1m\n"
+
+
+def test_settling_by_receipt(server: Served) -> None:
+    """Ack, nack, release and extend; the receipts of a pipe come on stdin."""
+    server.ok("queue", "create", "settled", "--max-attempts", 2)
+    server.ok("add", "settled", "--lines", stdin=b"a\nb\nc\nd\n")
+    a, b, c, d = (one["receipt"] for one in server.ok("poll", "settled", "--max", 4, "--json").json_lines)
+    assert server.ok("ack", "settled", a).out == "acked 1\n"
+    assert server.ok("nack", "settled", b, "--delay", "1h", "--reason", "no luck").out == "nacked 1\n"
+    assert server.ok("release", "settled", c).out == "released 1\n"
+    extended = server.ok("extend", "settled", d, "--lease", "10m", "--json").json["results"]
+    assert [(one["receipt"], one["ok"], one["error"]) for one in extended] == [(d, True, None)]
+    assert isinstance(extended[0]["lease_until"], int)
+    assert server.ok("extend", "settled", d, "--lease", "10m").out.startswith("extended 1 until 20")
+    (again,) = server.ok("poll", "settled", "--json").json_lines
+    assert (again["body"], again["attempt"]) == ("c", 1)
+    both = f"{again['receipt']}\n{d}\n".encode()
+    assert server.ok("ack", "settled", "-", stdin=both).out == "acked 2\n"
+
+
+def test_a_lost_lease_is_7_and_does_not_hide_the_others(server: Served) -> None:
+    """Every receipt has its own outcome."""
+    server.ok("add", "lost", "--lines", stdin=b"a\nb\n")
+    a, b = (one["receipt"] for one in server.ok("poll", "lost", "--max", 2, "--json").json_lines)
+    server.ok("ack", "lost", a)
+    done = server.call("ack", "lost", a, b)
+    assert (done.code, done.out) == (7, "acked 1\n")
+    assert done.err.startswith(f"tenantq: {a}: ")
+    assert done.err.endswith("[lease_lost]\n")
+    results = server.call("nack", "lost", a, "--json").json["results"]
+    assert results == [
+        {"receipt": a, "ok": False, "error": {"code": "lease_lost", "detail": results[0]["error"]["detail"]}, "lease_until": None}
+    ]  # fmt: skip
+
+
+def test_following_a_queue(server: Served) -> None:
+    """Messages come as they are added; an interrupt ends it with 130, and what was printed is acked."""
+    server.ok("queue", "create", "followed")
+    process = subprocess.Popen(
+        [COMMAND, "poll", "followed", "--follow", "--ack", "--body"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
+    )  # fmt: skip
+    try:
+        server.ok("add", "followed", "first")
+        assert read_until(process, "first") == "first\n"
+        server.ok("add", "followed", "second")
+        assert read_until(process, "second") == "second\n"
+        while server.ok("queue", "show", "followed", "--json").json["acked_total"] != 2:
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=SECONDS_MAX)
+        assert (out, err.strip()) == ("", "")
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+
+
+def test_a_reader_that_goes_away_leaves_nothing_acked_that_it_did_not_get(server: Served) -> None:
+    """A closed pipe ends the command without noise, and messages that were not printed are free again at once."""
+    server.ok("add", "piped", "--lines", stdin=b"".join(b"%06d %s\n" % (n, b"x" * 2_000) for n in range(200)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [COMMAND, "poll", "piped", "--max", "200", "--ack", "--body"],
+        stdout=writer, stderr=subprocess.PIPE, text=True, env=server.environment(),
+    )  # fmt: skip
+    os.close(writer)
+    assert process.communicate(timeout=SECONDS_MAX)[1] == ""
+    figures = server.ok("queue", "show", "piped", "--json").json
+    assert (figures["ready"], figures["acked_total"]) == (200, 0)
+
+
+# ---- dead letters ----
+
+
+def _die(server: Served, queue: str, count: int) -> None:
+    server.ok("queue", "create", queue, "--max-attempts", 1)
+    server.ok("add", queue, "--lines", stdin=b"job\n" * count)
+    receipts = [one["receipt"] for one in server.ok("poll", queue, "--max", count, "--json").json_lines]
+    server.ok("nack", queue, *receipts, "--reason", "it broke")
+
+
+def test_redriving_dead_letters(server: Served) -> None:
+    """First counted, then moved; with conditions, and waiting for the end."""
+    _die(server, "broken", 5)
+    assert server.ok("redrive", "broken", "--dry-run").out == "done: would move 5, skipped 0\n"
+    assert server.ok("redrive", "broken", "--reason", "another", "--wait", "--json").json["moved"] == 0
+    done = server.ok("redrive", "broken", "--limit", 2, "--wait", "--json").json
+    assert set(done) == {"task", "state", "moved", "skipped", "dry_run"}
+    assert (done["state"], done["moved"]) == ("done", 2)
+    assert server.ok("redrive", "broken", "--status", done["task"], "--json").json == done
+    id = server.ok("queue", "peek", "broken-dlq", "--max", 10, "--json").json["messages"][0]["id"]
+    assert server.ok("redrive", "broken", "--id", id, "--wait", "--json").json["moved"] == 1
+    figures = server.ok("queue", "show", "broken", "--json").json
+    assert (figures["ready"], figures["dead"]) == (3, 2)
+
+
+def test_a_slow_redrive_can_be_stopped(server: Served) -> None:
+    """What it moved stays moved."""
+    _die(server, "slow", 20)
+    begun = server.ok("redrive", "slow", "--rate", 1, "--json").json
+    assert begun["state"] == "running"
+    stopped = server.ok("redrive", "slow", "--cancel", begun["task"], "--json").json
+    assert stopped["state"] == "cancelled"
+    assert server.call("redrive", "slow", "--status", "nonsense").code == 3
+
+
+# ---- one message ----
+
+
+def test_everything_about_a_message(server: Served) -> None:
+    """Facts while it is stored, its trace also afterwards."""
+    _die(server, "looked", 1)
+    (letter,) = server.ok("queue", "peek", "looked-dlq", "--json").json["messages"]
+    shown = server.ok("message", "show", "looked-dlq", letter["id"]).out
+    assert "dead.reason\tit broke\n" in shown
+    assert "attempt 1  nacked " in shown
+    assert shown.endswith("body\tjob\n")
+    rows = server.ok("message", "trace", "looked", letter["id"], "--json").json["rows"]
+    assert [row["op"] for row in rows][:2] == ["add", "poll"]
+    assert {row["op"] for row in rows[2:]} == {"nack", "dead_letter"}
+    assert "\tdead_letter\t" in server.ok("message", "trace", "looked", letter["id"]).out
+    assert server.ok("message", "remove", "looked-dlq", letter["id"]).out == "removed 1\n"
+    gone = server.call("message", "remove", "looked-dlq", letter["id"])
+    assert (gone.code, gone.out) == (3, "removed 0\n")
+    assert server.call("message", "show", "looked-dlq", letter["id"]).code == 3
+    assert server.call("message", "show", "looked", "nonsense").code == 2
+
+
+def test_results(server: Served) -> None:
+    """Pending is 6, completed prints the value, failed is 1."""
+    from tenantq.client import Client  # noqa: PLC0415  # only here: the command line reports no results
+
+    ids = [server.ok("add", "asked", body).out.strip() for body in ("good", "bad", "open")]
+    assert server.call("message", "result", "asked", ids[0]).code == 6
+    environment = server.environment()
+    with Client(environment["TENANTQ_URL"], environment["TENANTQ_TOKEN"]) as client:
+        good, bad = client.queue("asked").poll(2)
+        good.ack({"answer": 42})
+        bad.fail("it broke")
+    assert server.ok("message", "result", "asked", ids[0]).out == '{"answer":42}\n'
+    shown = server.ok("message", "result", "asked", ids[0], "--json").json
+    assert shown == {
+        "id": ids[0],
+        "status": "completed",
+        "value": '{"answer":42}',
+        "value_hidden": False,
+        "error": None,
+    }
+    failed = server.call("message", "result", "asked", ids[1])
+    assert (failed.code, failed.out, failed.err) == (1, "", "tenantq: it failed: it broke\n")
+    late = server.call("message", "result", "asked", ids[2], "--wait", "20ms")
+    assert (late.code, late.out) == (6, "")
+
+
+def test_a_viewer_sees_no_bodies(server: Served) -> None:
+    """What is hidden is said to be hidden."""
+    create = ("key", "create", "v", "--tenant", "default", "--role", "viewer", "--quiet")
+    token = server.ok(*create).out.strip()
+    id = server.ok("add", "secret", "nobody may read this").out.strip()
+    for arguments in (("queue", "peek", "secret"), ("message", "show", "secret", id)):
+        assert "nobody may read this" not in server.ok(*arguments, TENANTQ_TOKEN=token).out
+    (message,) = server.ok("queue", "peek", "secret", "--json", TENANTQ_TOKEN=token).json["messages"]
+    assert (message["body_hidden"], "body" in message) == (True, False)

@@ -1,0 +1,328 @@
+"""The server as its operator meets it: starting, stopping, crashing, and everything that keeps it from starting."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.client import Client
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, read_until, run, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_first_start_shows_a_token_once(tmp_path: Path) -> None:
+    """In a box, on stdout, and it works; a second start shows none, and the first one's still works."""
+    with serving(tmp_path / "data", TENANTQ_ADMIN_TOKEN="") as first:
+        (token,) = re.findall(r"^│ (tq_\w+) +│$", first.output, re.MULTILINE)
+        assert "shown this once" in first.output
+        first.ok("tenant", "list", TENANTQ_TOKEN=token)
+        first.process.terminate()
+        out, log = first.process.communicate(timeout=SECONDS_MAX)
+        assert token not in out + log
+    with serving(tmp_path / "data", TENANTQ_ADMIN_TOKEN="") as second:
+        assert "tq_" not in second.output
+        second.ok("tenant", "list", TENANTQ_TOKEN=token)
+
+
+def test_the_environment_sets_the_first_token(tmp_path: Path) -> None:
+    """Then nothing secret is printed at all."""
+    with serving(tmp_path / "data") as served:
+        assert served.output == f"ready on {served.url}\n"
+        served.ok("tenant", "list", TENANTQ_TOKEN=ADMIN_TOKEN)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_070_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 0; a waiting poll is answered, leases are kept and can be settled after the restart."""
+    with serving(tmp_path / "data") as served:
+        served.ok("add", "mail", "hello")
+        served.ok("queue", "create", "other")
+        receipt = served.ok("poll", "mail", "--json").json["receipt"]
+        answers: list[tuple[int, object]] = []
+        waiting = threading.Thread(target=_wait_on, args=(served.url, answers))
+        waiting.start()
+        _until_polls(served.url)
+        served.process.send_signal(number)
+        out, err = served.process.communicate(timeout=SECONDS_MAX)
+        waiting.join(SECONDS_MAX)
+    assert answers == [(200, {"messages": []})]
+    assert (served.process.returncode, out) == (0, "")
+    assert f"stopping because={number.name}" in err
+    assert "Traceback" not in err
+    with serving(tmp_path / "data") as again:
+        assert again.ok("ack", "mail", receipt).out == "acked 1\n"
+
+
+def _wait_on(url: str, answers: list[tuple[int, object]]) -> None:
+    """Poll over plain HTTP: the SDK would poll again when it is answered early."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS_MAX)
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/queues/other/poll", '{"wait_ms": 60000}', headers)
+    reply = connection.getresponse()
+    answers.append((reply.status, json.loads(reply.read())))
+    connection.close()
+
+
+def _until_polls(url: str) -> None:
+    """Return when the second poll has come."""
+    with Client(url, ADMIN_TOKEN) as client:
+        while 'tenantq_calls_total{action="poll"} 2.0' not in client.metrics():
+            pass
+
+
+def test_070_a_second_signal_forces_the_end(tmp_path: Path) -> None:
+    """A client that never reads its answer holds the stop up; the second signal does not wait for it."""
+    with serving(tmp_path / "data") as served:
+        served.ok("add", "mail", "hello")
+        host, _, port = served.url.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"POST /v1/queues/mail/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            served.ok("queue", "show", "mail")  # the server has seen what came before
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.stderr is not None
+            for line in served.process.stderr:
+                if "stopping" in line:
+                    break
+            served.process.send_signal(signal.SIGINT)
+            served.process.communicate(timeout=SECONDS_MAX)
+    assert served.process.returncode == 128 + signal.SIGINT
+    with serving(tmp_path / "data") as again:
+        assert again.ok("poll", "mail", "--body").out == "hello\n"
+
+
+def test_killed_it_keeps_leases_and_messages(tmp_path: Path) -> None:
+    """After kill -9 a receipt from before still acks, what was added is there, and nothing else."""
+    with serving(tmp_path / "data") as served:
+        for body in ("first", "second"):
+            served.ok("add", "mail", body)
+        receipt = served.ok("poll", "mail", "--lease", "10m", "--json").json["receipt"]
+        served.process.kill()
+        served.process.wait(SECONDS_MAX)
+    with serving(tmp_path / "data") as again:
+        assert again.ok("poll", "mail", "--max", "10", "--body").out == "second\n"
+        assert again.ok("ack", "mail", receipt).out == "acked 1\n"
+        assert again.call("ack", "mail", receipt).code == 7
+        again.process.terminate()
+        again.process.wait(SECONDS_MAX)
+    assert run("doctor", "--data-dir", tmp_path / "data").returncode == 0
+
+
+def test_who_follows_a_queue_outlives_a_restart(tmp_path: Path) -> None:
+    """The server goes away and comes back; nobody has to start the command again."""
+    data = tmp_path / "data"
+    with serving(data) as served:
+        served.ok("add", "mail", "before")
+        follower = subprocess.Popen(
+            [COMMAND, "poll", "mail", "--follow", "--ack", "--body"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=served.environment(),
+        )  # fmt: skip
+        read_until(follower, "before")
+        served.process.terminate()
+        served.process.communicate(timeout=SECONDS_MAX)
+    try:
+        with serving(data, "--http", served.url.removeprefix("http://")) as again:
+            again.ok("add", "mail", "after")
+            assert read_until(follower, "after") == "after\n"
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    """One line names the process that has it; the first goes on."""
+    with serving(tmp_path / "data") as served:
+        second = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0")
+        assert (second.returncode, second.stdout, second.stderr.count("\n")) == (6, "", 1)
+        assert f"is in use by process {served.process.pid}" in second.stderr
+        assert second.stderr.endswith("[unavailable]\n")
+        served.ok("tenant", "list")
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """One line says so, and the directory can be opened again at once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("serve", "--data-dir", tmp_path / "data", "--http", address, TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN)
+    assert (done.returncode, done.stdout) == (6, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"tenantq: http: cannot listen on {address}: another process listens there; stop it, or choose another port"
+        " with --http [unavailable]"
+    )
+    assert "Traceback" not in done.stderr
+    with serving(tmp_path / "data"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "settings", "text"),
+    [
+        (("--http", "7070"), {}, "", "http: '7070' is not HOST:PORT [invalid]"),
+        (("--durability", "never"), {}, "", "'never' is not one of 'fsync', 'os'"),
+        (("--grace", "soon"), {}, "", "'soon' is not a duration such as 30s"),
+        (("--config", "/nowhere.toml"), {}, "", "/nowhere.toml: No such file or directory"),
+        ((), {"TENANTQ_SHARD__ROUND_MS": "0"}, "", "round_ms: 0 is not a whole number from 1 to 10000"),
+        ((), {"TENANTQ_COLOUR": "red"}, "", "TENANTQ_COLOUR is no setting"),
+        ((), {}, "colour = 'red'", "unknown field `colour`"),
+        ((), {}, "[shard]\nround_ms = 'x'", "round_ms"),
+        ((), {}, "= nonsense", "settings file"),
+    ],
+)
+def test_a_wrong_setting_is_2_and_named(
+    tmp_path: Path, options: tuple[str, ...], variables: dict[str, Any], settings: str, text: str
+) -> None:
+    """Wherever it was given: one line, and no directory is made."""
+    (tmp_path / "settings.toml").write_text(settings)
+    given = ("--config", tmp_path / "settings.toml") if settings else ()
+    done = call("serve", "--data-dir", tmp_path / "data", *given, *options, **variables)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert done.err.startswith("tenantq: ")
+    assert text in done.err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "code", "text"),
+    [
+        (("--http", "no.host.invalid:1"), {}, 6, "the host no.host.invalid is not known here"),
+        (("--http", "192.0.2.1:1"), {}, 6, "that is no address of this machine"),
+        (("--tls-certificate", "/nowhere.pem", "--tls-key", "/nowhere.key"), {}, 2, "/nowhere.pem"),
+        ((), {"TENANTQ_ADMIN_TOKEN": "short"}, 2, "token: it takes 16 to 512 characters"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line(
+    tmp_path: Path, options: tuple[str, ...], variables: dict[str, Any], code: int, text: str
+) -> None:
+    """Circumstances that are wrong are 6, what was given wrong is 2; never a traceback."""
+    done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("tenantq: ")
+    assert text in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A file, a directory of something else, a place below a file: one line, and nothing is lost."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "photo.jpg").write_text("x")
+    for path, code, text in (
+        (tmp_path / "file", 2, "is a file"),
+        (tmp_path / "strange", 6, "holds no tenantq store"),
+        (tmp_path / "file" / "below", 6, "check the path"),
+    ):
+        done = run("serve", "--data-dir", path, "--http", "127.0.0.1:0")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
+        assert text in done.stderr
+    assert (tmp_path / "strange" / "photo.jpg").read_text() == "x"
+    assert not (tmp_path / "strange" / "db").exists()
+
+
+def test_a_store_that_fails_ends_the_server(tmp_path: Path) -> None:
+    """The caller is not told that it worked; one line says why the server stopped; the exit code is 1."""
+    program = (
+        "import os, sys; from tenantq.cli.main import main; from tenantq.store.rocks import Store\n"
+        "from tenantq.errors import StoreFailed\n"
+        "good = Store.sync\n"
+        "def sync(store):\n"
+        f"    if os.path.exists({str(tmp_path / 'broken')!r}): raise StoreFailed('sync: the disk is gone')\n"
+        "    return good(store)\n"
+        "Store.sync = sync\n"
+        f"sys.argv = ['tenantq', 'serve', '--data-dir', {str(tmp_path / 'data')!r}, '--http', '127.0.0.1:0']; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN),
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix("ready on ").strip()
+        (tmp_path / "broken").touch()
+        lost = run("add", "mail", "hello", TENANTQ_URL=url, TENANTQ_TOKEN=ADMIN_TOKEN)
+        assert lost.returncode == 6
+        assert lost.stdout == ""
+        _, err = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == (
+        "tenantq: the store failed, so the server stops: sync: the disk is gone [unavailable]"
+    )
+    assert "Traceback" not in err
+
+
+def test_logs_are_lines_for_people_or_json(tmp_path: Path) -> None:
+    """On stderr, with the time, the level and what happened."""
+    for kind in ("text", "json"):
+        with serving(tmp_path / "data", "--log-format", kind) as served:
+            served.process.terminate()
+            _, err = served.process.communicate(timeout=SECONDS_MAX)
+        lines = err.splitlines()
+        if kind == "json":
+            records = [json.loads(line) for line in lines]
+            assert [record["message"] for record in records if record["logger"] == "tenantq"][-3:] == [
+                "ready",
+                "stopping",
+                "stopped",
+            ]
+            assert all({"at", "level", "logger", "message"} <= set(record) for record in records)
+            assert {record.get("url") for record in records} >= {served.url}
+        else:
+            assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING) ", line) for line in lines)
+            assert f"ready url={served.url}" in err
+    with serving(tmp_path / "data", "--log-level", "error") as served:
+        served.process.terminate()
+        assert served.process.communicate(timeout=SECONDS_MAX) == ("", "")
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    """The setting that is used tells where it came from."""
+    (tmp_path / "settings.toml").write_text('log_level = "debug"\nlog_format = "json"\n[shard]\ndurability = "os"\n')
+    options = ("--config", tmp_path / "settings.toml", "--log-level", "info")
+    with serving(tmp_path / "data", *options, TENANTQ_LOG_FORMAT="text", TENANTQ_LOG_LEVEL="error") as served:
+        served.process.terminate()
+        _, err = served.process.communicate(timeout=SECONDS_MAX)
+    assert "durability=os" in err
+    assert "INFO" in err
+
+
+def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    """The address says https; a client that trusts the authority gets in, others are told why not."""
+    certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with serving(tmp_path / "data", "--tls-certificate", certificate, "--tls-key", key) as served:
+        assert served.url.startswith("https://127.0.0.1:")
+        served.ok("add", "mail", "hello", "--ca-file", certificate)
+        refused = served.call("add", "mail", "hello")
+        assert (refused.code, refused.err.count("\n")) == (6, 1)
+        assert "certificate" in refused.err
+        profile: dict[str, Any] = {"XDG_CONFIG_HOME": str(tmp_path), "TENANTQ_URL": "", "TENANTQ_TOKEN": ""}
+        options = ("--url", served.url, "--token", ADMIN_TOKEN, "--ca-file", certificate)
+        assert served.call("profile", "add", "safe", *options, **profile).code == 0
+        served.ok("queue", "list", **profile)
+
+
+def test_the_command_is_where_it_is_installed() -> None:
+    """These tests run the program that is installed, not another one."""
+    assert subprocess.run([COMMAND, "--version"], capture_output=True, check=True, text=True).stdout.startswith(
+        "tenantq "
+    )

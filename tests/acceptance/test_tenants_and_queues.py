@@ -1,0 +1,268 @@
+"""Tenants, queues, keys and grants from the command line: what is printed, and what scripts read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.acceptance.command import Served
+
+TENANT_KEYS = {"name", "id", "status", "version", "config"}
+QUEUE_KEYS = {
+    "name", "tenant", "status", "config", "ready", "delayed", "in_flight", "blocked", "dead", "bytes", "oldest_age_ms",
+    "added_total", "added_bytes_total", "delivered_total", "acked_total", "nacked_total", "lease_expired_total",
+    "dead_total", "expired_total", "removed_total", "healed_total",
+}  # fmt: skip
+WHY = ("--yes", "--reason", "not needed any more")
+
+
+# ---- tenants ----
+
+
+def test_a_tenant_from_its_making_to_its_end(server: Served) -> None:
+    """Each step says what it did, and --json shows the tenant."""
+    made = server.ok("tenant", "create", "acme", "--weight", 3, "--set", "quotas.backlog=10", "--json")
+    assert set(made.json) == TENANT_KEYS
+    assert (made.json["config"]["weight"], made.json["config"]["quotas"]["backlog"]) == (3, 10)
+    changed = server.ok("tenant", "configure", "acme", "--set", "quotas.stored_bytes=2MiB", "--json").json
+    assert changed["config"]["quotas"]["stored_bytes"] == 2 << 20
+    assert changed["config"]["quotas"]["backlog"] == 10
+    none = server.ok("tenant", "configure", "acme", "--set", "quotas.backlog=none", "--json").json
+    assert none["config"]["quotas"]["backlog"] is None
+    assert "config.weight\t3\n" in server.ok("tenant", "show", "acme").out
+    assert server.ok("tenant", "show", "acme", "--json").json == none
+    assert server.ok("tenant", "suspend", "acme", "--reason", "unpaid").out == "suspended tenant acme\n"
+    denied = server.call("add", "mail", "hello", "--tenant", "acme")
+    assert (denied.code, denied.out) == (4, "")
+    assert "suspended" in denied.err
+    assert server.ok("tenant", "resume", "acme", "--json").json["status"] == "active"
+    listed = server.ok("tenant", "list", "--json").json["tenants"]
+    assert {tenant["name"] for tenant in listed} >= {"acme", "default"}
+    assert "acme\tactive\t3\t" in server.ok("tenant", "list").out
+    assert server.ok("tenant", "delete", "acme", *WHY).out == "deleted tenant acme\n"
+    assert server.call("tenant", "show", "acme").code == 3
+
+
+def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
+    """Create never changes, configure never makes."""
+    server.ok("tenant", "create", "made")
+    again = server.call("tenant", "create", "made", "--weight", 5)
+    assert (again.code, again.out) == (7, "")
+    assert again.err.startswith("tenantq: there is a tenant made already; change it with 'tenantq tenant configure'")
+    assert again.err.endswith("[conflict]\n")
+    assert server.ok("tenant", "show", "made", "--json").json["config"]["weight"] == 1
+    assert server.call("tenant", "configure", "missing", "--weight", 5).code == 3
+    assert server.call("tenant", "show", "missing").code == 3
+    server.ok("queue", "create", "made")
+    assert server.call("queue", "create", "made").code == 7
+    assert server.call("queue", "configure", "missing", "--lease", "1m").code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("tenant", "configure", "default"), "Nothing to change was given."),
+        (("tenant", "configure", "default", "--set", "weight"), "'weight' is not NAME=VALUE"),
+        (("tenant", "configure", "default", "--set", "colour=red"), "colour: no such setting"),
+        (("tenant", "configure", "default", "--weight", "0"), "weight: 0 is not a whole number from 1"),
+        (("tenant", "create", "NO"), "tenant: a name is 3 to 32 characters"),
+        (("queue", "create", "no/slash"), "queue: a name is 1 to 80 characters"),
+        (("queue", "create", "bad", "--lease", "13h"), "lease_ms: 46800000 is not a whole number"),
+        (("queue", "create", "bad", "--lease", "soon"), "'soon' is not a duration such as 30s"),
+        (("key", "create", "nothing"), "Say what is allowed with --role or --action."),
+        (("key", "create", "bad", "--role", "king"), "'king' is not one of"),
+        (("key", "create", "bad", "--action", "fly"), "actions: there is no such action"),
+        (("key", "create", "bad", "--role", "viewer", "--expires", "never"), "'never' is not a time such as"),
+        (("tenant", "delete", "default"), "give --yes and --reason"),
+        (("tenant", "delete", "default", "--yes"), "--yes needs --reason"),
+    ],
+)
+def test_a_wrong_argument_is_2_and_named(server: Served, arguments: tuple[str, ...], text: str) -> None:
+    """Whether this program or the server found it: one line on stderr, nothing on stdout."""
+    done = server.call(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert text in done.err
+
+
+# ---- queues ----
+
+
+def test_a_queue_from_its_making_to_its_end(server: Served) -> None:
+    """Each step says what it did, and --json shows the queue."""
+    made = server.ok("queue", "create", "mail", "--lease", "5m", "--max-attempts", 3, "--ttl", "1d", "--json")
+    assert set(made.json) == QUEUE_KEYS
+    config = made.json["config"]
+    assert (config["lease_ms"], config["max_attempts"], config["ttl_ms"]) == (300_000, 3, 86_400_000)
+    options = ("--dead-letter", "letters", "--set", "limits.read.ops_per_sec=50", "--set", "backoff_base_ms=2s")
+    config = server.ok("queue", "configure", "mail", *options, "--json").json["config"]
+    assert (config["dead_letter"], config["limits"]["read"]["ops_per_sec"]) == ("letters", 50)
+    assert (config["backoff_base_ms"], config["lease_ms"]) == (2_000, 300_000)
+    assert server.ok("queue", "pause", "mail").out == "paused queue mail\n"
+    server.ok("add", "mail", "hello")
+    assert server.ok("poll", "mail").out == ""
+    assert server.ok("queue", "show", "mail", "--json").json["status"] == "paused"
+    assert server.ok("queue", "resume", "mail", "--json").json["status"] == "active"
+    shown = server.ok("queue", "show", "mail").out
+    assert "ready\t1\n" in shown
+    assert "config.lease_ms\t300000\n" in shown
+    assert "mail\tactive\t1\t0\t0\t0\t5\t" in server.ok("queue", "list").out
+    assert {queue["name"] for queue in server.ok("queue", "list", "--json").json["queues"]} >= {"mail"}
+    assert server.ok("queue", "purge", "mail", *WHY).out == "purged 1 messages of queue mail\n"
+    assert server.ok("queue", "purge", "mail", *WHY, "--json").json == {"name": "mail", "purged": 0}
+    assert server.ok("queue", "delete", "mail", *WHY).out == "deleting queue mail\n"
+    assert server.call("queue", "show", "mail").code == 3
+
+
+def test_a_queue_under_work_is_deleted_when_its_leases_have_settled(server: Served) -> None:
+    """It says so; until then it takes nothing new; --force does not wait."""
+    for queue in ("waits", "forced"):
+        server.ok("add", queue, "hello")
+        receipt = server.ok("poll", queue, "--json").json["receipt"]
+        force = ("--force",) if queue == "forced" else ()
+        done = server.ok("queue", "delete", queue, *WHY, *force)
+        if force:
+            assert done.out == "deleting queue forced\n"
+        else:
+            assert done.out == "deleting queue waits when 1 leases have settled\n"
+            assert server.call("add", queue, "more").code == 7
+            server.ok("ack", queue, receipt)
+        assert server.call("queue", "show", queue).code == 3
+
+
+def test_peeking_shows_messages_and_leases_none(server: Served) -> None:
+    """In order of delivery, a page at a time."""
+    for number in range(3):
+        server.ok("add", "seen", f"body {number}", "--attribute", "n=1")
+    page = server.call("queue", "peek", "seen", "--max", 2, "--json").json
+    assert [message["body"] for message in page["messages"]] == ["body 0", "body 1"]
+    assert page["messages"][0]["attributes"] == {"n": "1"}
+    rest = server.ok("queue", "peek", "seen", "--cursor", page["cursor"], "--json").json
+    assert [message["body"] for message in rest["messages"]] == ["body 2"]
+    first = server.call("queue", "peek", "seen", "--max", 1)
+    assert first.out.splitlines()[1].endswith("body 0")
+    assert first.err.startswith("more: --cursor ")
+    assert server.ok("queue", "show", "seen", "--json").json["in_flight"] == 0
+
+
+def test_another_tenants_queue(server: Served) -> None:
+    """--tenant and TENANTQ_TENANT name it; without them the credential's own counts."""
+    server.ok("tenant", "create", "far-away")
+    server.ok("add", "mail2", "hello", "--tenant", "far-away")
+    assert server.call("queue", "show", "mail2").code == 3
+    assert server.ok("queue", "show", "mail2", TENANTQ_TENANT="far-away").out
+    assert [queue["name"] for queue in server.ok("queue", "list", "--tenant", "far-away", "--json").json["queues"]] == [
+        "mail2"
+    ]
+
+
+# ---- keys and grants ----
+
+
+def test_a_key_from_its_making_to_its_end(server: Served) -> None:
+    """Its token is shown once, works as far as it was granted, and not after it was revoked."""
+    server.ok("tenant", "create", "keyed")
+    options = ("--tenant", "keyed", "--role", "producer", "--queue", "mail*", "--expires", "30d")
+    shown = server.ok("key", "create", "mailer", *options)
+    assert "keep it now" in shown.out
+    made = server.ok("key", "create", "mailer", *options, "--json").json
+    assert set(made) == {"key_id", "secret", "token"}
+    token = server.ok("key", "create", "mailer", *options, "--quiet").out.strip()
+    server.ok("add", "mail", "hello", TENANTQ_TOKEN=token)
+    assert server.call("add", "other", "hello", TENANTQ_TOKEN=token).code == 4
+    assert server.call("poll", "mail", TENANTQ_TOKEN=token).code == 4
+    keys = server.ok("key", "list", "--tenant", "keyed", "--json").json["keys"]
+    assert len(keys) == 3
+    assert set(keys[0]) == {
+        "key_id", "name", "role", "actions", "queues", "expires_at", "created_at", "created_by", "revoked_at", "last_used_at",
+    }  # fmt: skip
+    listed = server.ok("key", "list", "--tenant", "keyed").out
+    assert "mailer\tproducer\tmail*\t" in listed
+    assert token not in listed
+    key_id = token.split("_")[1]
+    assert server.ok("key", "revoke", key_id, "--tenant", "keyed").out == f"revoked key {key_id}\n"
+    assert server.call("add", "mail", "hello", TENANTQ_TOKEN=token).code == 4
+    assert server.call("key", "revoke", "nobody", "--tenant", "keyed").code == 3
+
+
+def test_without_a_tenant_the_credentials_own_is_meant(server: Served) -> None:
+    """An administrator of a tenant need not name it."""
+    server.ok("tenant", "create", "mine")
+    create = ("key", "create", "boss", "--tenant", "mine", "--role", "tenant-admin", "--quiet")
+    token = server.ok(*create).out.strip()
+    server.ok("add", "mail", "hello", TENANTQ_TOKEN=token)
+    assert server.ok("usage", "--json", TENANTQ_TOKEN=token).json["tenant"] == "mine"
+    assert [key["name"] for key in server.ok("key", "list", "--json", TENANTQ_TOKEN=token).json["keys"]] == ["boss"]
+    assert {row["tenant"] for row in server.ok("audit", "--json", TENANTQ_TOKEN=token).json_lines} == {"mine"}
+    assert server.call("tenant", "list", TENANTQ_TOKEN=token).code == 4
+
+
+def test_a_grant_from_its_making_to_its_end(server: Served) -> None:
+    """A key of one tenant works in another one as long as that is granted."""
+    for name in ("home", "abroad"):
+        server.ok("tenant", "create", name)
+    token = server.ok("key", "create", "w", "--tenant", "home", "--role", "consumer", "--quiet").out.strip()
+    principal = f"key:{token.split('_')[1]}"
+    server.ok("add", "mail", "hello", "--tenant", "abroad")
+    poll = ("poll", "mail", "--tenant", "abroad", "--body")
+    assert server.call(*poll, TENANTQ_TOKEN=token).code == 4
+    options = ("--tenant", "abroad", "--role", "consumer", "--queue", "mail")
+    assert server.ok("grant", "put", principal, *options).out == f"granted to {principal}\n"
+    assert server.ok(*poll, TENANTQ_TOKEN=token).out == "hello\n"
+    (grant,) = server.ok("grant", "list", "--tenant", "abroad", "--json").json["grants"]
+    expected = {"principal": principal, "role": "consumer", "actions": [], "queues": ["mail"], "expires_at": None}
+    assert grant == expected
+    assert server.ok("grant", "put", principal, *options, "--json").json == expected
+    assert f"{principal}\tconsumer\tmail\t-\n" in server.ok("grant", "list", "--tenant", "abroad").out
+    server.ok("grant", "delete", principal, "--tenant", "abroad")
+    assert server.call(*poll, TENANTQ_TOKEN=token).code == 4
+    assert server.ok("grant", "list", "--tenant", "abroad").out == ""
+
+
+# ---- usage and audit ----
+
+
+def test_usage_shows_quotas_against_what_is_used(server: Served) -> None:
+    """And what is used up is exit code 5 for whoever wants more."""
+    server.ok("tenant", "create", "small", "--set", "quotas.backlog=2")
+    for _ in range(2):
+        server.ok("add", "mail", "hello", "--tenant", "small")
+    usage = server.ok("usage", "--tenant", "small", "--json").json
+    assert (usage["tenant"], usage["state"]) == ("small", "critical")
+    assert usage["quotas"]["backlog"] == {
+        "limit": 2, "used": 2, "remaining": 0, "state": "critical", "resets_at": None,
+    }  # fmt: skip
+    assert "backlog\t2\t2\t0\tcritical\t-\n" in server.ok("usage", "--tenant", "small").out
+    full = server.call("add", "mail", "hello", "--tenant", "small")
+    assert (full.code, full.out) == (5, "")
+    assert "quota_exceeded" in full.err
+
+
+def test_the_audit_trail_page_by_page(server: Served) -> None:
+    """Oldest first, with conditions, and the cursor of the next page on stderr."""
+    server.ok("tenant", "create", "watched")
+    for number in range(5):
+        server.ok("add", "mail", number, "--tenant", "watched")
+    adds = ("audit", "--tenant", "watched", "--action", "add")
+    rows = server.ok(*adds, "--json").json_lines
+    assert len(rows) == 5
+    assert set(rows[0]) >= {
+        "shard", "seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "bytes", "priority", "attempt",
+        "wait_ms", "process_ms", "outcome", "error_code", "remote", "request_id", "details",
+    }  # fmt: skip
+    first = server.call(*adds, "--limit", 2, "--json")
+    assert first.json_lines == rows[:2]
+    cursor = first.err.removeprefix("more: --cursor ").strip()
+    assert server.ok(*adds, "--cursor", cursor, "--all", "--json").json_lines == rows[2:]
+    assert server.ok(*adds, "--start", "1h", "--end", "0ms").out.count("\tadd\tmail\tok\t") == 5
+    assert server.ok(*adds, "--start", "2000-01-01", "--end", "2001-01-01T00:00:00Z").out == ""
+    assert server.ok(*adds, "--message", rows[0]["message_id"], "--json").json_lines == rows[:1]
+    assert server.ok("audit", "--tenant", "watched", "--result", "DENIED", "--all").out == ""
+
+
+def test_a_real_process_says_the_same(server: Served) -> None:
+    """The command as it is installed, once."""
+    done = server.run("tenant", "list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == server.ok("tenant", "list", "--json").out

@@ -1,0 +1,111 @@
+"""A worker from the command line: it finds the module, works, drains on a signal."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.command import COMMAND, SECONDS_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.acceptance.command import Served
+
+MODULE = """
+import time
+from pathlib import Path
+from tenantq import Worker
+
+worker = Worker("http://127.0.0.1:1", concurrency=2)
+
+@worker.task("sums", result=True)
+def add_up(numbers: list) -> int:
+    return sum(numbers)
+
+@worker.task("slow")
+def wait_for(path: str) -> None:
+    Path(path + ".begun").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+nothing = 1
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a directory with a module of workers in it."""
+    (tmp_path / "jobs.py").write_text(MODULE)
+    return tmp_path
+
+
+def test_a_burst_does_what_there_is_and_ends(server: Served, place: Path) -> None:
+    """The server and token of the environment go before those of the module."""
+    ids = [server.ok("add", "sums", f"[1, {number}]").out.strip() for number in range(5)]
+    done = server.run("worker", "jobs:worker", "--burst", "--queue", "sums", PYTHONPATH=str(place))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "working on sums" in done.stderr
+    results = [server.ok("message", "result", "sums", id).out for id in ids]
+    assert results == ["1\n", "2\n", "3\n", "4\n", "5\n"]
+
+
+def test_another_tenants_work(server: Served, place: Path) -> None:
+    """With --tenant it serves that tenant."""
+    server.ok("tenant", "create", "elsewhere")
+    id = server.ok("add", "sums", "[20, 22]", "--tenant", "elsewhere").out.strip()
+    arguments = ("worker", "jobs:worker", "--burst", "--queue", "sums", "--tenant", "elsewhere", "--log-level", "error")
+    done = server.run(*arguments, PYTHONPATH=str(place))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert server.ok("message", "result", "sums", id, "--tenant", "elsewhere").out == "42\n"
+
+
+def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:
+    """What was begun is done and acked, and the exit code is 0."""
+    gate = place / "gate"
+    server.ok("add", "slow", str(gate))
+    process = subprocess.Popen(
+        [COMMAND, "worker", "jobs:worker"], stderr=subprocess.PIPE, text=True, env=server.environment(), cwd=place
+    )
+    try:
+        while not (place / "gate.begun").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "stopping" in line:
+                break
+        gate.touch()
+        process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert server.ok("queue", "show", "slow", "--json").json["acked_total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("no_such_module:worker",), 3, "there is no module no_such_module"),
+        (("tests.acceptance.command:nobody",), 3, "has no nobody"),
+        (("tests.acceptance.command:COMMAND",), 2, "is a str, not a Worker"),
+        (("nonsense",), 2, "is not like module:name"),
+        (("a:b", "--concurrency", "0"), 2, "0 is not in the range"),
+    ],
+)
+def test_a_worker_that_is_not_there(server: Served, arguments: tuple[str, ...], code: int, text: str) -> None:
+    """One line says what is missing."""
+    done = server.call("worker", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done.err
+    assert text in done.err
+
+
+def test_a_token_that_is_not_valid_ends_it(server: Served, place: Path) -> None:
+    """It does not go on asking for ever."""
+    done = server.run("worker", "jobs:worker", PYTHONPATH=str(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("tenantq: ")
