@@ -1,0 +1,29 @@
+"""Bytes in JSON: text where they are UTF-8, base64 where they are not."""
+
+from __future__ import annotations
+
+import binascii
+
+from tenantq.errors import Invalid
+
+
+def bytes_of(text: str | None, base64: str | None, field: str) -> bytes:
+    """Return the bytes of ``field`` or ``field``_base64; raise Invalid unless exactly one is given, and is well formed."""
+    if base64 is None:
+        if text is None:
+            raise Invalid(f"{field}: give {field} (text) or {field}_base64")
+        return text.encode()
+    if text is not None:
+        raise Invalid(f"{field}: give {field} or {field}_base64, not both")
+    try:
+        return binascii.a2b_base64(base64.encode(), strict_mode=True)
+    except ValueError as error:
+        raise Invalid(f"{field}_base64: is not base64 in the standard alphabet with padding") from error
+
+
+def text_or_base64(data: bytes) -> tuple[str | None, str | None]:
+    """Return (text, None) for UTF-8, else (None, base64)."""
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return None, binascii.b2a_base64(data, newline=False).decode("ascii")

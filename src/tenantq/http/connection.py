@@ -1,0 +1,396 @@
+"""One connection: requests are answered in order, by one task, and a slow or vanished client costs nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tenantq.errors import TenantqError, Unavailable
+from tenantq.http.inflate import inflate
+from tenantq.http.intake import BODY, HEAD, IDLE, Intake
+from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.reply import CONTINUE, Reply, accepts_gzip, compress, compressed, head
+from tenantq.http.request import parse_query
+
+if TYPE_CHECKING:
+    from tenantq.http.listener import Listener
+    from tenantq.http.request import Request
+
+log = logging.getLogger("tenantq.http")
+
+SLICE_BYTES: Final = 16 << 10
+"""Parsed at a time; between two slices it is seen whether enough requests wait already."""
+
+COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
+"""More than this is compressed off the event loop."""
+
+_ONE_WRITE_BYTES: Final = 64 << 10
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one accepted connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._requests: deque[Request] = deque()  # complete, not begun
+        self._current: Request | None = None  # which the task is at work on
+        self._waits = False  # ... and that may wait for long
+        self._is_told_to_stop = False
+        self._is_lost = False
+        self._at_end = False  # the client sends nothing more
+        self._unread: memoryview | None = None  # arrived, not parsed yet
+        self._reads = True
+        self._wake: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None  # while too much is unsent
+        self._unsent_bytes = 0
+        self._unsent_since_ms = 0
+        self._body_bytes_seen = 0
+        self._is_closing = False  # as soon as everything is sent, or ...
+        self._lingers_until_ms: int | None = None  # ... the client has had time to read why
+
+    # ---- events of the transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve, unless too many are served already."""
+        self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
+        listener = self._listener
+        listener.figures.connections_total += 1
+        if len(listener.connections) >= listener.settings.connections_max or listener.is_closing:
+            self._turn_away()
+            return
+        listener.connections.add(self)
+        self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self._intake = Intake(
+            listener,
+            self._take,
+            connection=self,
+            remote=peer[0] if isinstance(peer, tuple) else "",
+            certificate=transport.get_extra_info("peercert") or None,
+        )
+        self._task = listener.loop.create_task(self._serve())
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived; stop reading while enough requests wait."""
+        if self._is_lost:
+            return
+        if self._unread is not None:
+            self._unread = memoryview(bytes(self._unread) + data)
+        elif len(data) <= SLICE_BYTES:
+            self._intake.feed(data)
+            if len(self._requests) >= self._listener.settings.pipeline_max:
+                self._pause()
+        else:
+            self._parse(memoryview(data))
+        if self._intake.expects_continue:
+            _let_go(self._wake)
+
+    def eof_received(self) -> bool:
+        """Answer what was asked completely, then close; a long poll nobody waits for is given up."""
+        self._at_end = True
+        if self._is_lost or self._is_closing:
+            return False
+        self._intake.stop()
+        return (self._current is not None or bool(self._requests)) and not self._waits
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
+        """Let go of everything; give up a call that only waits."""
+        self._is_lost = True
+        self._listener.connections.discard(self)
+        if not hasattr(self, "_task"):
+            return
+        self._intake.stop()
+        while self._requests:
+            self._listener.release(self._requests.pop())
+        self._unread = None
+        if self._waits:
+            self._task.cancel()
+        _let_go(self._wake)
+        _let_go(self._room)
+        self._listener.closed(self)
+
+    def pause_writing(self) -> None:
+        """Begin no further request until the client has taken what waits for it."""
+        if self._room is None:
+            self._room = self._listener.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        _let_go(self._room)
+        self._room = None
+
+    # ---- what the listener asks ----
+
+    def check(self, now_ms: int) -> int:
+        """Cut the client off if it has been too slow; called about twice a second. Return how much is unsent."""
+        if self._is_lost:
+            return 0
+        if self._is_stuck_writing(now_ms):
+            self._cut("write")
+            self.abort()
+        elif self._is_closing:
+            if self._lingers_until_ms is not None and now_ms >= self._lingers_until_ms:
+                self.abort()
+        elif not self._reads or (self._unsent_bytes and self._intake.stage is IDLE):
+            self._intake.since_ms = now_ms  # it is not the client that keeps the server waiting
+        else:
+            self._check_reading(now_ms - self._intake.since_ms)
+        return self._unsent_bytes
+
+    def _check_reading(self, waited_ms: int) -> None:
+        settings, intake = self._listener.settings, self._intake
+        if intake.stage is HEAD:
+            if waited_ms >= settings.head_timeout_ms:
+                self._cut("head")
+                intake.refuse(Refusal(408, "unavailable", "the request's headers took too long to arrive"))
+        elif intake.stage is BODY:
+            if waited_ms < settings.body_timeout_ms:
+                return
+            if intake.body_bytes - self._body_bytes_seen >= settings.body_progress_bytes:
+                intake.since_ms += waited_ms
+                self._body_bytes_seen = intake.body_bytes
+            else:
+                self._cut("body")
+                intake.refuse(Refusal(408, "unavailable", "the request's body took too long to arrive"))
+        elif self._current is None and not self._requests and waited_ms >= settings.idle_timeout_ms:
+            self._cut("idle")
+            self._close()
+
+    def held_bytes(self) -> int:
+        """Return what is held of a request that has not arrived wholly."""
+        return self._intake.held_bytes
+
+    def give_way(self) -> None:
+        """Give up the request that is being read."""
+        self._intake.give_way()
+
+    def unsent_bytes(self) -> int:
+        """Return what the client has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    def drain(self) -> None:
+        """Finish what is under way, begin nothing new, and close."""
+        if self._waits and not self._is_told_to_stop:
+            self._is_told_to_stop = True
+            self._task.cancel()
+        elif self._current is None and not self._requests and self._intake.stage is IDLE:
+            self._close()
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self._is_closing = True
+        self._lingers_until_ms = None
+        self._unsent_bytes = 0
+        self._transport.abort()
+
+    # ---- reading ----
+
+    def _take(self, request: Request) -> None:
+        self._body_bytes_seen = 0
+        if self._is_lost:
+            self._listener.release(request)
+            return
+        self._requests.append(request)
+        _let_go(self._wake)
+
+    def _parse(self, data: memoryview) -> None:
+        """Feed in slices until there is enough to do."""
+        at = 0
+        while at < len(data):
+            if len(self._requests) >= self._listener.settings.pipeline_max:
+                self._unread = data[at:]
+                self._pause()
+                return
+            self._intake.feed(data[at : at + SLICE_BYTES])
+            at += SLICE_BYTES
+        self._unread = None
+        if len(self._requests) >= self._listener.settings.pipeline_max:
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._reads and not self._transport.is_closing():
+            self._reads = False
+            self._transport.pause_reading()
+
+    def _go_on_reading(self) -> None:
+        if self._unread is not None:
+            self._parse(self._unread)
+        if not self._reads and self._unread is None and len(self._requests) < self._listener.settings.pipeline_max:
+            self._reads = True
+            self._transport.resume_reading()
+
+    # ---- answering ----
+
+    async def _serve(self) -> None:
+        """Answer one request after the other until the connection ends."""
+        requests = self._requests
+        try:
+            while not self._is_lost:
+                if not requests:
+                    if self._is_done():
+                        self._close()
+                        return
+                    if self._intake.expects_continue:
+                        self._intake.expects_continue = False
+                        self._transport.write(CONTINUE)
+                    self._wake = self._listener.loop.create_future()
+                    await self._wake
+                    continue
+                request = requests.popleft()
+                self._current = request
+                reply = await self._answer(request)
+                self._current = None
+                self._listener.release(request)
+                self._send(request, reply)
+                if request.close or self._listener.is_closing:
+                    self._close(linger=request.is_unfinished)
+                    return
+                if self._room is not None:
+                    self._unsent_since_ms = self._listener.now_ms
+                    await self._room
+                if not self._reads:
+                    self._go_on_reading()
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        except Exception:
+            log.exception("a fault while serving a connection")
+            self.abort()
+        finally:
+            if self._current is not None:
+                self._listener.release(self._current)
+
+    def _is_done(self) -> bool:
+        """Tell whether nothing more will come: asked when every request has been answered."""
+        if self._at_end:
+            return True
+        return self._listener.is_closing and self._intake.stage is IDLE
+
+    async def _answer(self, request: Request) -> Reply:
+        """Ask the service; every error becomes a reply."""
+        route, listener = request.route, self._listener
+        if request.refusal is not None:
+            return problem_reply(request.refusal, request.call.request_id)
+        try:
+            assert route is not None
+            if request.encoding:
+                request.body = await inflate(request.body, listener.settings.body_bytes_max, self._hold(request))
+            if request.raw_query or route.query is not None:
+                request.query = parse_query(request.raw_query, route.query)
+            body = route.decode(request.body)
+            if route.interrupted is None:
+                reply = await route.handler(listener.service, request, body)
+            else:
+                reply = await self._answer_unless_told_to_stop(request, body, route.interrupted)
+            if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
+                return await _pack(request, reply)
+        except TenantqError as error:
+            return problem_reply(error, request.call.request_id)
+        except Exception:
+            log.exception("a fault in request %s", request.call.request_id)
+            fault = TenantqError("the server made a mistake; its log says which, under this request id")
+            return problem_reply(fault, request.call.request_id)
+        return reply
+
+    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply:
+        """Serve a call that may wait: it is given up when the client is gone, and cut short when the listener closes."""
+        assert request.route is not None
+        self._waits = True
+        try:
+            return await request.route.handler(self._listener.service, request, body)
+        except asyncio.CancelledError:
+            if self._is_lost or not self._is_told_to_stop:
+                raise
+            return interrupted
+        finally:
+            self._waits = False
+            if self._is_told_to_stop:
+                self._task.uncancel()
+
+    def _hold(self, request: Request) -> Any:
+        def hold(size: int) -> None:
+            if not self._listener.hold(request, size):
+                raise Unavailable("the server holds as many unfinished requests as it may. Try again later.")
+
+        return hold
+
+    # ---- writing ----
+
+    def _send(self, request: Request, reply: Reply) -> None:
+        if self._is_lost:
+            return
+        listener = self._listener
+        counts = listener.figures.replies_total
+        counts[reply.status] = counts.get(reply.status, 0) + 1
+        lines = listener.lines
+        if request.close or listener.is_closing:
+            lines += b"Connection: close\r\n"
+        elif request.is_old:
+            lines += b"Connection: keep-alive\r\n"
+        first = head(reply, lines, request.call.request_id)
+        if request.head_only or reply.status == 204:
+            self._transport.write(first)
+        elif len(reply.body) <= _ONE_WRITE_BYTES:
+            self._transport.write(first + reply.body)
+        else:
+            self._transport.write(first)
+            self._transport.write(reply.body)
+            listener.count_unsent(len(reply.body))
+
+    def _is_stuck_writing(self, now_ms: int) -> bool:
+        """Tell whether the client has taken nothing for too long of what waits for it."""
+        unsent = self.unsent_bytes()
+        if unsent == 0 or unsent < self._unsent_bytes or self._unsent_bytes == 0:
+            self._unsent_bytes = unsent
+            self._unsent_since_ms = now_ms
+            return False
+        self._unsent_bytes = unsent
+        return now_ms - self._unsent_since_ms >= self._listener.settings.write_timeout_ms
+
+    def _close(self, *, linger: bool = False) -> None:
+        """Close once everything is sent. With ``linger``, after the client has had time to read why.
+
+        Closing while the client still sends would make its system throw away what it has not read yet.
+        """
+        if self._is_closing or self._is_lost:
+            return
+        self._is_closing = True
+        self._intake.stop()
+        if linger and not self._at_end:
+            self._lingers_until_ms = self._listener.now_ms + self._listener.settings.linger_ms
+            if not self._reads:
+                self._reads = True
+                self._transport.resume_reading()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            return
+        self._transport.close()
+
+    def _turn_away(self) -> None:
+        self._is_lost = True
+        self._listener.figures.connections_refused_total += 1
+        refusal = Unavailable("too many connections are open. Try again later.")
+        request_id = self._listener.next_request_id()
+        reply = problem_reply(refusal, request_id)
+        lines = self._listener.lines + b"Connection: close\r\n"
+        self._transport.write(head(reply, lines, request_id) + reply.body)
+        self._transport.close()
+
+    def _cut(self, waited_for: str) -> None:
+        self._listener.figures.cut_total[waited_for] += 1
+
+
+async def _pack(request: Request, reply: Reply) -> Reply:
+    """Compress a reply where the client wants it and it pays."""
+    if not accepts_gzip(request.accept_encoding):
+        return reply
+    if len(reply.body) <= COMPRESSED_AT_ONCE_BYTES:
+        return compressed(reply, compress(reply.body))
+    return compressed(reply, await asyncio.to_thread(compress, reply.body))
+
+
+def _let_go(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

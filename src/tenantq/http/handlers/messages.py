@@ -1,0 +1,275 @@
+"""Messages: add, poll, settle, look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import TenantqError
+from tenantq.http.bodies import bytes_of, text_or_base64
+from tenantq.http.problem import item_error
+from tenantq.http.reply import Reply, json_reply
+from tenantq.message import NewMessage, Result
+from tenantq.wire import (
+    AckRequest,
+    AddedItem,
+    AddReply,
+    AddRequest,
+    DeliveredItem,
+    ExtendRequest,
+    FleetPollRequest,
+    MessageFacts,
+    NackRequest,
+    PeekReply,
+    PeekRequest,
+    PollReply,
+    PollRequest,
+    ReleaseRequest,
+    RemovedItem,
+    RemoveReply,
+    RemoveRequest,
+    ResultReply,
+    SettledItem,
+    SettleReply,
+    TraceReply,
+    WireDeadLetter,
+    WireHistory,
+    WireMessage,
+    WireResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.http.request import Request
+    from tenantq.message import Added, Delivery, Facts, Outcome
+    from tenantq.service import Service
+
+NO_MESSAGES: Final = json_reply(PollReply(messages=[]))
+STILL_PENDING: Final = json_reply(ResultReply(status="pending"))
+
+
+class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long to wait for a result that is still pending."""
+
+    wait_ms: int = 0
+
+
+# ---- adding ----
+
+
+async def add(service: Service, request: Request, body: AddRequest) -> Reply:
+    """Add messages; a message that cannot be read keeps its place as an error."""
+    messages = [_new_message(message) for message in body.messages]
+    added = await service.add(request.call, request.tenant, request.queue, messages, body.key)
+    first = added[0].error if added else None
+    if first is not None and all(
+        one.error is not None and one.error.code == first.code and one.error.message == first.message for one in added
+    ):
+        raise first
+    return json_reply(AddReply(messages=[_added_item(one) for one in added]))
+
+
+def _new_message(message: WireMessage) -> NewMessage | TenantqError:
+    try:
+        return NewMessage(
+            body=bytes_of(message.body, message.body_base64, "body"),
+            priority=message.priority,
+            delay_ms=message.delay_ms,
+            ttl_ms=message.ttl_ms,
+            key=message.key,
+            group=message.group,
+            attributes=message.attributes,
+            max_attempts=message.max_attempts,
+        )
+    except TenantqError as error:
+        return error
+
+
+def _added_item(added: Added) -> AddedItem:
+    if added.error is not None:
+        return AddedItem(error=item_error(added.error))
+    return AddedItem(id=added.id, duplicate=added.duplicate)
+
+
+# ---- polling ----
+
+
+async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
+    """Lease messages of one queue."""
+    wait_ms = 0 if request.listener.is_closing else body.wait_ms
+    deliveries = await service.poll(
+        request.call,
+        request.tenant,
+        request.queue,
+        max=body.max,
+        wait_ms=wait_ms,
+        lease_ms=body.lease_ms,
+        consumer=body.consumer,
+    )
+    return _delivered(request, deliveries)
+
+
+async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply:
+    """Lease messages of one queue name across tenants."""
+    wait_ms = 0 if request.listener.is_closing else body.wait_ms
+    deliveries = await service.fleet_poll(
+        request.call,
+        body.queue,
+        tenants=body.tenants,
+        max=body.max,
+        wait_ms=wait_ms,
+        lease_ms=body.lease_ms,
+        consumer=body.consumer,
+    )
+    return _delivered(request, deliveries)
+
+
+def _delivered(request: Request, deliveries: list[Delivery]) -> Reply:
+    if not deliveries:
+        return NO_MESSAGES
+    items = []
+    for one in deliveries:
+        text, base64 = text_or_base64(one.body)
+        items.append(
+            DeliveredItem(
+                id=one.id,
+                receipt=one.receipt,
+                body=text,
+                body_base64=base64,
+                attempt=one.attempt,
+                priority=one.priority,
+                attributes=one.attributes,
+                group=one.group,
+                added_at=one.added_at,
+                lease_until=one.lease_until,
+                tenant=one.tenant,
+                queue=one.queue,
+            )
+        )
+    return json_reply(PollReply(messages=items, now_at=request.listener.clock.wall_ms()))
+
+
+# ---- settling ----
+
+
+async def ack(service: Service, request: Request, body: AckRequest) -> Reply:
+    """Finish messages."""
+    results = None
+    if body.results is not None:
+        results = [None if result is None else _result(result) for result in body.results]
+    outcomes = await service.ack(request.call, request.tenant, request.queue, body.receipts, results)
+    return _settled(body.receipts, outcomes)
+
+
+async def nack(service: Service, request: Request, body: NackRequest) -> Reply:
+    """Give failed messages back."""
+    outcomes = await service.nack(
+        request.call, request.tenant, request.queue, body.receipts, delay_ms=body.delay_ms, reason=body.reason
+    )
+    return _settled(body.receipts, outcomes)
+
+
+async def release(service: Service, request: Request, body: ReleaseRequest) -> Reply:
+    """Give messages back untouched."""
+    outcomes = await service.release(request.call, request.tenant, request.queue, body.receipts)
+    return _settled(body.receipts, outcomes)
+
+
+async def extend(service: Service, request: Request, body: ExtendRequest) -> Reply:
+    """Let leases end later."""
+    outcomes = await service.extend(request.call, request.tenant, request.queue, body.receipts, lease_ms=body.lease_ms)
+    return _settled(body.receipts, outcomes)
+
+
+async def remove(service: Service, request: Request, body: RemoveRequest) -> Reply:
+    """Delete messages by id."""
+    outcomes = await service.remove(request.call, request.tenant, request.queue, body.ids)
+    items = [
+        RemovedItem(id=id, ok=one.ok, error=None if one.error is None else item_error(one.error))
+        for id, one in zip(body.ids, outcomes, strict=True)
+    ]
+    return json_reply(RemoveReply(results=items))
+
+
+def _result(result: WireResult) -> Result:
+    value = None
+    if result.value is not None or result.value_base64 is not None:
+        value = bytes_of(result.value, result.value_base64, "value")
+    return Result(result.status, value, result.error)
+
+
+def _settled(receipts: Sequence[str], outcomes: list[Outcome]) -> Reply:
+    items = [
+        SettledItem(
+            receipt=receipt,
+            ok=one.ok,
+            error=None if one.error is None else item_error(one.error),
+            lease_until=one.lease_until,
+        )
+        for receipt, one in zip(receipts, outcomes, strict=True)
+    ]
+    return json_reply(SettleReply(results=items))
+
+
+# ---- looking ----
+
+
+async def peek(service: Service, request: Request, body: PeekRequest) -> Reply:
+    """Look at waiting messages."""
+    page = await service.peek(request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor)
+    return json_reply(PeekReply(messages=[_facts(one) for one in page.messages], cursor=page.cursor))
+
+
+async def get(service: Service, request: Request, _: object) -> Reply:
+    """Tell everything known of one message."""
+    return json_reply(_facts(await service.get(request.call, request.tenant, request.queue, request.name)))
+
+
+async def result(service: Service, request: Request, _: object) -> Reply:
+    """Tell a message's result, waiting for it where asked to."""
+    query: WaitQuery = request.query
+    wait_ms = 0 if request.listener.is_closing else query.wait_ms
+    found, hidden = await service.result(request.call, request.tenant, request.queue, request.name, wait_ms=wait_ms)
+    text, base64 = (None, None) if found.value is None else text_or_base64(found.value)
+    return json_reply(
+        ResultReply(status=found.status, value=text, value_base64=base64, value_hidden=hidden, error=found.error)
+    )
+
+
+async def trace(service: Service, request: Request, _: object) -> Reply:
+    """Tell a message's whole history."""
+    rows = await service.trace(request.call, request.tenant, request.queue, request.name)
+    return json_reply(TraceReply(rows=[msgspec.to_builtins(row) for row in rows]))
+
+
+def _facts(facts: Facts) -> MessageFacts:
+    text, base64 = (None, None) if facts.hidden else text_or_base64(facts.body)
+    return MessageFacts(
+        id=facts.id,
+        tenant=facts.tenant,
+        queue=facts.queue,
+        state=facts.state,
+        body=text,
+        body_base64=base64,
+        body_hidden=facts.hidden,
+        size=facts.size,
+        priority=facts.priority,
+        attributes=facts.attributes,
+        group=facts.group,
+        attempts=facts.attempts,
+        max_attempts=facts.max_attempts,
+        added_at=facts.added_at,
+        visible_at=facts.visible_at,
+        expires_at=facts.expires_at,
+        lease_until=facts.lease_until,
+        history=[
+            WireHistory(attempt=one.attempt, at=one.at, outcome=one.outcome, reason=one.reason) for one in facts.history
+        ],
+        dead=None
+        if facts.dead is None
+        else WireDeadLetter(
+            reason=facts.dead.reason, source=facts.dead.source, attempts=facts.dead.attempts, at=facts.dead.at
+        ),
+    )

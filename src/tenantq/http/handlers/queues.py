@@ -1,0 +1,101 @@
+"""Queues: make, change, list, pause, empty, delete, redrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.http.handlers.whole import whole
+from tenantq.http.reply import Reply, json_reply
+from tenantq.limits import PAGE_MAX
+from tenantq.wire import DestroyRequest, PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
+
+if TYPE_CHECKING:
+    from tenantq.engine.ops.redrive import RedriveTask
+    from tenantq.http.request import Request
+    from tenantq.service import QueueInfo, Service
+
+
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which page of a list."""
+
+    cursor: str | None = None  # the name after which the page starts; the last page's ``cursor``
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+
+
+async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:
+    """Make a queue or change it."""
+    created, queue = await service.put_queue(request.call, request.tenant, request.queue, body)
+    return json_reply(_queue(queue), 201 if created else 200)
+
+
+async def get_queue(service: Service, request: Request, _: object) -> Reply:
+    """Tell a queue's configuration and figures."""
+    return json_reply(_queue(await service.get_queue(request.call, request.tenant, request.queue)))
+
+
+async def list_queues(service: Service, request: Request, _: object) -> Reply:
+    """Tell a tenant's queues, by name."""
+    query: PageQuery = request.query
+    queues = await service.list_queues(request.call, request.tenant, after=query.cursor, limit=query.limit)
+    cursor = queues[-1].name if len(queues) == query.limit else None
+    return json_reply(QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor))
+
+
+async def pause_queue(service: Service, request: Request, _: object) -> Reply:
+    """Stop deliveries."""
+    return json_reply(_queue(await service.pause_queue(request.call, request.tenant, request.queue)))
+
+
+async def resume_queue(service: Service, request: Request, _: object) -> Reply:
+    """Deliver again."""
+    return json_reply(_queue(await service.resume_queue(request.call, request.tenant, request.queue)))
+
+
+async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Reply:
+    """Begin to delete a queue."""
+    await service.delete_queue(
+        request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason, force=body.force
+    )
+    return Reply(b"{}", 202)
+
+
+async def purge(service: Service, request: Request, body: DestroyRequest) -> Reply:
+    """Empty a queue."""
+    purged = await service.purge(request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason)
+    return json_reply(PurgeReply(purged=purged))
+
+
+async def redrive(service: Service, request: Request, body: RedriveRequest) -> Reply:
+    """Begin to send dead letters back."""
+    ids = frozenset(body.ids) if body.ids is not None else None
+    task = await service.redrive(
+        request.call,
+        request.tenant,
+        request.queue,
+        filter=RedriveFilter(source=body.source, reason=body.reason, ids=ids, limit=body.limit),
+        rate=body.rate,
+        dry_run=body.dry_run,
+    )
+    return json_reply(_redrive(task))
+
+
+async def redrive_status(service: Service, request: Request, _: object) -> Reply:
+    """Tell how far a redrive is."""
+    return json_reply(_redrive(await service.redrive_status(request.call, request.tenant, request.queue, request.name)))
+
+
+async def cancel_redrive(service: Service, request: Request, _: object) -> Reply:
+    """Stop a redrive; what was moved stays moved."""
+    return json_reply(_redrive(await service.cancel_redrive(request.call, request.tenant, request.queue, request.name)))
+
+
+def _queue(queue: QueueInfo) -> QueueReply:
+    figures = {field: getattr(queue.stats, field) for field in queue.stats.__struct_fields__}
+    return QueueReply(name=queue.name, tenant=queue.tenant, config=whole(queue.config), **figures)
+
+
+def _redrive(task: RedriveTask) -> RedriveReply:
+    return RedriveReply(task=task.id, state=task.state, moved=task.moved, skipped=task.skipped, dry_run=task.dry_run)

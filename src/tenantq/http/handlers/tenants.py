@@ -1,0 +1,101 @@
+"""Tenants: make, change, list, suspend, delete; usage and audit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from tenantq.http.handlers.whole import whole
+from tenantq.http.reply import NO_CONTENT, Reply, json_reply
+from tenantq.limits import PAGE_MAX
+from tenantq.wire import AuditReply, DestroyRequest, SuspendRequest, TenantReply, TenantsReply
+
+if TYPE_CHECKING:
+    from tenantq.http.handlers.queues import PageQuery
+    from tenantq.http.request import Request
+    from tenantq.service import Service, TenantInfo
+
+
+class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which rows of the journal; every condition given must hold."""
+
+    action: str | None = None
+    result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
+    principal: str | None = None
+    start: int | None = None  # wall clock, included
+    end: int | None = None  # wall clock, not included
+    queue: str | None = None
+    message: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+    cursor: str | None = None
+
+
+async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
+    """Make a tenant or change it."""
+    created, tenant = await service.put_tenant(request.call, _named(request), body)
+    return json_reply(_tenant(tenant), 201 if created else 200)
+
+
+async def get_tenant(service: Service, request: Request, _: object) -> Reply:
+    """Tell how a tenant is configured."""
+    return json_reply(_tenant(await service.get_tenant(request.call, request.tenant)))
+
+
+async def list_tenants(service: Service, request: Request, _: object) -> Reply:
+    """Tell all tenants, by name."""
+    query: PageQuery = request.query
+    tenants = await service.list_tenants(request.call, after=query.cursor, limit=query.limit)
+    cursor = tenants[-1].name if len(tenants) == query.limit else None
+    return json_reply(TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor))
+
+
+async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
+    """Stop a tenant's work."""
+    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason)))
+
+
+async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
+    """Let a suspended tenant work again."""
+    return json_reply(_tenant(await service.resume_tenant(request.call, _named(request))))
+
+
+async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> Reply:
+    """Delete a tenant and everything it has."""
+    await service.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
+    return NO_CONTENT
+
+
+async def usage(service: Service, request: Request, _: object) -> Reply:
+    """Tell a tenant's quotas against its usage."""
+    return json_reply(await service.usage(request.call, request.tenant))
+
+
+async def audit(service: Service, request: Request, _: object) -> Reply:
+    """Tell what was done in a tenant, by whom, with what outcome."""
+    query: AuditQuery = request.query
+    rows, cursor = await service.audit(
+        request.call,
+        request.tenant,
+        action=query.action,
+        result=query.result,
+        principal=query.principal,
+        start=query.start,
+        end=query.end,
+        queue=query.queue,
+        message=query.message,
+        limit=query.limit,
+        cursor=query.cursor,
+    )
+    return json_reply(AuditReply(rows=[msgspec.to_builtins(row) for row in rows], cursor=cursor))
+
+
+def _named(request: Request) -> str:
+    assert request.tenant is not None, "these routes have the tenant in their path"
+    return request.tenant
+
+
+def _tenant(tenant: TenantInfo) -> TenantReply:
+    return TenantReply(
+        name=tenant.name, id=tenant.id, status=tenant.status, version=tenant.version, config=whole(tenant.config)
+    )

@@ -1,0 +1,248 @@
+"""OpenAPI 3.1, made of the route table and of the types that really decode and encode."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.http import ranges
+from tenantq.http.route import Empty
+from tenantq.wire import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenantq.http.route import Route
+
+Schema = dict[str, Any]
+
+_REF: Final = "#/components/schemas/{name}"
+_TAGS: Final = {
+    "messages": "Add, lease, settle and look at messages.",
+    "queues": "Make, change, watch, empty and delete queues.",
+    "tenants": "Make, change, suspend and delete tenants; usage and audit.",
+    "access": "API keys, grants and revocations.",
+    "operations": "Health, readiness, metrics, and this description.",
+}
+PROBLEMS: Final = {
+    400: "Not HTTP, or not JSON",
+    401: "No credential, or one that is not valid",
+    403: "The credential does not allow this",
+    404: "No such path, tenant, queue, message or result",
+    409: "In conflict with what is there: a taken name or key, a queue that is being deleted, a lost lease",
+    413: "The body, batch or message is over its limit",
+    415: "The body is not application/json, or compressed in an unknown way",
+    422: "A field or parameter is unknown, malformed or out of range; the detail names it",
+    429: "A rate limit or quota is reached; nothing was changed",
+    500: "The server made a mistake",
+    503: "The server cannot take this now",
+}
+_PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
+    "tenant": (ranges.TENANT, "The tenant's name."),
+    "queue": (ranges.QUEUE, "The queue's name."),
+    "id": (ranges.MESSAGE_ID, "The message's id."),
+    "task": ({"type": "string", "minLength": 1}, "The redrive's id."),
+    "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
+    "principal": ({"type": "string", "minLength": 1}, "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`."),
+}
+_HEADERS_ALWAYS: Final = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+
+
+def openapi(routes: Iterable[Route]) -> Schema:
+    """Return the description of ``routes`` as a JSON-ready mapping."""
+    routes = tuple(routes)
+    schemas = _Schemas(routes)
+    paths: dict[str, Schema] = {}
+    taken: set[str] = set()
+    for route in routes:
+        name = route.handler.__name__
+        name += "_own" if name in taken else ""  # the same call in the credential's own tenant
+        taken.add(name)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(name, route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tenantq",
+            "version": importlib.metadata.version("tenantq"),
+            "summary": "A durable work queue for software that serves many tenants.",
+            "description": (
+                "Times are milliseconds: lengths end in `_ms`, wall-clock times in `_at` or `_until`. Bodies of messages are "
+                "text in `body`, or base64 in `body_base64`. Errors are `application/problem+json` with a stable `code`. "
+                "A path without a tenant means the credential's own."
+            ),
+            "license": {"name": "See LICENSE"},
+        },
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "headers": _headers(),
+            "responses": {f"Problem{status}": _problem(status, text) for status, text in PROBLEMS.items()}
+            | {"Problem": _problem(0, "Any other refusal, such as 405, 408, 414, 417, 431 or 505")},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "An API key or a JSON web token."}
+            },
+        },
+    }
+
+
+class _Schemas:
+    """The schemas of every type in the table, with ranges, and references to them."""
+
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        kinds: list[Any] = [Problem]
+        for route in routes:
+            for kind in (route.describes or route.request, route.reply, route.query):
+                if kind is not None and kind not in kinds:
+                    kinds.append(kind)
+        made, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+        self._made = list(zip(kinds, made, strict=True))
+        self._queries = {kind.__name__ for kind in (route.query for route in routes) if kind is not None}
+        self._all = {name: _with_ranges(name, schema) for name, schema in components.items()}
+        self.components = {name: schema for name, schema in sorted(self._all.items()) if name not in self._queries}
+
+    def of(self, kind: Any) -> Schema:
+        """Return a schema, or a reference to it."""
+        return next(schema for known, schema in self._made if known == kind)
+
+    def may_be_empty(self, kind: Any) -> bool:
+        """Tell whether an object without fields fits."""
+        schema = self._all.get(kind.__name__, {})
+        return not schema.get("required") and "if" not in schema
+
+    def fields(self, kind: type[msgspec.Struct]) -> dict[str, Schema]:
+        """Return the schemas of a type's fields."""
+        fields: dict[str, Schema] = self._all[kind.__name__]["properties"]
+        return fields
+
+
+def _with_ranges(name: str, schema: Schema) -> Schema:
+    fields = ranges.FIELDS.get(name, {})
+    for field, bounds in fields.items():
+        assert field in schema["properties"], f"ranges.py: {name} has no field {field}"
+        _narrow(schema["properties"][field], bounds)
+    return schema | ranges.WHOLE.get(name, {})
+
+
+def _narrow(schema: Schema, bounds: Schema) -> None:
+    """Put bounds on a schema, or on that option of it that is not null."""
+    for option in schema.get("anyOf", [schema]):
+        if option.get("type") != "null":
+            option.update(bounds)
+
+
+def _operation(name: str, route: Route, schemas: _Schemas) -> Schema:
+    operation: Schema = {
+        "operationId": name,
+        "summary": route.summary,
+        "tags": [route.tag],
+        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas)],
+        "responses": _responses(route, schemas),
+    }
+    if route.action:
+        operation["x-tenantq-action"] = route.action
+    if route.request is not Empty:
+        operation["requestBody"] = {
+            "required": route.default is None or not schemas.may_be_empty(route.describes or route.request),
+            "content": {"application/json": {"schema": schemas.of(route.describes or route.request)}},
+        }
+    if not route.secured:
+        operation["security"] = []
+    return operation
+
+
+def _path_parameters(route: Route) -> list[Schema]:
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _PARAMETERS[name][0],
+            "description": _PARAMETERS[name][1],
+        }
+        for name in names
+    ]
+
+
+def _query_parameters(route: Route, schemas: _Schemas) -> list[Schema]:
+    if route.query is None:
+        return []
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
+        for name, schema in schemas.fields(route.query).items()
+    ]
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Return the schema of a parameter that is given: it is never null, only left out."""
+    options = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
+    if not options:
+        if "enum" in schema:
+            return {"type": "string", "enum": [value for value in schema["enum"] if value is not None]}
+        return schema
+    return dict(options[0])
+
+
+def _responses(route: Route, schemas: _Schemas) -> Schema:
+    responses: Schema = {}
+    for status in route.statuses:
+        response: Schema = {"description": _meaning(status), "headers": dict(_HEADERS_ALWAYS)}
+        if status != 204:
+            schema = schemas.of(route.reply) if route.reply is not None else {"type": "string"}
+            response["content"] = {route.reply_kind: {"schema": schema}}
+        responses[str(status)] = response
+    if route.secured:
+        expected = [400, 401, 403, 404, 422, 429, 500, 503]
+        if route.request is not Empty:
+            expected += [413, 415]
+        if route.conflicts:
+            expected.append(409)
+        for status in sorted(expected):
+            responses.setdefault(str(status), {"$ref": f"#/components/responses/Problem{status}"})
+    responses["default"] = {"$ref": "#/components/responses/Problem"}
+    return responses
+
+
+def _meaning(status: int) -> str:
+    return {
+        200: "Done",
+        201: "Made",
+        202: "Begun: it is done as soon as leases have settled",
+        204: "Done, and nothing to say",
+        503: "Not ready",
+    }[status]
+
+
+def _problem(status: int, text: str) -> Schema:
+    names = ["X-Request-Id"]
+    if status == 401:
+        names.append("WWW-Authenticate")
+    if status in {429, 503}:
+        names.append("Retry-After")
+    if status == 429:
+        names += ["X-RateLimit-Limit", "X-RateLimit-Remaining"]
+    return {
+        "description": text,
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
+    }
+
+
+def _headers() -> Schema:
+    number: Schema = {"type": "integer"}
+    text: Schema = {"type": "string"}
+    return {
+        "X-Request-Id": {
+            "description": "The id of this request: the client's own if it sent one, else a new one.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+            "required": True,
+        },
+        "Retry-After": {"description": "Seconds until trying again may succeed.", "schema": {**number, "minimum": 1}},
+        "WWW-Authenticate": {"description": "How to authenticate.", "schema": text},
+        "X-RateLimit-Limit": {"description": "The limit that was reached.", "schema": number},
+        "X-RateLimit-Remaining": {"description": "What is left of it.", "schema": number},
+    }

@@ -1,0 +1,85 @@
+"""Errors as ``application/problem+json``, with a stable code and the headers that belong to them."""
+
+from __future__ import annotations
+
+import inspect
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from tenantq.errors import Limited, RateLimited, TenantqError
+from tenantq.http.reply import PROBLEM, Reply
+from tenantq.wire import Problem, WireError
+
+DETAIL_CHARS_MAX: Final = 1_000
+RETRY_AFTER_DEFAULT_MS: Final = 1_000
+_encode = msgspec.json.Encoder().encode
+
+
+class Refusal(TenantqError):
+    """A request that HTTP itself refuses: it never reached the service."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers  # further header lines of the reply, each with its line end
+
+
+def malformed(message: str) -> Refusal:
+    """Return the refusal of something that is not HTTP or not JSON."""
+    return Refusal(400, "invalid", message)
+
+
+_titles: dict[type[TenantqError], str] = {}
+
+
+def _title(kind: type[TenantqError], status: int) -> str:
+    """Return what is the same for every error of a kind: the beginning of its docstring."""
+    if kind is Refusal or kind is TenantqError:
+        return HTTPStatus(status).phrase
+    title = _titles.get(kind)
+    if title is None:
+        title = inspect.cleandoc(kind.__doc__ or "").split(". ")[0].split(":")[0].removesuffix(".")
+        _titles[kind] = title
+    return title
+
+
+def problem_reply(error: TenantqError, request_id: str) -> Reply:
+    """Return the reply that tells ``error``; a client may rely on ``code`` and ``status``."""
+    status = error.status
+    limit = current = retry_after_ms = None
+    headers = b""
+    if isinstance(error, Limited):
+        limit, current, retry_after_ms = error.limit, error.current, error.retry_after_ms
+        # Of a quota, current is what is used; of a rate, what is left.
+        left = current if isinstance(error, RateLimited) else max(0, limit - current)
+        headers = b"X-RateLimit-Limit: %d\r\nX-RateLimit-Remaining: %d\r\n" % (limit, left)
+    elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_after_ms = RETRY_AFTER_DEFAULT_MS
+    elif status == HTTPStatus.UNAUTHORIZED:
+        headers = b"WWW-Authenticate: Bearer\r\n"
+    elif type(error) is Refusal:
+        headers = error.headers
+    if retry_after_ms is not None:
+        headers += b"Retry-After: %d\r\n" % max(1, -(-retry_after_ms // 1_000))
+    body = Problem(
+        type=f"urn:tenantq:error:{error.code}",
+        title=_title(type(error), status),
+        status=status,
+        detail=error.message[:DETAIL_CHARS_MAX],
+        code=error.code,
+        request_id=request_id,
+        tenant=error.tenant,
+        queue=error.queue,
+        limit=limit,
+        current=current,
+        retry_after_ms=retry_after_ms,
+    )
+    return Reply(_encode(body), status, PROBLEM, headers)
+
+
+def item_error(error: TenantqError) -> WireError:
+    """Return what a batch says of one refused item."""
+    return WireError(code=error.code, detail=error.message[:DETAIL_CHARS_MAX])

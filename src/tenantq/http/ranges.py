@@ -1,0 +1,188 @@
+"""What JSON Schema can say beyond the types: ranges, lengths and patterns, for the description only.
+
+The service checks all of this itself, item by item in a batch; nothing here refuses anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tenantq import limits, rates
+from tenantq.access import ACTIONS, PATTERNS_MAX, ROLES
+from tenantq.limits import TIME_MS_MAX
+
+Schema = dict[str, Any]
+
+TENANT: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{1,30}[a-z0-9]$"}
+QUEUE: Final[Schema] = {"type": "string", "pattern": r"^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)$"}
+MESSAGE_ID: Final[Schema] = {"type": "string", "format": "uuid"}
+_COUNT_MAX: Final = 1 << 53
+
+
+def _number(low: int, high: int) -> Schema:
+    return {"minimum": low, "maximum": high}
+
+
+def _text(high: int, low: int = 1) -> Schema:
+    return {"minLength": low, "maxLength": high, "pattern": r"^[^\u0000]*$"}
+
+
+_BATCH: Final[Schema] = {"minItems": 1, "maxItems": limits.BATCH_MESSAGES_MAX}
+_BASE64: Final[Schema] = {
+    "contentEncoding": "base64",
+    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+_POLL: Final[dict[str, Schema]] = {
+    "max": _number(1, limits.BATCH_MESSAGES_MAX),
+    "wait_ms": _number(0, limits.WAIT_MS_MAX),
+    "lease_ms": _number(1, limits.LEASE_MS_MAX),
+    "consumer": _text(limits.CONSUMER_CHARS_MAX),
+}
+_GRANT: Final[dict[str, Schema]] = {
+    "role": {"enum": list(ROLES)},
+    "actions": {"items": {"enum": list(ACTIONS)}},
+    "queues": {
+        "items": {"type": "string", "pattern": r"^[A-Za-z0-9_.*?-]{1,80}$"},
+        "minItems": 1,
+        "maxItems": PATTERNS_MAX,
+    },
+    "expires_at": _number(0, TIME_MS_MAX),
+}
+_SETTLE: Final[dict[str, Schema]] = {"receipts": _BATCH}
+
+FIELDS: Final[dict[str, dict[str, Schema]]] = {
+    "AddRequest": {"messages": _BATCH, "key": _text(limits.KEY_CHARS_MAX)},
+    "WireMessage": {
+        "body": {"maxLength": limits.BODY_BYTES_MAX},
+        "body_base64": {**_BASE64, "maxLength": -(-limits.BODY_BYTES_MAX // 3) * 4},
+        "priority": _number(0, limits.PRIORITY_MAX),
+        "delay_ms": _number(0, limits.DELAY_MS_MAX),
+        "ttl_ms": _number(1, limits.TTL_MS_MAX),
+        "key": _text(limits.KEY_CHARS_MAX),
+        "group": _text(limits.GROUP_CHARS_MAX),
+        "attributes": {
+            "maxProperties": limits.ATTRIBUTES_MAX,
+            "propertyNames": _text(limits.ATTRIBUTE_NAME_CHARS_MAX),
+        },
+        "max_attempts": _number(0, limits.ATTEMPTS_MAX),
+    },
+    "PollRequest": _POLL,
+    "FleetPollRequest": {
+        **_POLL,
+        "queue": QUEUE,
+        "tenants": {"items": TENANT, "minItems": 1, "maxItems": limits.FLEET_TENANTS_MAX},
+    },
+    "AckRequest": {**_SETTLE, "results": _BATCH},
+    "WireResult": {
+        "status": {"enum": ["completed", "failed"]},
+        "value": {"maxLength": limits.RESULT_BYTES_MAX},
+        "value_base64": {**_BASE64, "maxLength": -(-limits.RESULT_BYTES_MAX // 3) * 4},
+        "error": _text(limits.REASON_CHARS_MAX),
+    },
+    "NackRequest": {
+        **_SETTLE,
+        "delay_ms": _number(0, limits.DELAY_MS_MAX),
+        "reason": _text(limits.REASON_CHARS_MAX, 0),
+    },
+    "ReleaseRequest": _SETTLE,
+    "ExtendRequest": {**_SETTLE, "lease_ms": _number(1, limits.LEASE_MS_MAX)},
+    "RemoveRequest": {"ids": {**_BATCH, "items": MESSAGE_ID}},
+    "PeekRequest": {"limit": _number(1, limits.PEEK_MAX)},
+    "DestroyRequest": {"reason": _text(limits.REASON_CHARS_MAX, 10)},
+    "SuspendRequest": {"reason": _text(limits.REASON_CHARS_MAX, 0)},
+    "RedriveRequest": {
+        "source": QUEUE,
+        "reason": _text(limits.REASON_CHARS_MAX),
+        "ids": {"items": MESSAGE_ID},
+        "limit": _number(0, 1 << 40),
+        "rate": _number(1, 1_000_000),
+    },
+    "CreateKeyRequest": {**_GRANT, "name": _text(limits.KEY_CHARS_MAX)},
+    "GrantRequest": _GRANT,
+    "RevokeTokenRequest": {
+        "token_id": _text(300),
+        "principal": _text(300),
+        "until": _number(0, TIME_MS_MAX),
+    },
+    "QueueConfig": {
+        "lease_ms": _number(1, limits.LEASE_MS_MAX),
+        "max_attempts": _number(0, limits.ATTEMPTS_MAX),
+        "ttl_ms": _number(1, limits.TTL_MS_MAX),
+        "dead_letter": QUEUE,
+        "backoff_base_ms": _number(0, limits.DELAY_MS_MAX),
+        "backoff_max_ms": _number(0, limits.DELAY_MS_MAX),
+        "dedup_ms": _number(1, limits.TTL_MS_MAX),
+        "result_ttl_ms": _number(1, limits.TTL_MS_MAX),
+        "low_priority_every": _number(2, 1_000),
+        "low_priority_after_ms": _number(0, limits.TTL_MS_MAX),
+    },
+    "TenantConfig": {
+        "weight": _number(1, limits.WEIGHT_MAX),
+        "regions": {"items": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"}, "maxItems": 32},
+    },
+    "Rate": {
+        "ops_per_sec": _number(1, rates.OPS_PER_SEC_MAX),
+        "bytes_per_sec": _number(1, rates.BYTES_PER_SEC_MAX),
+        "burst": _number(1, rates.OPS_PER_SEC_MAX),
+    },
+    "Concurrency": {
+        "requests": _number(1, rates.CONCURRENCY_MAX),
+        "adds": _number(1, rates.CONCURRENCY_MAX),
+        "polls": _number(1, rates.CONCURRENCY_MAX),
+    },
+    "Quotas": {
+        "messages_per_hour": _number(0, _COUNT_MAX),
+        "messages_per_day": _number(0, _COUNT_MAX),
+        "backlog": _number(0, _COUNT_MAX),
+        "stored_bytes": _number(0, _COUNT_MAX),
+        "in_flight": _number(0, _COUNT_MAX),
+        "message_bytes": _number(1, limits.BODY_BYTES_MAX + limits.ATTRIBUTES_BYTES_MAX),
+        "queues": _number(0, limits.QUEUE_ID_MAX),
+        "consumers_per_queue": _number(1, 1_000_000),
+        "soft_percent": _number(1, 100),
+    },
+    "WaitQuery": {"wait_ms": _number(0, limits.WAIT_MS_MAX)},
+    "AuditQuery": {
+        "action": _text(300),
+        "principal": _text(300),
+        "queue": QUEUE,
+        "message": MESSAGE_ID,
+        "start": _number(0, TIME_MS_MAX),
+        "end": _number(0, TIME_MS_MAX),
+    },
+}
+"""By type and field. What may also be null has the bounds on its other form."""
+
+
+def _given(field: str, **more: Any) -> Schema:
+    return {"required": [field], "properties": {field: {"not": {"type": "null"}, **more}}}
+
+
+def _one_of(first: Schema, second: Schema) -> Schema:
+    """Say that exactly one holds. Not as ``oneOf``, of which generators of clients would make two types."""
+    return {"if": first, "then": {"not": second}, "else": second}
+
+
+def _any_of(first: Schema, second: Schema) -> Schema:
+    """Say that one at least holds."""
+    return {"if": {"not": first}, "then": second}
+
+
+_GRANTS_SOMETHING: Final = _any_of(_given("role"), _given("actions", minItems=1))
+
+WHOLE: Final[dict[str, Schema]] = {
+    "WireMessage": _one_of(_given("body"), _given("body_base64")),
+    "WireResult": {
+        "if": _given("status", const="failed"),
+        "then": _given("error"),
+        "else": _one_of(_given("value"), _given("value_base64")),
+    },
+    "DestroyRequest": {"required": ["confirm", "reason"]},
+    "CreateKeyRequest": _GRANTS_SOMETHING,
+    "GrantRequest": _GRANTS_SOMETHING,
+    "RevokeTokenRequest": _any_of(_given("token_id"), _given("principal")),
+    "Rate": _any_of({"properties": {"burst": {"type": "null"}}}, _given("ops_per_sec")),
+    "QueueConfig": {"additionalProperties": False},
+    "TenantConfig": {"additionalProperties": False},
+}
+"""By type: what holds between its fields."""

@@ -1,0 +1,131 @@
+"""One row of the route table: how a call is found, decoded, answered and described."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.http.problem import malformed
+from tenantq.http.request import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.http.reply import Reply
+    from tenantq.http.request import Request
+    from tenantq.service import Service
+
+    Handler = Callable[[Service, Request, Any], Awaitable[Reply]]
+
+
+class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No fields: an empty body, or ``{}``."""
+
+
+class Route:
+    """A method and path, what serves it, and everything that OpenAPI has to say about it.
+
+    ``request`` is the type of the JSON body; where every field of it may be left out, the body may be, too.
+    ``describes`` stands in for it in OpenAPI where the service itself checks a free mapping.
+    """
+
+    __slots__ = (
+        "_decode",
+        "action",
+        "batch",
+        "conflicts",
+        "default",
+        "describes",
+        "handler",
+        "interrupted",
+        "method",
+        "path",
+        "query",
+        "reply",
+        "reply_kind",
+        "request",
+        "secured",
+        "statuses",
+        "summary",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        summary: str,
+        *,
+        tag: str,
+        action: str = "",
+        request: Any = Empty,
+        describes: type[msgspec.Struct] | None = None,
+        query: type[msgspec.Struct] | None = None,
+        reply: Any = None,
+        reply_kind: str = "application/json",
+        statuses: tuple[int, ...] = (200,),
+        conflicts: bool = False,
+        batch: bool = False,
+        secured: bool = True,
+        interrupted: Reply | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.handler = handler
+        self.summary = summary
+        self.tag = tag
+        self.action = action  # of access.MATRIX
+        self.request = request
+        self.describes = describes
+        self.query = query
+        self.reply = reply
+        self.reply_kind = reply_kind
+        self.statuses = statuses  # of success
+        self.conflicts = conflicts  # 409 is possible
+        self.batch = batch  # items are judged one by one
+        self.secured = secured  # wants a credential
+        self.interrupted = interrupted  # the call may wait for long; its answer when it is told to stop
+        self._decode = msgspec.json.Decoder(request).decode
+        try:
+            self.default: Any = msgspec.json.decode(b"{}", type=request)
+        except msgspec.ValidationError:
+            self.default = None
+
+    def decode(self, body: bytes) -> Any:
+        """Return the body as the route's request type; Invalid for wrong fields, a 400 for what is not JSON."""
+        if not body and self.default is not None:
+            return self.default
+        try:
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            raise Invalid(explain(error)) from error
+        except UnicodeDecodeError as error:
+            raise malformed("body: is not UTF-8; give other bytes in body_base64") from error
+        except RecursionError as error:
+            raise malformed("body: is nested too deeply") from error
+        except msgspec.DecodeError as error:
+            raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
+
+    def in_own_tenant(self) -> Route:
+        """Return the same route for the credential's own tenant."""
+        return Route(
+            self.method,
+            self.path.replace("/v1/tenants/{tenant}/", "/v1/"),
+            self.handler,
+            self.summary,
+            tag=self.tag,
+            action=self.action,
+            request=self.request,
+            describes=self.describes,
+            query=self.query,
+            reply=self.reply,
+            reply_kind=self.reply_kind,
+            statuses=self.statuses,
+            conflicts=self.conflicts,
+            batch=self.batch,
+            secured=self.secured,
+            interrupted=self.interrupted,
+        )

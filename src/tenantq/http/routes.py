@@ -1,0 +1,171 @@
+"""The route table: every call of the HTTP interface, once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.http.handlers import access, messages, operations, queues, tenants
+from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
+from tenantq.http.handlers.operations import Health, Readiness
+from tenantq.http.handlers.queues import PageQuery
+from tenantq.http.handlers.tenants import AuditQuery
+from tenantq.http.route import Empty, Route
+from tenantq.wire import (
+    AckRequest,
+    AddReply,
+    AddRequest,
+    AuditReply,
+    CreatedKey,
+    CreateKeyRequest,
+    DestroyRequest,
+    ExtendRequest,
+    FleetPollRequest,
+    GrantItem,
+    GrantRequest,
+    GrantsReply,
+    KeysReply,
+    MessageFacts,
+    NackRequest,
+    PeekReply,
+    PeekRequest,
+    PollReply,
+    PollRequest,
+    PurgeReply,
+    QueueReply,
+    QueuesReply,
+    RedriveReply,
+    RedriveRequest,
+    ReleaseRequest,
+    RemoveReply,
+    RemoveRequest,
+    ResultReply,
+    RevokeTokenRequest,
+    SettleReply,
+    SuspendRequest,
+    TenantReply,
+    TenantsReply,
+    TraceReply,
+    UsageReply,
+)
+
+_TENANT: Final = "/v1/tenants/{tenant}"
+_QUEUE: Final = "/v1/tenants/{tenant}/queues/{queue}"
+_MESSAGE: Final = "/v1/tenants/{tenant}/queues/{queue}/messages/{id}"
+
+_MESSAGES: Final = (
+    Route("POST", f"{_QUEUE}/messages", messages.add, "Add messages", tag="messages", action="add",
+          request=AddRequest, reply=AddReply, conflicts=True, batch=True),
+    Route("POST", f"{_QUEUE}/poll", messages.poll, "Lease messages, waiting for the first where asked to",
+          tag="messages", action="poll", request=PollRequest, reply=PollReply, conflicts=True,
+          interrupted=NO_MESSAGES),
+    Route("POST", f"{_QUEUE}/ack", messages.ack, "Finish messages, with results or without", tag="messages",
+          action="ack", request=AckRequest, reply=SettleReply, batch=True),
+    Route("POST", f"{_QUEUE}/nack", messages.nack, "Give failed messages back", tag="messages", action="nack",
+          request=NackRequest, reply=SettleReply, batch=True),
+    Route("POST", f"{_QUEUE}/release", messages.release, "Give messages back untouched", tag="messages",
+          action="release", request=ReleaseRequest, reply=SettleReply, batch=True),
+    Route("POST", f"{_QUEUE}/extend", messages.extend, "Let leases end later", tag="messages", action="extend",
+          request=ExtendRequest, reply=SettleReply, batch=True),
+    Route("POST", f"{_QUEUE}/remove", messages.remove, "Delete messages by id", tag="messages", action="remove",
+          request=RemoveRequest, reply=RemoveReply, batch=True),
+    Route("POST", f"{_QUEUE}/peek", messages.peek, "Look at waiting messages without leasing them", tag="messages",
+          action="peek", request=PeekRequest, reply=PeekReply),
+    Route("GET", _MESSAGE, messages.get, "Everything known of a message", tag="messages", action="get",
+          reply=MessageFacts),
+    Route("GET", f"{_MESSAGE}/result", messages.result, "A message's result, waiting for it where asked to",
+          tag="messages", action="result", query=WaitQuery, reply=ResultReply, interrupted=STILL_PENDING),
+    Route("GET", f"{_MESSAGE}/trace", messages.trace, "A message's whole history", tag="messages", action="trace",
+          reply=TraceReply),
+)  # fmt: skip
+
+_QUEUES: Final = (
+    Route("GET", f"{_TENANT}/queues", queues.list_queues, "A tenant's queues, by name", tag="queues",
+          action="list_queues", query=PageQuery, reply=QueuesReply),
+    Route("PUT", _QUEUE, queues.put_queue, "Make a queue, or change what is given", tag="queues", action="put_queue",
+          request=dict[str, Any], describes=QueueConfig, reply=QueueReply, statuses=(200, 201), conflicts=True),
+    Route("GET", _QUEUE, queues.get_queue, "A queue's configuration and figures", tag="queues", action="get_queue",
+          reply=QueueReply),
+    Route("DELETE", _QUEUE, queues.delete_queue, "Delete a queue once its leases have settled", tag="queues",
+          action="delete_queue", request=DestroyRequest, reply=Empty, statuses=(202,), conflicts=True),
+    Route("POST", f"{_QUEUE}/pause", queues.pause_queue, "Stop deliveries; adding goes on", tag="queues",
+          action="pause_queue", reply=QueueReply, conflicts=True),
+    Route("POST", f"{_QUEUE}/resume", queues.resume_queue, "Deliver again", tag="queues", action="resume_queue",
+          reply=QueueReply, conflicts=True),
+    Route("POST", f"{_QUEUE}/purge", queues.purge, "Empty a queue", tag="queues", action="purge",
+          request=DestroyRequest, reply=PurgeReply, conflicts=True),
+    Route("POST", f"{_QUEUE}/redrive", queues.redrive, "Send dead letters back where they came from", tag="queues",
+          action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True),
+    Route("GET", f"{_QUEUE}/redrive/{{task}}", queues.redrive_status, "How far a redrive is", tag="queues",
+          action="redrive", reply=RedriveReply),
+    Route("DELETE", f"{_QUEUE}/redrive/{{task}}", queues.cancel_redrive, "Stop a redrive", tag="queues",
+          action="redrive", reply=RedriveReply),
+)  # fmt: skip
+
+_TENANTS: Final = (
+    Route("GET", "/v1/tenants", tenants.list_tenants, "All tenants, by name", tag="tenants", action="list_tenants",
+          query=PageQuery, reply=TenantsReply),
+    Route("PUT", _TENANT, tenants.put_tenant, "Make a tenant, or change what is given", tag="tenants",
+          action="put_tenant", request=dict[str, Any], describes=TenantConfig, reply=TenantReply,
+          statuses=(200, 201), conflicts=True),
+    Route("GET", _TENANT, tenants.get_tenant, "How a tenant is configured", tag="tenants", action="get_tenant",
+          reply=TenantReply),
+    Route("GET", "/v1/tenant", tenants.get_tenant, "How the credential's own tenant is configured", tag="tenants",
+          action="get_tenant", reply=TenantReply),
+    Route("DELETE", _TENANT, tenants.delete_tenant, "Delete a tenant and everything it has", tag="tenants",
+          action="delete_tenant", request=DestroyRequest, statuses=(204,), conflicts=True),
+    Route("POST", f"{_TENANT}/suspend", tenants.suspend_tenant, "Take and hand out no more of a tenant's work",
+          tag="tenants", action="suspend_tenant", request=SuspendRequest, reply=TenantReply, conflicts=True),
+    Route("POST", f"{_TENANT}/resume", tenants.resume_tenant, "Let a suspended tenant work again", tag="tenants",
+          action="resume_tenant", reply=TenantReply, conflicts=True),
+    Route("GET", f"{_TENANT}/usage", tenants.usage, "Quotas against usage", tag="tenants", action="usage",
+          reply=UsageReply),
+    Route("GET", f"{_TENANT}/audit", tenants.audit, "What was done, by whom, with what outcome", tag="tenants",
+          action="audit", query=AuditQuery, reply=AuditReply),
+)  # fmt: skip
+
+_ACCESS: Final = (
+    Route("GET", f"{_TENANT}/keys", access.list_keys, "A tenant's API keys, without their secrets", tag="access",
+          action="list_keys", reply=KeysReply),
+    Route("POST", f"{_TENANT}/keys", access.create_key, "Make an API key; its secret is shown this once",
+          tag="access", action="create_key", request=CreateKeyRequest, reply=CreatedKey, statuses=(201,),
+          conflicts=True),
+    Route("DELETE", f"{_TENANT}/keys/{{key_id}}", access.revoke_key, "Refuse a key from now on", tag="access",
+          action="revoke_key", statuses=(204,), conflicts=True),
+    Route("GET", f"{_TENANT}/grants", access.list_grants, "A tenant's stored grants", tag="access",
+          action="list_grants", reply=GrantsReply),
+    Route("PUT", f"{_TENANT}/grants/{{principal}}", access.put_grant, "Store what a principal may do", tag="access",
+          action="put_grant", request=GrantRequest, reply=GrantItem, conflicts=True),
+    Route("DELETE", f"{_TENANT}/grants/{{principal}}", access.delete_grant, "Forget a principal's stored grant",
+          tag="access", action="delete_grant", statuses=(204,), conflicts=True),
+    Route("POST", f"{_TENANT}/revocations", access.revoke_token, "Refuse JSON web tokens before they expire",
+          tag="access", action="revoke_token", request=RevokeTokenRequest, statuses=(204,), conflicts=True),
+)  # fmt: skip
+
+_FLEET: Final = (
+    Route("POST", "/v1/poll", messages.fleet_poll, "Lease messages of one queue name across tenants, in fair turns",
+          tag="messages", action="poll", request=FleetPollRequest, reply=PollReply, interrupted=NO_MESSAGES),
+)  # fmt: skip
+
+_OPERATIONS: Final = (
+    Route("GET", "/healthz", operations.healthz, "Whether the process serves", tag="operations", reply=Health,
+          secured=False),
+    Route("GET", "/readyz", operations.readyz, "Whether work should be sent here", tag="operations", reply=Readiness,
+          statuses=(200, 503), secured=False),
+    Route("GET", "/metrics", operations.metrics, "Figures as Prometheus reads them", tag="operations",
+          action="metrics", reply_kind="text/plain"),
+    Route("GET", "/openapi.json", operations.openapi, "This interface, described to machines", tag="operations",
+          reply=dict[str, Any], secured=False),
+    Route("GET", "/docs", operations.docs, "This interface, described to people", tag="operations",
+          reply_kind="text/html", secured=False),
+)  # fmt: skip
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *_MESSAGES,
+    *_FLEET,
+    *_QUEUES,
+    *_TENANTS,
+    *_ACCESS,
+    *_OPERATIONS,
+    *(route.in_own_tenant() for route in (*_MESSAGES, *_QUEUES)),
+)

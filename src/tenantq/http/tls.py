@@ -1,0 +1,100 @@
+"""TLS: a context made of files, and made again when they change, without a restart."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from tenantq.http.figures import Figures
+
+log = logging.getLogger("tenantq.http")
+
+_VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Where certificates are, as PEM files."""
+
+    certificate: str  # the server's, followed by its chain
+    key: str
+    client_ca: str | None = None  # who may sign clients' certificates
+    verify: Literal["none", "optional", "required"] = "none"  # whether clients are asked for one, or must have one
+
+
+class TlsContext:
+    """A server's TLS context. ``reload_if_changed`` keeps it in step with its files; connections that are open stay."""
+
+    def __init__(self, files: TlsFiles, figures: Figures) -> None:
+        if files.verify != "none" and files.client_ca is None:
+            raise Invalid("client_ca: is needed where clients' certificates are verified")
+        self._files = files
+        self._figures = figures
+        self._stamps = self._look()
+        self.context = _new_context(files)
+        self._figures.certificates_loaded_total += 1
+
+    def reload_if_changed(self) -> None:
+        """Load the files anew if one has changed. What cannot be loaded is left alone until it changes again."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            _new_context(self._files)  # a half-replaced pair must not get into the one in use
+            _load(self.context, self._files)
+        except Invalid as error:
+            self._figures.certificates_failed_total += 1
+            log.warning("the changed certificate is not used: %s", error.message)
+        else:
+            self._figures.certificates_loaded_total += 1
+            log.info("certificate loaded anew from %s", self._files.certificate)
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(
+            _stamp(path)
+            for path in (self._files.certificate, self._files.key, self._files.client_ca)
+            if path is not None
+        )
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _new_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    context.verify_mode = _VERIFY[files.verify]
+    _load(context, files)
+    return context
+
+
+def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise Invalid(f"certificate: {files.certificate} and key {files.key} cannot be used: {error}") from error
+    if files.client_ca is None:
+        return
+    try:
+        context.load_verify_locations(files.client_ca)
+    except (OSError, ValueError) as error:
+        raise Invalid(f"client_ca: {files.client_ca} cannot be used: {error}") from error
+
+
+def _no_password() -> str:
+    """Stand in for a terminal: a server must not stop to ask."""
+    raise ValueError("the key is encrypted; store it without a passphrase, readable by this user only")

@@ -1,0 +1,84 @@
+"""Fixtures: a listener on a fake service, a manual clock, raw clients. Every test runs on both kinds of event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import uvloop
+
+from tenantq.http import HttpSettings, Listener
+from tests.contract.http.fake_service import FakeService
+from tests.contract.http.raw_client import RawClient
+from tests.contract.http.real_server import real_server
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.server import Server
+    from tenantq.service import Service
+
+Connect = Callable[..., Awaitable[RawClient]]
+Serve = Callable[..., Awaitable[Listener]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Serve on the loop of the standard library and on uvloop."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def fake() -> FakeService:
+    """Return a service without rules."""
+    return FakeService()
+
+
+@pytest.fixture
+async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
+    """Start listeners with settings of the test's own."""
+    listeners: list[Listener] = []
+
+    async def serve_one(**settings: int) -> Listener:
+        listener = Listener(cast("Service", fake), HttpSettings(**settings), clock=clock)
+        await listener.start("127.0.0.1", 0)
+        listeners.append(listener)
+        return listener
+
+    yield serve_one
+    for listener in listeners:
+        closing = asyncio.ensure_future(listener.close())
+        await asyncio.sleep(0)
+        await listener.close()  # the second time forces
+        await closing
+
+
+@pytest.fixture
+async def listener(serve: Serve) -> Listener:
+    """Start a listener with default settings."""
+    return await serve()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    """Start a whole server on a directory of the test's own."""
+    async with real_server(tmp_path / "data") as server:
+        yield server
+
+
+@pytest.fixture
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Open raw connections to a listener."""
+    clients: list[RawClient] = []
+
+    async def connect_one(listener: Listener, tls: ssl.SSLContext | None = None) -> RawClient:
+        client = await RawClient.open(listener.port, tls)
+        clients.append(client)
+        return client
+
+    yield connect_one
+    for client in clients:
+        await client.close()

@@ -1,0 +1,441 @@
+"""Whatever arrives on the socket: a typed error or a clean close, and the server stays up within its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.http.raw_client import ADD, get, post, until_not
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tenantq.http import Listener
+    from tests.contract.http.conftest import Connect, Serve
+    from tests.contract.http.fake_service import FakeService
+
+PATH = "/v1/queues/work/messages"
+CHUNKED = b"POST /v1/queues/work/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+async def still_serving(listener: Listener, connect: Connect) -> AsyncIterator[None]:
+    """After every test of this file the server answers, and holds nothing."""
+    yield
+    assert (await (await connect(listener)).ask(ADD)).status == 200
+    assert listener.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+        b"GET\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"hello there\r\n\r\n",
+        b"GET /healthz HTTP/1.2\r\nHost: a\r\n\r\n",
+        b"GET /healthz HTTP/3.0\r\nHost: a\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /healthz HTTP/1.1\nHost: a\n\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+async def test_what_is_not_http_gets_one_refusal_and_a_close(listener: Listener, connect: Connect, data: bytes) -> None:
+    """A problem that names no more than what is wrong."""
+    client = await connect(listener)
+    reply = await client.ask(data)
+    assert reply.status in {400, 505}
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.json()["code"] == "invalid"
+    assert reply.headers["connection"] == "close"
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"Content-Length: 3, 3\r\n\r\nabc",
+        b"Content-Length: +3\r\n\r\nabc",
+        b"Content-Length: -3\r\n\r\nabc",
+        b"Content-Length: 3 3\r\n\r\nabc",
+        b"Content-Length: 0x3\r\n\r\nabc",
+        b"Content-Length:\r\n\r\nabc",
+        b"Content-Length: 99999999999999999999999999\r\n\r\nabc",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: identity\r\n\r\n",
+        b"Transfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc",
+        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nx\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc\r\n",
+    ],
+)
+async def test_a_request_whose_end_is_in_doubt_is_refused(
+    listener: Listener, connect: Connect, fake: FakeService, framing: bytes
+) -> None:
+    """Nothing behind it is taken for another request: that is how requests are smuggled."""
+    client = await connect(listener)
+    start = b"POST /v1/queues/work/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    reply = await client.ask(start + framing + ADD)
+    assert (reply.status, reply.json()["code"]) == (400, "invalid")
+    assert await client.rest() == b""
+    assert fake.calls == []
+
+
+async def test_http_1_0_has_no_chunks(listener: Listener, connect: Connect) -> None:
+    """Proxies of that age would read the chunks as the next request."""
+    client = await connect(listener)
+    reply = await client.ask(CHUNKED.replace(b"1.1", b"1.0") + b"0\r\n\r\n")
+    assert reply.status == 400
+
+
+async def test_an_upgrade_with_a_body_is_refused(listener: Listener, connect: Connect) -> None:
+    """Its body would be of another protocol."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, "{}", "Connection: Upgrade", "Upgrade: h2c"))
+    assert reply.status == 400
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ("", 400, "none was sent"),
+        ("{", 400, "truncated"),
+        ('{"messages":[{"body":"x"', 400, "truncated"),
+        ('{"messages":[]} x', 400, "trailing"),
+        (b'{"messages":[{"body":"\xff\xfe"}]}', 400, "UTF-8"),
+        ('{"messages":[{"body":"\\ud800"}]}', 400, "body"),
+        ('\ufeff{"messages":[]}', 400, "malformed"),
+        ("[]", 422, "object"),
+        ("null", 422, "object"),
+        ("{}", 422, "messages"),
+        ('{"messages":[],"tenant":"other"}', 422, "tenant"),
+        ('{"messages":{}}', 422, "messages"),
+        ('{"messages":[{"body":1}]}', 422, "messages[0].body"),
+        ('{"messages":[{"body":"x","priority":"9"}]}', 422, "messages[0].priority"),
+        ('{"messages":[{"body":"x","priority":1.5}]}', 422, "priority"),
+        ('{"messages":[{"body":"x","priority":1e400}]}', 422, "priority"),
+        ('{"messages":[{"body":"x","unknown":1}]}', 422, "unknown"),
+        ('{"messages":[{"body":"x","attributes":{"a":1}}]}', 422, "attributes"),
+    ],
+)
+async def test_bad_json_is_named(
+    listener: Listener, connect: Connect, body: str | bytes, status: int, says: str
+) -> None:
+    """400 for what is not JSON, 422 for JSON that does not fit; the connection goes on."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, body))
+    problem = reply.json()
+    assert (reply.status, problem["code"], problem["status"]) == (status, "invalid", status)
+    assert says in problem["detail"]
+    assert (await client.ask(ADD)).status == 200
+
+
+async def test_deep_nesting_is_refused(listener: Listener, connect: Connect) -> None:
+    """Where any JSON is taken, too."""
+    client = await connect(listener)
+    body = '{"limits":' + "[" * 200_000
+    reply = await client.ask(post("/v1/queues/work", body).replace(b"POST", b"PUT", 1))
+    assert (reply.status, reply.json()["detail"]) == (400, "body: is nested too deeply")
+
+
+async def test_an_endless_field_name_is_not_echoed(listener: Listener, connect: Connect) -> None:
+    """A refusal is short however long the request was."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, f'{{"{"n" * 1_000_000}":1}}'))
+    assert reply.status == 422
+    assert len(reply.body) < 2_000
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonp",
+        "application/json; charset=latin-1",
+        "*/*",
+    ],
+)
+async def test_wrong_content_types_are_refused(listener: Listener, connect: Connect, kind: str) -> None:
+    """Before the body is looked at; the connection goes on."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, "{}").replace(b"application/json", kind.encode()))
+    assert (reply.status, reply.json()["code"]) == (415, "invalid")
+    assert (await client.ask(ADD)).status == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
+async def test_right_content_types_have_several_spellings(listener: Listener, connect: Connect, kind: str) -> None:
+    """Case and the only allowed charset do not matter."""
+    client = await connect(listener)
+    assert (await client.ask(ADD.replace(b"application/json", kind.encode()))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/v1/queues/%zz", 400, "hexadecimal"),
+        ("/v1/queues/a%", 400, "hexadecimal"),
+        ("/v1/queues/%ff", 400, "UTF-8"),
+        ("/v1/queues?limit=x", 422, "limit"),
+        ("/v1/queues?limit=0", 422, "limit"),
+        ("/v1/queues?limit=1001", 422, "limit"),
+        ("/v1/queues?limit=%31%30%30%30%30", 422, "limit"),
+        ("/v1/queues?limit=" + "9" * 5_000, 422, "limit"),
+        ("/v1/queues?limit=1&limit=2", 422, "twice"),
+        ("/v1/queues?tenant=other", 422, "tenant: no such query parameter"),
+        ("/v1/queues?Limit=1", 422, "Limit"),
+        ("/healthz?verbose", 422, "verbose"),
+    ],
+)
+async def test_bad_paths_and_queries_are_named(
+    listener: Listener, connect: Connect, path: str, status: int, says: str
+) -> None:
+    """Each parameter is known, given once and in range."""
+    client = await connect(listener)
+    reply = await client.ask(get(path))
+    assert (reply.status, reply.json()["code"]) == (status, "invalid")
+    assert says in reply.json()["detail"]
+
+
+async def test_names_are_unescaped_once(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """What is escaped twice stays escaped once, and a slash inside a name stays inside."""
+    client = await connect(listener)
+    for escaped, name in (("%2561", "%61"), ("a%2Fb", "a/b"), ("..", ".."), ("%C3%A4", "ä"), ("a+b", "a+b")):
+        await client.ask(post(f"/v1/tenants/{escaped}/queues/{escaped}/ack", '{"receipts":["r"]}'))
+        assert fake.calls[-1][2][:2] == (name, name)
+
+
+async def test_41_a_tenant_in_a_header_is_not_read(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Only the path and the credential name a tenant; in the query and the body it is refused."""
+    client = await connect(listener)
+    headers = ("X-Tenant: other", "X-Tenant-Id: other", "Tenantq-Tenant: other", "X-Original-URL: /v1/tenants/other")
+    assert (await client.ask(post(PATH, '{"messages":[{"body":"x"}]}', *headers))).status == 200
+    assert fake.calls[-1][2][0] is None
+    assert (await client.ask(post(f"{PATH}?tenant=other", '{"messages":[{"body":"x"}]}'))).status == 422
+    assert (await client.ask(post(PATH, '{"tenant":"other","messages":[{"body":"x"}]}'))).status == 422
+    assert len(fake.calls) == 1
+
+
+# ---- bounds ----
+
+
+async def test_a_long_request_line_is_refused(listener: Listener, connect: Connect) -> None:
+    """With 414, whether it arrives at once or in parts."""
+    client = await connect(listener)
+    reply = await client.ask(get("/v1/queues?cursor=" + "x" * 8_200))
+    assert (reply.status, reply.json()["code"]) == (414, "too_large")
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [f"X-{i}: y" for i in range(101)],
+        ["X: " + "y" * 33_000],
+        ["X" * 33_000 + ": y"],
+        [f"X-{i}: {'y' * 1_000}" for i in range(40)],
+    ],
+)
+async def test_too_many_or_too_long_headers_are_refused(
+    listener: Listener, connect: Connect, headers: list[str]
+) -> None:
+    """With 431."""
+    client = await connect(listener)
+    reply = await client.ask(get("/healthz", *headers))
+    assert (reply.status, reply.json()["code"]) == (431, "too_large")
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("unit", [b"X: " + b"y" * 1_000 + b"\r\n", b"y" * 1_000, b"X-Y: z\r\n"])
+async def test_ten_megabytes_of_headers_are_not_kept(listener: Listener, connect: Connect, unit: bytes) -> None:
+    """The refusal comes early, can be read although the client goes on sending, and memory stays bounded."""
+    client = await connect(listener)
+    client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\nLong: ")
+    whole = unit * (10_000_000 // len(unit))
+    tracemalloc.start()
+    for at in range(0, len(whole), 1 << 18):
+        client.send(whole[at : at + (1 << 18)])
+        await asyncio.sleep(0)
+    reply = await client.reply()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reply.status == 431
+    client.writer.transport.abort()
+    # The client of this test holds what the network has not taken, so only what comes on top is the server's.
+    assert peak < len(whole) + 4_000_000
+
+
+async def test_endless_empty_lines_are_refused(listener: Listener, connect: Connect) -> None:
+    """Before a request they are allowed, but not for ever."""
+    client = await connect(listener)
+    assert (await client.ask(b"\r\n\r\n" + get("/healthz"))).status == 200
+    assert (await client.ask(b"\r\n" * 100_000)).status == 400
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(
+    serve: Serve, connect: Connect, fake: FakeService
+) -> None:
+    """Its length says so."""
+    listener = await serve(body_bytes_max=10_000)
+    client = await connect(listener)
+    head = post(PATH, "x" * 10_001).partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    reply = await client.ask(head)
+    assert (reply.status, reply.json()["code"]) == (413, "too_large")
+    assert await client.rest() == b""
+    assert fake.calls == []
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_while_it_is_read(serve: Serve, connect: Connect) -> None:
+    """As soon as it is over, with no more held than the limit."""
+    listener = await serve(body_bytes_max=10_000)
+    client = await connect(listener)
+    client.send(CHUNKED)
+    for _ in range(1_000):
+        client.send(b"400\r\n" + b" " * 1_024 + b"\r\n")
+    reply = await client.reply()
+    assert (reply.status, reply.json()["code"]) == (413, "too_large")
+    assert listener.buffered_bytes == 0
+
+
+async def test_tiny_chunks_are_bounded_like_large_ones(serve: Serve, connect: Connect) -> None:
+    """A body of one-byte chunks is counted by its bytes."""
+    listener = await serve(body_bytes_max=10_000)
+    client = await connect(listener)
+    client.send(CHUNKED + b"1\r\n \r\n" * 10_001)
+    assert (await client.reply()).status == 413
+
+
+@pytest.mark.parametrize(
+    "junk", [b"1;" + b"x" * 200_000, b"0\r\nX: " + b"y" * 200_000, b"0\r\n" + b"X: y\r\n" * 20_000]
+)
+async def test_chunk_extensions_and_trailers_are_bounded(listener: Listener, connect: Connect, junk: bytes) -> None:
+    """They carry nothing here, so they may not be long."""
+    client = await connect(listener)
+    assert (await client.ask(CHUNKED + junk)).status in {400, 431}
+
+
+async def test_compressed_bodies_are_inflated(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Small ones at once, large ones in steps."""
+    client = await connect(listener)
+    for size in (10, 1_000_000):
+        body = gzip.compress(b'{"messages":[{"body":"%b"}]}' % (b"z" * size))
+        assert (await client.ask(post(PATH, body, "Content-Encoding: gzip"))).status == 200
+        assert fake.calls[-1][2][2][0].body == b"z" * size
+    assert listener.buffered_bytes == 0
+
+
+async def test_a_compressed_bomb_is_refused_while_it_is_inflated(serve: Serve, connect: Connect) -> None:
+    """Twenty kilobytes that would become twenty megabytes."""
+    listener = await serve(body_bytes_max=1_000_000)
+    client = await connect(listener)
+    bomb = gzip.compress(bytes(20_000_000))
+    tracemalloc.start()
+    reply = await client.ask(post(PATH, bomb, "Content-Encoding: gzip"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (reply.status, reply.json()["code"]) == (413, "too_large")
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not gzip", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more", gzip.compress(b"{}") * 2],
+)
+async def test_broken_compression_is_refused(listener: Listener, connect: Connect, body: bytes) -> None:
+    """One whole gzip stream, or 400."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, body, "Content-Encoding: gzip"))
+    assert (reply.status, reply.json()["code"]) == (400, "invalid")
+
+
+async def test_other_compressions_are_refused(listener: Listener, connect: Connect) -> None:
+    """With a word about what is understood."""
+    client = await connect(listener)
+    reply = await client.ask(post(PATH, "x", "Content-Encoding: br"))
+    assert (reply.status, reply.headers["accept-encoding"]) == (415, "gzip")
+
+
+async def test_bodies_of_all_connections_together_are_bounded(
+    serve: Serve, connect: Connect, fake: FakeService
+) -> None:
+    """Who comes when the server holds as much as it may is told to come back; then there is room again."""
+    listener = await serve(buffered_bytes_max=100_000)
+    request = post(PATH, '{"messages":[{"body":"' + "x" * 60_000 + '"}]}')
+    fake.held = asyncio.Event()
+    first, second = await connect(listener), await connect(listener)
+    first.send(request)
+    await fake.asked.wait()
+    reply = await second.ask(request)
+    assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "unavailable", "1")
+    fake.held.set()
+    assert (await first.reply()).status == 200
+    assert listener.buffered_bytes == 0
+    assert (await (await connect(listener)).ask(request)).status == 200
+
+
+async def test_large_unfinished_bodies_give_way_to_smaller_ones(serve: Serve, connect: Connect) -> None:
+    """Nobody keeps the others out by sending almost everything of large bodies."""
+    listener = await serve(buffered_bytes_max=100_000)
+    large = post(PATH, '{"messages":[{"body":"' + "x" * 49_000 + '"}]}')
+    hoarders = [await connect(listener) for _ in range(2)]
+    for hoarder in hoarders:
+        hoarder.send(large[:-10])
+    await until_not(lambda: listener.buffered_bytes < 98_000)
+    for size in (10_000, 20_000, 30_000):
+        client = await connect(listener)
+        assert (await client.ask(post(PATH, '{"messages":[{"body":"' + "x" * size + '"}]}'))).status == 200
+    for hoarder in hoarders:
+        hoarder.send(large[-10:])
+    assert sorted([(await hoarder.reply()).status for hoarder in hoarders]) == [200, 503]
+    assert listener.buffered_bytes == 0
+
+
+async def test_a_body_that_never_ends_is_forgotten_with_its_connection(listener: Listener, connect: Connect) -> None:
+    """What was held for it is given back."""
+    client = await connect(listener)
+    client.send(ADD[:-1])
+    await until_not(lambda: listener.buffered_bytes == 0)
+    await client.close()
+    await until_not(lambda: listener.connections)
+    assert listener.buffered_bytes == 0
+
+
+async def test_random_garbage_never_brings_it_down(listener: Listener, connect: Connect) -> None:
+    """Random bytes, and good requests with random damage: an answer below 500, or a close."""
+    rng = random.Random(11)
+    for _ in range(150):
+        data = bytearray(ADD + get("/v1/queues?limit=5") + ADD)
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            data = bytearray(rng.randbytes(rng.randint(1, 2_000)))
+        client = await connect(listener)
+        client.send(bytes(data))
+        client.writer.write_eof()
+        answer = await client.rest()
+        assert b"HTTP/1.1 5" not in answer.replace(b"HTTP/1.1 505", b"")
+        await client.close()

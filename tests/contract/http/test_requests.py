@@ -1,0 +1,276 @@
+"""How requests on one connection are read, ordered and answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
+
+if TYPE_CHECKING:
+    from tenantq.http import Listener
+    from tests.contract.http.conftest import Connect, Serve
+    from tests.contract.http.fake_service import FakeService
+
+
+async def test_a_connection_serves_many_requests(listener: Listener, connect: Connect) -> None:
+    """HTTP/1.1 connections stay open without being asked to."""
+    client = await connect(listener)
+    for _ in range(3):
+        reply = await client.ask(ADD)
+        assert reply.status == 200
+        assert "connection" not in reply.headers
+    assert len(listener.connections) == 1
+
+
+async def test_pipelined_requests_are_answered_in_order(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """Also when the first takes longest."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(post("/v1/queues/slow/messages", '{"messages":[{"body":"x"}]}', "X-Request-Id: first"))
+    client.send(get("/healthz", "X-Request-Id: second") + get("/nowhere", "X-Request-Id: third"))
+    await fake.asked.wait()
+    fake.held.set()
+    replies = [await client.reply() for _ in range(3)]
+    assert [reply.headers["x-request-id"] for reply in replies] == ["first", "second", "third"]
+    assert [reply.status for reply in replies] == [200, 200, 404]
+
+
+async def test_a_flood_of_pipelined_requests_stops_being_read(
+    serve: Serve, connect: Connect, fake: FakeService
+) -> None:
+    """Only a bounded number of requests waits in memory; all are answered in the end."""
+    listener = await serve(pipeline_max=4)
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    count = 20_000
+    client.send(ADD + get("/healthz") * count)
+    await fake.asked.wait()
+    (connection,) = listener.connections
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+        assert len(connection._requests) < 600  # what one slice of input can hold
+    fake.held.set()
+    for _ in range(count + 1):
+        assert (await client.reply()).status == 200
+
+
+async def test_a_request_in_single_bytes(listener: Listener, connect: Connect) -> None:
+    """It does not matter how the network cuts a request."""
+    client = await connect(listener)
+    for i in range(len(ADD)):
+        client.send(ADD[i : i + 1])
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert (await client.reply()).status == 200
+
+
+async def test_a_large_body_in_many_parts(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """It arrives whole, and nothing of it is held afterwards."""
+    client = await connect(listener)
+    body = "y" * 900_000
+    reply = await client.ask(post("/v1/queues/work/messages", f'{{"messages":[{{"body":"{body}"}}]}}'))
+    assert reply.status == 200
+    assert fake.calls[0][2][2][0].body == body.encode()
+    assert listener.buffered_bytes == 0
+
+
+async def test_a_chunked_body(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Chunks, extensions and trailers are put together or passed over."""
+    client = await connect(listener)
+    head = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    client.send(head.encode() + b'f;x=y\r\n{"messages":[{"\r\nd\r\nbody":"hi"}]}\r\n0\r\nX-Trailer: 1\r\n\r\n')
+    assert (await client.reply()).status == 200
+    assert fake.calls[0][2][2][0].body == b"hi"
+    assert (await client.ask(ADD)).status == 200
+
+
+async def test_expect_100_continue(listener: Listener, connect: Connect) -> None:
+    """The go-ahead comes before the body, the reply after it."""
+    client = await connect(listener)
+    request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
+    head, _, body = request.partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    assert (await client.reply()).status == 100
+    assert (await client.ask(body)).status == 200
+
+
+async def test_expect_100_continue_waits_for_earlier_replies(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """The go-ahead of the second request must not be taken for the first's reply."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    head, _, body = post("/v1/queues/q/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue").partition(
+        b"\r\n\r\n"
+    )
+    client.send(ADD + head + b"\r\n\r\n")
+    await fake.asked.wait()
+    fake.held.set()
+    assert (await client.reply()).status == 200
+    assert (await client.reply()).status == 100
+    assert (await client.ask(body)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "status"),
+    [
+        ("/nowhere", "Expect: 100-continue", 404),
+        ("/v1/queues/work/poll", "Expect: 200-ok", 417),
+        ("/v1/queues/work/messages", "Expect: 100-continue\r\nContent-Encoding: br", 415),
+    ],
+)
+async def test_a_refused_expectation_gets_its_answer_before_the_body(
+    listener: Listener, connect: Connect, path: str, header: str, status: int
+) -> None:
+    """The client need not send a body that nobody will read."""
+    client = await connect(listener)
+    head, _, _ = post(path, "x" * 1_000, header).partition(b"\r\n\r\n")
+    reply = await client.ask(head + b"\r\n\r\n")
+    assert reply.status == status
+    assert reply.headers["connection"] == "close"
+    assert await client.rest() == b""
+
+
+async def test_http_1_0_closes_unless_asked_to_stay(listener: Listener, connect: Connect) -> None:
+    """And says what it does."""
+    client = await connect(listener)
+    reply = await client.ask(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert (reply.status, reply.headers["connection"]) == (200, "keep-alive")
+    reply = await client.ask(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert (reply.status, reply.headers["connection"]) == (200, "close")
+    assert await client.rest() == b""
+
+
+async def test_connection_close_is_honoured(listener: Listener, connect: Connect) -> None:
+    """What is sent behind the last request is not answered."""
+    client = await connect(listener)
+    reply = await client.ask(get("/healthz", "Connection: close") + get("/healthz"))
+    assert (reply.status, reply.headers["connection"]) == (200, "close")
+    assert await client.rest() == b""
+
+
+async def test_head_is_get_without_the_body(listener: Listener, connect: Connect) -> None:
+    """With the length that the body would have."""
+    client = await connect(listener)
+    full = await client.ask(get("/healthz"))
+    client.send(get("/healthz", method="HEAD"))
+    reply = await client.reply(to_head=True)
+    assert (reply.status, reply.headers["content-length"]) == (200, str(len(full.body)))
+    assert (await client.ask(get("/healthz"))).body == full.body
+
+
+async def test_an_upgrade_is_not_taken(listener: Listener, connect: Connect) -> None:
+    """The request is answered in HTTP/1.1, as a client that offers h2c expects."""
+    client = await connect(listener)
+    reply = await client.ask(
+        get("/healthz", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
+    )
+    assert reply.status == 200
+    assert await client.rest() == b""
+
+
+async def test_an_absolute_target_is_understood(listener: Listener, connect: Connect) -> None:
+    """Proxies send it."""
+    client = await connect(listener)
+    assert (await client.ask(get("http://queue.example/healthz"))).status == 200
+
+
+async def test_wrong_methods_are_told_which_are_right(listener: Listener, connect: Connect) -> None:
+    """Known and unknown methods alike; paths that do not exist have none."""
+    client = await connect(listener)
+    for method in ("PATCH", "OPTIONS", "TRACE", "PROPFIND"):
+        reply = await client.ask(get("/v1/queues/work", method=method))
+        assert (reply.status, reply.headers["allow"]) == (405, "DELETE, GET, PUT, HEAD")
+        assert reply.json()["code"] == "invalid"
+    assert (await client.ask(get("/v1/queues/work/poll"))).headers["allow"] == "POST"
+    assert (await client.ask(get("/v1/nothing", method="POST"))).status == 404
+    reply = await client.ask(get("/v1/queues/work?x=1", method="BREW"))
+    assert (reply.status, reply.headers["allow"]) == (405, "DELETE, GET, PUT, HEAD")
+    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "",
+        "//",
+        "/v1",
+        "/v1/queues/work/",
+        "/v1//queues",
+        "/v1/queues//poll",
+        "/healthz/",
+        "/Healthz",
+        "*",
+        "/%76%31",
+    ],
+)
+async def test_unknown_paths_are_not_found(listener: Listener, connect: Connect, path: str) -> None:
+    """Nothing is normalised into something that exists."""
+    client = await connect(listener)
+    reply = await client.ask(get(path or "/..", method="POST"))
+    assert (reply.status, reply.json()["code"]) == (404, "not_found")
+
+
+async def test_a_client_that_leaves_a_long_poll_frees_it(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """The service's call is cancelled, and the connection forgotten."""
+    client = await connect(listener)
+    client.send(LONG_POLL)
+    await fake.asked.wait()
+    await client.close()
+    await until_not(lambda: fake.given_up == 0 or listener.connections)
+
+
+async def test_a_client_that_leaves_an_add_does_not_stop_it(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """What may have been done already is done to its end."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(ADD)
+    await fake.asked.wait()
+    client.reset()
+    await until_not(lambda: listener.connections)
+    fake.held.set()
+    await asyncio.sleep(0)
+    assert fake.given_up == 0
+    assert listener.buffered_bytes == 0
+
+
+async def test_a_client_that_has_said_all_still_gets_its_answers(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """Half-closing after the last request is allowed."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(ADD + ADD)
+    client.writer.write_eof()
+    await fake.asked.wait()
+    await asyncio.sleep(0.01)
+    fake.held.set()
+    assert (await client.reply()).status == 200
+    assert (await client.reply()).status == 200
+    assert await client.rest() == b""
+
+
+async def test_too_many_connections_are_turned_away(serve: Serve, connect: Connect) -> None:
+    """With a reason; when one leaves there is room again."""
+    listener = await serve(connections_max=2)
+    clients = [await connect(listener) for _ in range(2)]
+    for client in clients:
+        assert (await client.ask(get("/healthz"))).status == 200
+    third = await connect(listener)
+    reply = await third.reply()
+    assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "unavailable", "1")
+    assert await third.rest() == b""
+    await clients[0].close()
+    await until_not(lambda: len(listener.connections) == 2)
+    assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
+    assert listener.figures.connections_refused_total == 1

@@ -1,0 +1,112 @@
+"""Closing: gracefully within its time, by force when told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
+
+if TYPE_CHECKING:
+    from tenantq.clock import ManualClock
+    from tenantq.http import Listener
+    from tests.contract.http.conftest import Connect
+    from tests.contract.http.fake_service import FakeService
+
+
+async def test_idle_connections_are_closed_at_once(listener: Listener, connect: Connect) -> None:
+    """Nothing keeps them."""
+    client = await connect(listener)
+    assert (await client.ask(get("/healthz"))).status == 200
+    await listener.close()
+    assert await client.rest() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await connect(listener)
+
+
+async def test_70_what_is_in_flight_is_finished(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Its reply says that the connection ends; what was pipelined behind it is not begun."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(ADD + ADD)
+    await fake.asked.wait()
+    closing = asyncio.ensure_future(listener.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    fake.held.set()
+    reply = await client.reply()
+    assert (reply.status, reply.headers["connection"]) == (200, "close")
+    await closing
+    assert await client.rest() == b""
+    assert len(fake.calls) == 1
+
+
+async def test_waiting_polls_are_answered_empty(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """At once, whatever they wait for."""
+    poller, waiter = await connect(listener), await connect(listener)
+    poller.send(LONG_POLL)
+    waiter.send(get("/v1/queues/q/messages/x/result?wait_ms=60000"))
+    await until_not(lambda: len(fake.calls) < 2)
+    await listener.close()
+    reply = await poller.reply()
+    assert (reply.status, reply.json(), reply.headers["connection"]) == (200, {"messages": []}, "close")
+    reply = await waiter.reply()
+    assert (reply.status, reply.json(), reply.headers["connection"]) == (200, {"status": "pending"}, "close")
+    assert await poller.rest() == b""
+
+
+async def test_a_request_half_received_may_finish(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """It was begun before; a poll in it does not wait any more."""
+    adder, poller = await connect(listener), await connect(listener)
+    adder.send(ADD[:-5])
+    poller.send(LONG_POLL[:-5])
+    await until_not(lambda: sum(connection._intake.body_bytes > 0 for connection in listener.connections) < 2)
+    closing = asyncio.ensure_future(listener.close())
+    await asyncio.sleep(0)
+    assert (await adder.ask(ADD[-5:])).headers["connection"] == "close"
+    assert (await poller.ask(LONG_POLL[-5:])).json() == {"messages": []}
+    await closing
+
+
+async def test_the_time_to_finish_is_bounded(
+    listener: Listener, connect: Connect, fake: FakeService, clock: ManualClock
+) -> None:
+    """Then what is left is cut."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(ADD)
+    await fake.asked.wait()
+    closing = asyncio.ensure_future(listener.close(grace_ms=5_000))
+    await asyncio.sleep(0)
+    clock.advance(4_999)
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    clock.advance(1)
+    async with asyncio.timeout(20):
+        await closing
+    assert await client.rest() == b""
+    fake.held.set()
+
+
+async def test_70_the_second_call_forces(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Both calls return, and no connection is left."""
+    fake.held = asyncio.Event()
+    client = await connect(listener)
+    client.send(post("/v1/queues/q/messages", '{"messages":[{"body":"x"}]}'))
+    await fake.asked.wait()
+    first = asyncio.ensure_future(listener.close(grace_ms=1_000_000))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await listener.close()
+        await first
+    assert not listener.connections
+    assert await client.rest() == b""
+    fake.held.set()
+
+
+async def test_closing_a_listener_that_never_started(listener: Listener) -> None:
+    """Closing is safe at any time, any number of times."""
+    await listener.close()
+    await listener.close()

@@ -1,0 +1,205 @@
+"""Clients that keep the server waiting are cut off, each after its own time; nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.http.intake import BODY
+from tenantq.http.listener import TICK_MS
+from tenantq.message import Delivery
+from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
+
+if TYPE_CHECKING:
+    from tenantq.clock import ManualClock
+    from tenantq.http import Listener
+    from tenantq.http.connection import Connection
+    from tests.contract.http.conftest import Connect, Serve
+    from tests.contract.http.fake_service import FakeService
+
+
+async def taken_in(listener: Listener, stage: str) -> None:
+    """Wait until the only connection's reader is at ``stage``."""
+    await until_not(lambda: [connection._intake.stage.name for connection in listener.connections] != [stage])
+
+
+async def arrived(connection: Connection, body_bytes: int) -> None:
+    """Wait until so much of a body, or all of it, has been read."""
+    intake = connection._intake
+    await until_not(lambda: intake.stage is BODY and intake.body_bytes < body_bytes)
+
+
+async def still_open(client: RawClient) -> bool:
+    """Tell whether the server has sent nothing and not closed."""
+    try:
+        async with asyncio.timeout(0.02):
+            await client.reader.read(1)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_unfinished_headers_are_cut(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+    """Also if a byte comes now and then: the time runs from the first byte."""
+    client = await connect(listener)
+    client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
+    await taken_in(listener, "HEAD")
+    for _ in range(9):
+        clock.advance(1_000)
+        client.send(b"X: y\r\n")
+        await asyncio.sleep(0.001)
+    assert await still_open(client)
+    clock.advance(1_000 + TICK_MS)
+    reply = await client.reply()
+    assert (reply.status, reply.json()["code"], reply.headers["connection"]) == (408, "unavailable", "close")
+    assert await client.rest() == b""
+    assert listener.figures.cut_total["head"] == 1
+
+
+async def test_a_body_without_progress_is_cut(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+    """A trickle of single bytes is no progress."""
+    client = await connect(listener)
+    client.send(post("/v1/queues/q/messages", " " * 5_000)[:-4_990])
+    await taken_in(listener, "BODY")
+    for _ in range(29):
+        clock.advance(1_000)
+        client.send(b" ")
+        await asyncio.sleep(0.001)
+    assert await still_open(client)
+    clock.advance(1_000 + TICK_MS)
+    assert (await client.reply()).status == 408
+    assert await client.rest() == b""
+    assert (listener.figures.cut_total["body"], listener.buffered_bytes) == (1, 0)
+
+
+async def test_a_slow_body_that_makes_progress_is_not_cut(
+    listener: Listener, connect: Connect, clock: ManualClock
+) -> None:
+    """Two kilobytes in every window will do."""
+    client = await connect(listener)
+    body = '{"messages":[{"body":"' + "x" * 20_000 + '"}]}'
+    request = post("/v1/queues/q/messages", body)
+    client.send(request[:-20_000])
+    await taken_in(listener, "BODY")
+    (connection,) = listener.connections
+    for at in range(len(request) - 20_000, len(request), 2_000):
+        client.send(request[at : at + 2_000])
+        await arrived(connection, at + 2_000 - request.index(b"{"))
+        clock.advance(29_000)
+    assert (await client.reply()).status == 200
+
+
+async def test_idle_connections_are_closed(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+    """Without a word, before the first request and after the last."""
+    fresh, used = await connect(listener), await connect(listener)
+    assert (await used.ask(get("/healthz"))).status == 200
+    clock.advance(74_000)
+    assert await still_open(fresh)
+    assert await still_open(used)
+    clock.advance(1_000 + TICK_MS)
+    assert await fresh.rest() == b""
+    assert await used.rest() == b""
+    assert listener.figures.cut_total["idle"] == 2
+
+
+async def test_a_request_starts_the_idle_time_anew(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+    """A connection in use is not idle."""
+    client = await connect(listener)
+    for _ in range(3):
+        assert (await client.ask(get("/healthz"))).status == 200
+        clock.advance(70_000)
+    assert (await client.ask(get("/healthz"))).status == 200
+
+
+async def test_a_waiting_poll_is_not_idle(
+    listener: Listener, connect: Connect, clock: ManualClock, fake: FakeService
+) -> None:
+    """However long it waits."""
+    client = await connect(listener)
+    client.send(LONG_POLL)
+    await fake.asked.wait()
+    clock.advance(280_000)
+    assert await still_open(client)
+    assert fake.given_up == 0
+
+
+async def test_a_client_that_does_not_read_is_cut(
+    serve: Serve, connect: Connect, clock: ManualClock, fake: FakeService
+) -> None:
+    """Its replies wait in memory up to a bound, then no further request of it is begun, then it is cut."""
+    listener = await serve(write_buffer_bytes=10_000, pipeline_max=2)
+    fake.ready = [Delivery(bytes(16), "r", b"x" * 1_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
+    client = await connect(listener)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport can read
+    client.send(post("/v1/queues/q/poll", "{}") * 100)
+    (connection,) = listener.connections
+    await until_not(lambda: connection._room is None)
+    await asyncio.sleep(0.05)
+    begun = len(fake.calls)
+    assert begun < 40
+    assert connection._transport.get_write_buffer_size() < 2_500_000
+    clock.advance(20_000)
+    assert listener.connections
+    assert len(fake.calls) == begun
+    clock.advance(10_000 + 2 * TICK_MS)
+    await until_not(lambda: listener.connections)
+    assert listener.figures.cut_total["write"] == 1
+
+
+async def test_unsent_replies_of_all_clients_are_bounded(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """Beyond the bound, who has left most of its replies is cut first; others are served."""
+    listener = await serve(unsent_bytes_max=30_000_000)
+    fake.ready = [Delivery(bytes(16), "r", b"x" * 9_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
+    for _ in range(12):
+        client = await connect(listener)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport can read
+        client.send(post("/v1/queues/q/poll", "{}"))
+    await until_not(lambda: len(fake.calls) < 12)
+    assert sum(connection.unsent_bytes() for connection in listener.connections) <= 30_000_000
+    assert listener.figures.cut_total["write"] >= 1
+    assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
+
+
+async def test_a_client_that_reads_slowly_is_served(
+    serve: Serve, connect: Connect, clock: ManualClock, fake: FakeService
+) -> None:
+    """As long as it takes something now and then."""
+    listener = await serve(write_buffer_bytes=10_000)
+    fake.ready = [Delivery(bytes(16), "r", b"x" * 9_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
+    client = await connect(listener)
+    client.send(post("/v1/queues/q/poll", "{}"))
+    await fake.asked.wait()
+    got = 0
+    while got < 9_000_000:
+        async with asyncio.timeout(20):
+            part = await client.reader.read(900_000)
+        assert part, "cut off"
+        got += len(part)
+        await asyncio.sleep(0.005)
+        clock.advance(1_000)
+    assert listener.figures.cut_total["write"] == 0
+
+
+async def test_a_refused_client_has_little_time_to_read_why(
+    listener: Listener, connect: Connect, clock: ManualClock
+) -> None:
+    """It may finish sending, but not for ever."""
+    client = await connect(listener)
+    client.send(b"nonsense\r\n\r\n")
+    assert (await client.reply()).status == 400
+    client.send(b"more" * 1_000)
+    await asyncio.sleep(0.01)
+    assert len(listener.connections) == 1
+    clock.advance(2_000 + TICK_MS)
+    await until_not(lambda: listener.connections)
+
+
+@pytest.mark.parametrize("slow", [b"G", b"GET / HTTP/1.1\r\n", ADD[:-1]])
+async def test_others_are_served_meanwhile(listener: Listener, connect: Connect, slow: bytes) -> None:
+    """Two hundred slow connections do not stand in the way of a quick one."""
+    for _ in range(200):
+        (await connect(listener)).send(slow)
+    client = await connect(listener)
+    assert (await client.ask(ADD)).status == 200

@@ -1,0 +1,141 @@
+"""The interface described: complete, true to the types, and readable without the internet."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq import access
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.errors import Invalid
+from tenantq.http import HttpSettings, figures, ranges
+from tenantq.http.description import Description
+from tenantq.http.openapi import openapi
+from tenantq.http.routes import ROUTES
+from tenantq.http.settings import _RANGES
+from tenantq.message import NewMessage, check_message
+
+if TYPE_CHECKING:
+    import msgspec
+
+DOCUMENT = json.loads(json.dumps(openapi(ROUTES)))
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text()
+
+
+def test_every_route_is_described_once() -> None:
+    """Under an id of its own, with a summary, its action and the replies to expect."""
+    described = {
+        (method.upper(), path): operation
+        for path, methods in DOCUMENT["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert set(described) == {(route.method, route.path) for route in ROUTES}
+    ids = [operation["operationId"] for operation in described.values()]
+    assert len(set(ids)) == len(ids)
+    for route in ROUTES:
+        operation = described[route.method, route.path]
+        assert operation["summary"]
+        assert set(map(str, route.statuses)) < set(operation["responses"])
+        if route.secured:
+            assert {"401", "403", "429", "503"} < set(operation["responses"])
+            assert not route.action or route.action in access.ACTIONS
+        else:
+            assert operation["security"] == []
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """And every schema is used."""
+    text = json.dumps(DOCUMENT)
+    names = set(re.findall(r'"#/components/schemas/(\w+)"', text))
+    assert names == set(DOCUMENT["components"]["schemas"])
+    for kind, name in re.findall(r'"#/components/(\w+)/([\w-]+)"', text):
+        assert name in DOCUMENT["components"][kind]
+
+
+def test_ranges_are_those_of_the_service() -> None:
+    """What the description allows at its edges is taken, and beyond them refused."""
+    for field, bounds in ranges.FIELDS["WireMessage"].items():
+        if "maximum" in bounds:
+            check_message(NewMessage(body=b"", **{field: bounds["minimum"]}))
+            check_message(NewMessage(body=b"", **{field: bounds["maximum"]}))
+            with pytest.raises(Invalid, match=field):
+                check_message(NewMessage(body=b"", **{field: bounds["maximum"] + 1}))
+
+
+@pytest.mark.parametrize("kind", [QueueConfig, TenantConfig])
+def test_every_setting_is_described(kind: type[msgspec.Struct]) -> None:
+    """None is missing in what can be put."""
+    assert set(DOCUMENT["components"]["schemas"][kind.__name__]["properties"]) == set(kind.__struct_fields__)
+
+
+class _Page(html.parser.HTMLParser):
+    """Collects what a browser would load, and whether the tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: set[str] = set()
+        self.ids: set[str] = set()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in {"script", "link", "img", "iframe"} or "src" in values:
+            self.loaded.append(tag)
+        if tag == "a":
+            self.links.add(values["href"] or "")
+        if "id" in values:
+            self.ids.add(values["id"] or "")
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else() -> None:
+    """No script, no picture, no address elsewhere; every link leads to a place on it."""
+    text = Description(ROUTES).page.body.decode()
+    page = _Page()
+    page.feed(text)
+    assert page.loaded == []
+    assert page.open == []
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert 'name="viewport"' in text
+    assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
+    assert {link for link in page.links if not link.startswith("#")} == {"openapi.json"}
+    for route in ROUTES:
+        assert f"<code>{route.path}</code>" in text
+
+
+def test_the_guide_has_every_route() -> None:
+    """With a command to try it."""
+    for route in ROUTES:
+        if "/tenants/{tenant}/queues" in route.path or not route.path.startswith("/v1/queues"):
+            assert f"`{route.method} {route.path}`" in GUIDE, (route.method, route.path)
+
+
+def test_the_guide_has_every_setting() -> None:
+    """With its default and range."""
+    rows = {
+        row[0].strip("` "): row
+        for row in (line.strip("|").split("|") for line in GUIDE.splitlines() if line.startswith("| `"))
+    }
+    for field, default in zip(HttpSettings.__struct_fields__, HttpSettings.__struct_defaults__, strict=True):
+        low, high = _RANGES[field]
+        assert [cell.strip() for cell in rows[field][2:4]] == [f"{default:,}", f"{low:,} to {high:,}"], field
+
+
+def test_the_guide_has_every_metric() -> None:
+    """That the listener itself counts."""
+    names = set(re.findall(r'_family\(\s*"(\w+)"', Path(figures.__file__).read_text()))
+    assert len(names) == 8
+    for name in names:
+        assert f"`tenantq_http_{name}`" in GUIDE

@@ -1,0 +1,105 @@
+"""Requests are read alike, however they are cut and whatever was read before."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any, cast
+
+from tenantq.http import Listener
+from tenantq.http.intake import Intake
+from tenantq.http.known_heads import HEADS_MAX, KnownHead, KnownHeads
+
+if TYPE_CHECKING:
+    from tenantq.http.request import Request
+    from tenantq.service import Service
+
+
+class _NoService:
+    durability = "fsync"
+
+
+class _Forgetful(KnownHeads):
+    """Knows no head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nothing: dict[bytes, KnownHead] = {}
+        self.get = nothing.get
+
+
+def _request(rng: random.Random) -> bytes:
+    method, path = rng.choice(
+        [("POST", "/v1/queues/a/poll"), ("POST", "/v1/queues/b/messages"), ("GET", "/healthz"), ("GET", "/v1/queues?limit=3"),
+         ("HEAD", "/healthz"), ("PATCH", "/healthz"), ("GET", "/nowhere")]
+    )  # fmt: skip
+    lines = [f"{method} {path} HTTP/1.1", "Host: a"]
+    if rng.random() < 0.5:
+        lines.append(f"Authorization: Bearer {rng.choice('xy')}")
+    headers = (
+        "User-Agent: curl",
+        "Accept-Encoding: gzip",
+        "Connection: keep-alive",
+        "X-Request-Id: mine",
+        "Expect: 100-continue",
+    )
+    lines += [header for header in headers if rng.random() < 0.15]
+    body = rng.choice([b"", b"{}", b"[]", b'{"max":1}'])
+    kind = rng.choice(["Content-Type: application/json", "Content-Type: text/plain", "Content-Type: application/json"])
+    if body and rng.random() < 0.1:
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        return "\r\n".join([*lines, kind, "Transfer-Encoding: chunked"]).encode() + b"\r\n\r\n" + chunks
+    return "\r\n".join([*lines, kind, f"Content-Length: {len(body)}"]).encode() + b"\r\n\r\n" + body
+
+
+def _said(request: Request, made_id: bool) -> tuple[Any, ...]:  # noqa: FBT001  # of this test only
+    call = request.call
+    return (
+        request.route, request.tenant, request.queue, request.name, request.raw_query, request.body, request.encoding,
+        request.accept_encoding, request.head_only, request.is_old, request.close, str(request.refusal), call.bearer,
+        call.user_agent, call.remote, made_id,
+    )  # fmt: skip
+
+
+async def test_known_heads_change_nothing() -> None:
+    """A reader that remembers heads and one that does not see the same requests in the same bytes."""
+    rng = random.Random(5)
+    remembering, forgetful = Listener(cast("Service", _NoService())), Listener(cast("Service", _NoService()))
+    forgetful.known_heads = _Forgetful()
+    repeated = 0
+    for _ in range(300):
+        stream = b"".join(_request(rng) for _ in range(rng.randint(1, 6)))
+        cuts = sorted(rng.randrange(len(stream)) for _ in range(rng.choice([0, 0, 0, 1, 4])))
+        ends = [0, *cuts, len(stream)]
+        parts = [stream[a:b] for a, b in itertools.pairwise(ends) if a < b]
+        if rng.random() < 0.5:  # as most clients do: one request at a time
+            parts = [_request(rng) for _ in range(5)]
+        seen: list[list[tuple[Any, ...]]] = []
+        for listener in (remembering, forgetful):
+            got: list[Request] = []
+            intake = Intake(listener, got.append, connection=None, remote="r", certificate=None)
+            for part in parts:
+                repeated += listener is remembering and listener.known_heads.get(part.partition(b"{")[0]) is not None
+                intake.feed(part)
+            seen.append([_said(request, request.call.request_id == "mine") for request in got])
+            for request in got:
+                listener.release(request)
+            intake.stop()
+            assert listener.buffered_bytes == 0
+        assert seen[0] == seen[1]
+    assert repeated > 100, "nothing was tested"
+
+
+async def test_only_so_many_heads_are_remembered() -> None:
+    """And none that is long, or brings an id of its own."""
+    listener = Listener(cast("Service", _NoService()))
+    got: list[Request] = []
+    intake = Intake(listener, got.append, connection=None, remote="", certificate=None)
+    for i in range(HEADS_MAX * 2 + 5):
+        intake.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
+    assert len(listener.known_heads) <= HEADS_MAX
+    before = len(listener.known_heads)
+    intake.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"y" * 2_000))
+    intake.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
+    assert len(listener.known_heads) == before
+    assert len({request.call.request_id for request in got}) == len(got)

@@ -1,0 +1,71 @@
+"""From a path to a route: every template is found, nothing else is, and memory is bounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.http.problem import Refusal
+from tenantq.http.router import REMEMBERED_PATHS_MAX, Router
+from tenantq.http.routes import ROUTES
+
+if TYPE_CHECKING:
+    from tenantq.http.route import Route
+
+ROUTER = Router(ROUTES)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_is_found_by_its_path(route: Route) -> None:
+    """With the names in their places."""
+    path = route.path
+    for name, value in {"tenant": "acme", "queue": "mails"}.items():
+        path = path.replace(f"{{{name}}}", value)
+    for name in ("id", "task", "key_id", "principal"):
+        path = path.replace(f"{{{name}}}", "x%3Ay")
+    match = ROUTER.find(route.method.encode(), path.encode())
+    assert match.route is route
+    assert match.tenant == ("acme" if "{tenant}" in route.path else None)
+    assert match.queue == ("mails" if "{queue}" in route.path else "")
+    assert match.name == ("x:y" if "x%3Ay" in path else "")
+    assert ROUTER.find(route.method.encode(), path.encode()) is match  # remembered
+
+
+def test_head_is_served_by_get() -> None:
+    """And by nothing else."""
+    assert ROUTER.find(b"HEAD", b"/healthz").route.method == "GET"
+    with pytest.raises(Refusal) as refused:
+        ROUTER.find(b"HEAD", b"/v1/poll")
+    assert refused.value.status == 405
+
+
+@given(st.lists(st.sampled_from(["v1", "tenants", "queues", "poll", "a", "", "..", ".", "messages"]), max_size=8))
+def test_a_path_is_found_or_refused(parts: list[str]) -> None:
+    """Whatever it is made of; what is found has as many segments as its template."""
+    path = "/" + "/".join(parts)
+    try:
+        match = ROUTER.find(b"POST", path.encode())
+    except Refusal as refusal:
+        assert refusal.status in {404, 405}  # noqa: PT017  # either is right here
+    else:
+        assert match.route.path.count("/") == path.count("/")
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
+def test_names_survive_percent_encoding(name: str) -> None:
+    """Each is unescaped exactly once."""
+    escaped = "".join(f"%{byte:02X}" for byte in name.encode())
+    assert ROUTER.find(b"POST", f"/v1/queues/{escaped}/poll".encode()).queue == name
+
+
+def test_only_so_many_paths_are_remembered() -> None:
+    """An attacker cannot fill the memory with names; long paths are not kept at all."""
+    router = Router(ROUTES)
+    for i in range(REMEMBERED_PATHS_MAX * 2 + 10):
+        router.find(b"POST", b"/v1/queues/q%d/poll" % i)
+    assert sum(len(paths) for paths in router._remembered.values()) <= REMEMBERED_PATHS_MAX
+    router.find(b"POST", b"/v1/queues/" + b"q" * 1_000 + b"/poll")
+    assert all(len(path) <= 256 for paths in router._remembered.values() for path in paths)

@@ -1,0 +1,110 @@
+"""Small parts: bodies, queries, accepted encodings, settings."""
+
+from __future__ import annotations
+
+import gzip
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.errors import Invalid, RateLimited, TenantqError
+from tenantq.http import HttpSettings, check_http
+from tenantq.http.bodies import bytes_of, text_or_base64
+from tenantq.http.handlers.tenants import AuditQuery
+from tenantq.http.inflate import AT_ONCE_BYTES, inflate
+from tenantq.http.problem import problem_reply
+from tenantq.http.reply import accepts_gzip, compress
+from tenantq.http.request import parse_query
+
+
+@given(st.binary(max_size=300))
+def test_bytes_come_back_through_text_or_base64(data: bytes) -> None:
+    """Whatever they are."""
+    assert bytes_of(*text_or_base64(data), "body") == data
+
+
+@pytest.mark.parametrize("base64", ["%", "YQ", "YQ=", "YQ===", "YQ==\n", " YQ==", "YQ==YQ==", "Y Q=", "_-==", "ä"])
+def test_sloppy_base64_is_refused(base64: str) -> None:
+    """The standard alphabet, padded, and nothing else."""
+    with pytest.raises(Invalid, match="body_base64"):
+        bytes_of(None, base64, "body")
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (b"gzip", True), (b"GZIP", True), (b"br, gzip", True), (b"*", True), (b"gzip;q=1.0", True), (b"gzip; q=0.001", True),
+        (b"*;q=0, gzip", True), (b"gzip;q=0", False), (b"gzip;q=0.000", False), (b"gzip;q=0, *", False), (b"br", False),
+        (b"", False), (b"identity", False), (b"xgzip", False), (b"*;q=0", False),
+    ],
+)  # fmt: skip
+def test_who_accepts_gzip(header: bytes, wanted: bool) -> None:  # noqa: FBT001  # a column of the table
+    """As the header says, with its weights."""
+    assert accepts_gzip(header) is wanted
+
+
+def test_queries_become_typed_values() -> None:
+    """Unescaped, with numbers as numbers, and defaults for what is left out."""
+    query = parse_query(b"action=add&principal=key%3Aa+b&start=5&limit=7&&result=DENIED", AuditQuery)
+    assert query == AuditQuery(action="add", principal="key:a b", start=5, limit=7, result="DENIED")
+    assert parse_query(b"", AuditQuery) == AuditQuery()
+    assert parse_query(b"", None) is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        b"start=",
+        b"start=1.0",
+        b"start=1e3",
+        b"start=0x1",
+        b"start=--1",
+        b"start=\xd9\xa1",
+        b"result=Denied",
+        b"=1",
+        b"x",
+    ],
+)
+def test_queries_that_do_not_fit_are_refused(query: bytes) -> None:
+    """By name where there is one."""
+    with pytest.raises(TenantqError, match=r"start|result|no such query parameter|UTF-8"):
+        parse_query(query, AuditQuery)
+
+
+async def test_inflating_is_bounded_in_every_step() -> None:
+    """The holder hears of each step before the next, and can stop it."""
+    held: list[int] = []
+    data = bytes(AT_ONCE_BYTES * 3 + 5)
+    assert await inflate(gzip.compress(data), len(data), held.append) == data
+    assert sum(held) == len(data)
+    assert max(held) <= AT_ONCE_BYTES
+
+    def refuse(size: int) -> None:
+        raise RateLimited
+
+    with pytest.raises(RateLimited):
+        await inflate(gzip.compress(data), len(data), refuse)
+
+
+def test_compressing_is_what_gzip_reads() -> None:
+    """With the frame that HTTP means."""
+    assert gzip.decompress(compress(b"abc" * 1_000)) == b"abc" * 1_000
+
+
+def test_settings_have_ranges() -> None:
+    """Each is checked and named."""
+    assert check_http(HttpSettings()) == HttpSettings()
+    for field in HttpSettings.__struct_fields__:
+        for wrong in (-1, 1 << 60, "1", 1.5, True):
+            settings = msgspec.structs.replace(HttpSettings(), **{field: wrong})
+            with pytest.raises(Invalid, match=field):
+                check_http(settings)
+
+
+def test_a_problem_is_short_and_names_no_class() -> None:
+    """However long the text of the error is."""
+    reply = problem_reply(Invalid("x" * 100_000), "id")
+    assert len(reply.body) < 2_000
+    assert b"Invalid" not in reply.body
