@@ -10,6 +10,7 @@ from tenantq import limits
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import time_ago
 from tenantq.cli.journal_rows import print_rows
+from tenantq.cli.lazy_group import LazyGroup
 from tenantq.cli.output import json_option, print_json_line
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "message_id", "details")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, places={"verify": "tenantq.cli.audit_verify_command:verify"}, invoke_without_command=True)
 @click.option("--action", metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on.")
 @click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"]), help="Only with this outcome.")
 @click.option("--principal", metavar="WHO", help="Only by this one, such as key:<id> or jwt:<subject>.")

@@ -1,0 +1,109 @@
+"""``tenantq audit verify``: whether the journal and its archive are as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tenantq.cli import exit_codes
+from tenantq.cli.output import print_json_line
+from tenantq.doctor import examine
+from tenantq.errors import Invalid
+from tenantq.journal.signing import PUBLIC_FILE, PublicKey
+from tenantq.journal.target import open_target
+
+if TYPE_CHECKING:
+    from tenantq.journal.verify import AuditReport
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The data directory of a server that does not run: its journal and its segments are verified.",
+)
+@click.option("--segments", metavar="URL", help="Only these segments: a directory or URL, such as a copied archive.")
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The server's public key (audit_key.pub).  [default: the data directory's]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(data_dir: Path | None, segments: str | None, public_key: Path | None, *, as_json: bool) -> int:
+    """Verify the hash chain, the signatures and every row, offline; name the first record that cannot be trusted.
+
+    An edit, a deletion, an insertion, a reordering and a truncation are each found where they begin.
+
+    \b
+    Exit codes:
+      0  everything is as it was written
+      1  there are findings
+      2  wrong usage
+      6  the store cannot be examined: in use, or no store there
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    if data_dir is None and segments is None:
+        raise click.UsageError("give --data-dir, --segments, or both")
+    findings: list[dict[str, Any]] = []
+    shown: dict[str, Any] = {}
+    if data_dir is not None:
+        report = examine(data_dir)
+        shown["live_records"] = report.figures.journal_records
+        findings += [
+            {"where": "store", "seq": None, "file": "", "text": finding.text}
+            for finding in report.findings
+            if finding.kind in {"journal", "damaged"}
+        ]
+    archive = _verify_archive(data_dir, segments, public_key)
+    if archive is not None:
+        shown |= {
+            "segments": archive.segments,
+            "records": archive.records,
+            "rows": archive.rows,
+            "last_seq": archive.last_seq,
+        }
+        findings += [
+            {"where": f"shard {one.shard}", "seq": one.seq, "file": one.file, "text": one.text}
+            for one in archive.findings
+        ]
+    shown |= {"clean": not findings, "findings": findings}
+    if as_json:
+        print_json_line(shown)
+    else:
+        _print(shown)
+    return exit_codes.ERROR if findings else exit_codes.OK
+
+
+def _verify_archive(data_dir: Path | None, segments: str | None, public_key: Path | None) -> AuditReport | None:
+    try:
+        from tenantq.journal.verify import verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
+    except ImportError as error:
+        raise Invalid("segments cannot be read: install tenantq[parquet]") from error
+    if segments is None:
+        assert data_dir is not None
+        if not (data_dir / "journal").is_dir():
+            return None  # nothing was exported yet
+        segments = str(data_dir / "journal")
+    if not segments.count("://") and not Path(segments).is_dir():
+        raise Invalid(f"segments: there is no directory {segments}")
+    if public_key is None and data_dir is not None and (data_dir / PUBLIC_FILE).exists():
+        public_key = data_dir / PUBLIC_FILE
+    key = PublicKey.load(public_key) if public_key is not None else None
+    if key is None:
+        click.echo("no public key: the chain is verified, the signatures are not", err=True)
+    return verify_segments(open_target(segments), key)
+
+
+def _print(shown: dict[str, Any]) -> None:
+    if "live_records" in shown:
+        click.echo(f"store: {shown['live_records']:,} journal records")
+    if "segments" in shown:
+        click.echo(f"archive: {shown['segments']:,} segments, {shown['records']:,} records, {shown['rows']:,} rows")
+    for finding in shown["findings"]:
+        at = f" record {finding['seq']}" if finding["seq"] is not None else ""
+        file = f" ({finding['file']})" if finding["file"] else ""
+        click.echo(f"{finding['where']}{at}: {finding['text']}{file}")
+    click.echo("everything is as it was written" if shown["clean"] else f"{len(shown['findings'])} findings")

@@ -1,0 +1,85 @@
+"""The audit trail is verified from the command line, offline, and what was done to it is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.cli.main import run
+from tenantq.message import NewMessage
+from tenantq.server import Server
+from tenantq.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """Return the data directory of a server that did some work and was stopped in good order."""
+    directory = tmp_path / "data"
+
+    async def work() -> None:
+        async with Server(ServerSettings(data_dir=str(directory), http="127.0.0.1:0"), admin_token="a" * 20) as server:
+            for _ in range(3):
+                await server.shard.add("default", "mail", [NewMessage(body=b"x")])
+
+    asyncio.run(work())
+    return directory
+
+
+def test_a_clean_stop_exports_the_journal_to_its_end(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And everything verifies, live journal and archive alike."""
+    assert run(["audit", "verify", "--data-dir", str(stopped), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["clean"]
+    assert said["last_seq"] == {"0": said["live_records"]}
+    assert run(["doctor", "--data-dir", str(stopped)]) == 0
+
+
+def test_a_copied_archive_is_verified_alone(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the public key, on any machine; without it the chain only, and that is said."""
+    shutil.copytree(stopped / "journal", tmp_path / "copy")
+    key = str(stopped / "audit_key.pub")
+    assert run(["audit", "verify", "--segments", str(tmp_path / "copy"), "--public-key", key]) == 0
+    assert "everything is as it was written" in capsys.readouterr().out
+    assert run(["audit", "verify", "--segments", str(tmp_path / "copy")]) == 0
+    assert "the signatures are not" in capsys.readouterr().err
+
+
+def test_what_was_done_to_a_segment_is_named(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a finding, and an exit code that scripts can trust."""
+    (segment,) = (stopped / "journal").rglob("*.parquet")
+    raw = bytearray(segment.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    segment.write_bytes(raw)
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 1
+    assert segment.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "give --data-dir"),
+        (["--segments", "nowhere"], 2, "there is no directory nowhere"),
+        (["--data-dir", "nowhere"], 6, "nowhere"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str],
+    code: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the code of its kind."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["audit", "verify", *arguments]) == code
+    said = capsys.readouterr().err
+    assert text in said
+    assert len(said.splitlines()) == 1
