@@ -30,15 +30,16 @@ chaos: .venv/installed
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests. Where one cannot be installed, the
-# tests that need it say so and are skipped.
+# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java. Installed where this may
+# be done; else one sentence says what is missing.
 .venv/tools: .venv/installed
-	@for tool in strace curl; do command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$tool >/dev/null; } \
-	  || echo "$$tool is missing, so the tests that need it are skipped: install it with your package manager"; done
+	@for tool in strace curl java; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
+	  command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
+	  || echo "$$tool is missing and the tests that need it cannot run: install $$package with your package manager"; done
 	@touch .venv/tools
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,spark,aws,gcp,azure,test,lint,bench]'
 	touch .venv/installed

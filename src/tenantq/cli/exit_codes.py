@@ -15,6 +15,7 @@ DENIED: Final = 4
 LIMITED: Final = 5
 UNAVAILABLE: Final = 6
 CONFLICT: Final = 7
+QUARANTINED: Final = 8  # the pipeline processed all good data and put the rest aside
 SIGNAL: Final = 128  # plus the number of the signal that ended the command
 INTERRUPTED: Final = SIGNAL + 2
 

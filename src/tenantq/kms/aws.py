@@ -1,0 +1,154 @@
+"""The provider ``aws-kms``: symmetric keys of AWS KMS, through boto3 (``pip install 'tenantq[aws]'``).
+
+A key is named by its id, its ARN, or an alias (``alias/…`` or its ARN). An ARN also says the region. The context becomes the
+encryption context, so it stands in CloudTrail and can be a condition of a key policy.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3  # type: ignore[import-untyped]  # boto3 has no types
+from botocore.config import Config  # type: ignore[import-untyped]  # nor has botocore
+from botocore.exceptions import (  # type: ignore[import-untyped]
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+
+from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
+from tenantq.kms.answers import not_now, not_reached
+from tenantq.kms.in_threads import THREADS, Threads, silence_debug
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.kms.interface import Context
+    from tenantq.kms.settings import AwsSettings
+
+NAME: Final = "aws-kms"
+REGIONS_MAX: Final = 64
+
+_KEY = re.compile(r"[A-Za-z0-9/_-]{1,256}")
+_ARN = re.compile(r"arn:aws[a-z-]{0,16}:kms:([a-z0-9-]{1,32}):\d{12}:(?:key|alias)/[A-Za-z0-9/_-]{1,256}")
+
+_AGAIN: Final = frozenset({
+    "Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "LimitExceededException",
+    "DependencyTimeoutException", "KeyUnavailableException", "KMSInternalException", "InternalFailure", "ServiceUnavailable",
+    "ServiceUnavailableException", "RequestTimeout", "RequestTimeoutException",
+})  # fmt: skip
+_DISABLED: Final = frozenset({"DisabledException", "KMSInvalidStateException", "NotFoundException"})
+_DENIED: Final = frozenset({
+    "AccessDenied", "AccessDeniedException", "ExpiredToken", "ExpiredTokenException", "IncompleteSignature",
+    "InvalidClientTokenId", "InvalidGrantTokenException", "InvalidSignatureException", "MissingAuthenticationToken",
+    "NotAuthorized", "NotAuthorizedException", "OptInRequired", "SignatureDoesNotMatch", "UnrecognizedClientException",
+})  # fmt: skip
+_BROKEN: Final = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
+_NO_CREDENTIALS: Final = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+
+
+class AwsKms:
+    """Keys of AWS KMS. boto3 blocks, so it runs in threads; it does not retry, ``SteadyKms`` does."""
+
+    def __init__(self, settings: AwsSettings, *, call_ms: int = 3_000) -> None:
+        """Ask nobody yet; Invalid: the profile or the region is unknown."""
+        silence_debug("boto3", "botocore")  # at debug level they log every request, and with it the keys
+        self._settings = settings
+        self._config = Config(
+            connect_timeout=call_ms / 1_000,
+            read_timeout=call_ms / 1_000,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=THREADS,
+        )
+        try:
+            self._session = boto3.Session(region_name=settings.region, profile_name=settings.profile)
+        except BotoCoreError as error:
+            raise Invalid(f"kms.aws: {error}") from None
+        self._threads = Threads(NAME)
+        self._making = threading.Lock()  # a session is not safe to make clients with from several threads
+        self._clients: dict[str | None, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"AwsKms(region={self._settings.region!r})"
+
+    def check_key(self, key: str) -> None:
+        """Raise Invalid unless ``key`` is an id, an alias or an ARN."""
+        if _ARN.fullmatch(key) is None and _KEY.fullmatch(key) is None:
+            raise Invalid("key: aws-kms takes a key's id, its ARN, or an alias such as 'alias/tenantq'")
+
+    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        """Encrypt with the key."""
+
+        def encrypt(client: Any) -> bytes:
+            answer = client.encrypt(KeyId=key, Plaintext=plaintext, EncryptionContext=dict(context))
+            return bytes(answer["CiphertextBlob"])
+
+        return await self._threads.run(lambda: self._call(key, encrypt))
+
+    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        """Decrypt with exactly this key, whatever key the wrapped bytes name."""
+
+        def decrypt(client: Any) -> bytes:
+            answer = client.decrypt(KeyId=key, CiphertextBlob=wrapped, EncryptionContext=dict(context))
+            return bytes(answer["Plaintext"])
+
+        return await self._threads.run(lambda: self._call(key, decrypt))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._threads.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _call(self, key: str, call: Callable[[Any], bytes]) -> bytes:
+        try:
+            return call(self._client(key))
+        except ClientError as error:
+            raise _typed(error) from None
+        except NoRegionError:
+            raise KmsError(f"{NAME}: no region is known. Set kms.aws.region, or name keys by their ARN.") from None
+        except _NO_CREDENTIALS:
+            raise KmsDenied(f"{NAME}: this server has no credentials for AWS. Give it a role, or set them.") from None
+        except BotoCoreError as error:
+            raise not_reached(NAME, error) from None
+
+    def _client(self, key: str) -> Any:
+        arn = _ARN.fullmatch(key)
+        region = arn[1] if arn is not None else self._settings.region
+        with self._making:
+            client = self._clients.get(region)
+            if client is None:
+                if len(self._clients) >= REGIONS_MAX:
+                    raise KmsError(f"{NAME}: keys of more than {REGIONS_MAX} regions are in use.")
+                client = self._clients[region] = self._session.client(
+                    "kms", region_name=region, endpoint_url=self._settings.endpoint_url, config=self._config
+                )
+        return client
+
+
+def _typed(error: ClientError) -> TenantqError:
+    """Return the error of ours for an answer of AWS. Its text names their code; theirs may name accounts, so it is left out."""
+    code = str(error.response.get("Error", {}).get("Code", ""))[:80]
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code in _DISABLED:
+        return KeyDisabled(f"{NAME}: the key is disabled, deleted or does not exist ({code}).")
+    if code in _DENIED:
+        return KmsDenied(f"{NAME}: this server may not use the key ({code}). Allow it kms:Encrypt and kms:Decrypt.")
+    if code in _BROKEN:
+        return SealBroken(f"{NAME}: these bytes were not wrapped by this key for this purpose ({code}).")
+    if code in _AGAIN or status >= 500 or status == 429:
+        return not_now(NAME, code or str(status))
+    return KmsError(f"{NAME}: the call was refused ({code or status}). The key has to be a symmetric one.")

@@ -1,0 +1,126 @@
+"""The provider ``local``: keys in a keyring file on this machine. The file is read again when it changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Invalid, KmsUnavailable
+from tenantq.kms.in_threads import Threads
+from tenantq.kms.interface import Context, context_bytes
+from tenantq.kms.keyring import KEY_BYTES, Keyring, Protection, Unlock, check_key_name, parse_keyring
+from tenantq.kms.strict_file import read_secret_file, stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tenantq.kms.settings import LocalSettings
+
+NAME: Final = "local"
+
+
+def unlock_of(settings: LocalSettings, environment: Mapping[str, str]) -> Unlock:
+    """Return what unlocks the keyring, or raise Invalid naming the setting."""
+    given = [field for field in ("passphrase_file", "passphrase_env", "master_key_file") if getattr(settings, field)]
+    if len(given) != 1:
+        raise Invalid("kms.local: set exactly one of passphrase_file, passphrase_env and master_key_file")
+    (field,) = given
+    source = str(getattr(settings, field))
+    if field == "passphrase_env" and source not in environment:
+        raise Invalid(f"kms.local.{field}: the environment variable {source} is not set")
+    try:
+        if field == "passphrase_env":
+            return Unlock("passphrase", environment[source].encode())
+        content, _ = read_secret_file(Path(source))
+        if field == "passphrase_file":
+            return Unlock("passphrase", content.rstrip(b"\r\n"))
+        return Unlock("master_key", _master_key(content))
+    except OSError as error:
+        raise Invalid(f"kms.local.{field}: {source}: {error.strerror}") from None
+    except Invalid as error:
+        raise Invalid(f"kms.local.{field}: {source}: {error.message}") from None
+
+
+def _master_key(content: bytes) -> bytes:
+    if len(content) == KEY_BYTES:
+        return content
+    try:
+        return bytes.fromhex(content.decode("ascii"))
+    except ValueError:  # its text may show what is in the file
+        return b""
+
+
+class LocalKms:
+    """Keys of a keyring file. A file that is gone or damaged is an outage, not a reason to go on with what it held."""
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        environment: Mapping[str, str] = os.environ,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Read the keyring, or raise Invalid. With a passphrase this takes a moment."""
+        self._path = Path(settings.keyring)
+        self._unlock = unlock_of(settings, environment)
+        self._random_bytes = random_bytes
+        self._threads = Threads("kms-local", 1)  # one: the state below is of one thread
+        self._root: tuple[Protection, bytes] | None = None
+        self._stamp: tuple[int, ...] = ()
+        self._keyring: Keyring | None = None
+        try:
+            self._read()
+        except Invalid as error:
+            raise Invalid(f"kms.local.keyring: {error.message}") from None
+
+    def __repr__(self) -> str:
+        return f"LocalKms({str(self._path)!r})"
+
+    def check_key(self, key: str) -> None:
+        """Raise Invalid unless ``key`` can be the name of a key in a keyring."""
+        check_key_name(key)
+
+    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        """Return ``plaintext`` wrapped by the key's newest version."""
+        aad = _aad(key, context)
+        return await self._threads.run(lambda: self._fresh().wrap(key, plaintext, aad, self._random_bytes))
+
+    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        """Return what any version of the key has wrapped."""
+        aad = _aad(key, context)
+        return await self._threads.run(lambda: self._fresh().unwrap(key, wrapped, aad))
+
+    async def close(self) -> None:
+        """Forget the keys."""
+        self._threads.close()
+        self._keyring = self._root = None
+        self._stamp = ()
+
+    def _fresh(self) -> Keyring:
+        """Return the keyring as the file has it now."""
+        try:
+            if self._keyring is None or stamp_of(self._path) != self._stamp:
+                return self._read()
+        except OSError as error:
+            raise KmsUnavailable(f"local: the keyring cannot be read: {error.strerror}") from None
+        except Invalid as error:
+            self._keyring = None
+            raise KmsUnavailable(f"local: the keyring cannot be used: {error.message}") from None
+        return self._keyring
+
+    def _read(self) -> Keyring:
+        try:
+            content, stamp = read_secret_file(self._path)
+            keyring, root = parse_keyring(content, self._unlock, self._root)
+        except OSError as error:
+            raise Invalid(f"{self._path}: {error.strerror}") from None
+        except Invalid as error:
+            raise Invalid(f"{self._path}: {error.message}") from None
+        self._root = (keyring.document.protection, root)
+        self._stamp, self._keyring = stamp, keyring
+        return keyring
+
+
+def _aad(key: str, context: Context) -> bytes:
+    """Return what is authenticated beside the wrapped bytes. The name stands before a NUL, which no name holds."""
+    return key.encode() + b"\0" + context_bytes(context)

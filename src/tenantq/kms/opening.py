@@ -1,0 +1,50 @@
+"""How the key management systems of a server are opened. A provider's library is loaded only where it is set."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tenantq.errors import Invalid
+from tenantq.kms.local import LocalKms
+from tenantq.kms.settings import KmsSettings, check_kms
+from tenantq.kms.steady import SteadyKms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenantq.clock import Clock
+    from tenantq.kms.interface import KeyWrapper, Kms
+    from tenantq.randomness import Randomness
+
+
+def open_kms(
+    settings: KmsSettings, clock: Clock, randomness: Randomness, environment: Mapping[str, str] = os.environ
+) -> dict[str, Kms]:
+    """Return the configured key management systems by name, or raise Invalid. ``randomness`` is for pauses, not for keys.
+
+    No network is asked. With a passphrase, unlocking the keyring takes a moment of computing.
+    """
+    check_kms(settings)
+    call_ms = settings.retry.call_ms
+    wrappers: dict[str, KeyWrapper] = {}
+    if settings.local is not None:
+        wrappers["local"] = LocalKms(settings.local, environment)
+    if settings.aws is not None:
+        wrappers["aws-kms"] = _provider("aws", "AwsKms")(settings.aws, call_ms=call_ms)
+    if settings.gcp is not None:
+        wrappers["gcp-kms"] = _provider("gcp", "GcpKms")(settings.gcp, call_ms=call_ms)
+    if settings.azure is not None:
+        wrappers["azure-kv"] = _provider("azure", "AzureKms")(settings.azure, call_ms=call_ms)
+    return {name: SteadyKms(name, wrapper, clock, randomness, settings.retry) for name, wrapper in wrappers.items()}
+
+
+def _provider(extra: str, kind: str) -> Any:
+    try:
+        module = import_module(f"tenantq.kms.{extra}")
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"kms.{extra}: the library for it is not installed ({error.name}). Install it: pip install 'tenantq[{extra}]'"
+        ) from None
+    return getattr(module, kind)

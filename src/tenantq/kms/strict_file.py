@@ -1,0 +1,63 @@
+"""Files that hold secrets: read only if nobody else can read them, written so that nobody else ever could."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BYTES_MAX: Final = 4 << 20
+
+
+def read_secret_file(path: Path) -> tuple[bytes, tuple[int, ...]]:
+    """Return a file's content and a stamp that changes with it; Invalid: others may read it, or it is too large. OSError."""
+    with path.open("rb") as file:
+        facts = os.fstat(file.fileno())  # of what was opened, so that nothing can be exchanged in between
+        if not stat.S_ISREG(facts.st_mode):
+            raise Invalid("this is not a regular file")
+        mode = stat.S_IMODE(facts.st_mode)
+        if mode & 0o177:
+            raise Invalid(f"its mode is {mode:04o}, which lets others at it. Set it to 0600: chmod 600 {path}")
+        if facts.st_uid not in {os.geteuid(), 0}:
+            raise Invalid(f"it belongs to another user (uid {facts.st_uid}). Let it belong to the server's user")
+        content = file.read(BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise Invalid(f"it is larger than {BYTES_MAX} bytes")
+    return content, _stamp(facts)
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return the stamp of the file as it is now. OSError."""
+    return _stamp(path.stat())
+
+
+def _stamp(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_mode
+
+
+def write_secret_file(path: Path, content: bytes, *, new: bool) -> None:
+    """Write ``content`` with mode 0600, whole or not at all, and sync it; FileExistsError if ``new`` and it is there. OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            os.link(temporary, path)
+        else:
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

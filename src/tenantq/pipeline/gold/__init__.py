@@ -1,0 +1,1 @@
+"""What finance, operators, security officers and customers read."""

@@ -1,0 +1,152 @@
+"""Gold ``anomalies``: what somebody should look at, each with how bad it is and the journal rows that show it."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.schemas import ANOMALIES
+from tenantq.pipeline.silver_daily import offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BURST_PER_MINUTE: Final = 20
+"""Denials of one principal in one minute that make a burst."""
+PROBED_TENANTS: Final = 3
+"""Tenants in which one principal is denied on one day that make probing."""
+BASELINE_DAYS: Final = 14
+BASELINE_DAYS_MIN: Final = 5
+DEVIATIONS: Final = 6.0
+_VOLUME_MIN: Final = 100
+_EVIDENCE_MAX: Final = 20
+_MAD_TO_SIGMA: Final = 1.4826
+
+
+def anomalies(
+    rows: DataFrame, usage: DataFrame, places: DataFrame, quarantine: DataFrame, from_date: str = ""
+) -> DataFrame:
+    """Return rows of ANOMALIES from ``from_date`` on.
+
+    ``rows`` is bronze of those days; ``usage`` (usage_hourly) and ``places`` (places_daily) reach back as far as there is.
+    """
+    found = [
+        denial_bursts(rows),
+        probing(rows),
+        alerts(rows),
+        unusual_volume(usage),
+        new_places(places),
+        audit_gaps(quarantine, rows),
+    ]
+    return reduce(lambda one, other: one.unionByName(other), found).where(f.col("date") >= from_date)
+
+
+def denial_bursts(rows: DataFrame) -> DataFrame:
+    """Find many denials of one principal within a minute."""
+    denied = rows.where(f.col("outcome") == "denied")
+    minute = f.date_trunc("minute", "ts")
+    grouped = denied.groupBy("tenant", "principal", "date", minute.alias("minute")).agg(*_seen())
+    burst = grouped.where(f.col("observed") >= BURST_PER_MINUTE)
+    severity = f.when(f.col("observed") >= 10 * BURST_PER_MINUTE, "high").otherwise("medium")
+    details = f.format_string("%d denials within a minute", f.col("observed"))
+    return _shaped(burst, "denial_burst", severity, details, expected=f.lit(float(BURST_PER_MINUTE)))
+
+
+def probing(rows: DataFrame) -> DataFrame:
+    """Find one principal that is denied in several tenants."""
+    denied = rows.where((f.col("outcome") == "denied") & (f.col("principal") != "") & (f.col("tenant") != ""))
+    grouped = denied.groupBy("principal", "date").agg(
+        *_seen(f.count_distinct("tenant")),
+        f.sort_array(f.collect_set("tenant")).alias("tenants"),
+    )
+    found = grouped.where(f.col("observed") >= PROBED_TENANTS).withColumn("tenant", f.lit(""))
+    details = f.concat(f.lit("denied in "), f.concat_ws(", ", f.slice("tenants", 1, _EVIDENCE_MAX)))
+    return _shaped(found, "cross_tenant_probing", f.lit("high"), details, expected=f.lit(1.0))
+
+
+def alerts(rows: DataFrame) -> DataFrame:
+    """Find signals that the server itself raised."""
+    raised = rows.where(f.col("op") == "alert")
+    grouped = raised.groupBy("tenant", "principal", "date", "outcome", "details").agg(*_seen())
+    return _shaped(grouped, f.concat(f.lit("alert:"), f.col("outcome")), f.lit("medium"), f.col("details"))
+
+
+def unusual_volume(usage: DataFrame) -> DataFrame:
+    """Find a day whose messages are far from the median of the days before, measured in median deviations."""
+    days = usage.where(f.col("tenant") != "").groupBy("tenant", "date").agg(
+        f.sum("messages_in").cast("double").alias("observed")
+    )  # fmt: skip
+    day = f.datediff(f.col("date").cast("date"), f.lit("1970-01-01").cast("date"))
+    trailing = Window.partitionBy("tenant").orderBy("day").rangeBetween(-BASELINE_DAYS, -1)
+    days = days.withColumn("day", day).withColumn("past", f.sort_array(f.collect_list("observed").over(trailing)))
+    days = days.where(f.size("past") >= BASELINE_DAYS_MIN).withColumn("expected", _median("past"))
+    days = days.withColumn(
+        "off", f.sort_array(f.transform("past", lambda one: f.abs(one - f.col("expected"))))
+    ).withColumn(
+        "allowed",
+        f.greatest(DEVIATIONS * _MAD_TO_SIGMA * _median("off"), f.col("expected") / 2, f.lit(float(_VOLUME_MIN))),
+    )
+    away = f.abs(f.col("observed") - f.col("expected"))
+    found = days.where(away > f.col("allowed")).withColumn("principal", f.lit(""))
+    at = f.col("date").cast("timestamp")
+    found = found.withColumn("first_at", at).withColumn("last_at", at).withColumn(
+        "evidence", f.array(f.concat_ws("/", f.lit("usage_hourly"), f.concat(f.lit("date="), f.col("date")), f.col("tenant")))
+    )  # fmt: skip
+    severity = f.when(away > 3 * f.col("allowed"), "high").otherwise("low")
+    details = f.format_string("%.0f messages, where %.0f are usual", f.col("observed"), f.col("expected"))
+    return _shaped(found, "unusual_volume", severity, details, expected=f.col("expected"))
+
+
+def new_places(places: DataFrame) -> DataFrame:
+    """Find a principal that is used from a network it never was used from on earlier days."""
+    first = Window.partitionBy("tenant", "principal", "network")
+    known = Window.partitionBy("tenant", "principal")
+    fresh = places.withColumn("first_here", f.min("date").over(first)).withColumn(
+        "first_ever", f.min("date").over(known)
+    )
+    found = fresh.where((f.col("date") == f.col("first_here")) & (f.col("date") > f.col("first_ever")))
+    found = found.withColumn("last_at", f.col("first_at")).withColumn("observed", f.col("calls"))
+    found = found.withColumn("evidence", f.array("evidence"))
+    return _shaped(found, "new_place", f.lit("low"), f.concat(f.lit("first use from "), f.col("network")))
+
+
+def audit_gaps(quarantine: DataFrame, rows: DataFrame) -> DataFrame:
+    """Find records that are missing or cannot be trusted, told on the newest day that is there."""
+    newest = rows.agg(f.max("date").alias("date"), f.max("ts").alias("first_at")).where(f.col("date").isNotNull())
+    gaps = quarantine.crossJoin(f.broadcast(newest)).withColumn("last_at", f.col("first_at"))
+    place = f.format_string("%s:%d-%d %s", f.col("shard"), f.col("first_seq"), f.col("last_seq"), f.col("file"))
+    gaps = gaps.select("*", place.alias("place"), f.col("count").alias("observed"), f.array(place).alias("evidence"))
+    gaps = gaps.withColumn("tenant", f.lit("")).withColumn("principal", f.lit(""))
+    details = f.concat(f.col("reason"), f.lit(": "), f.col("place"))
+    return _shaped(gaps, "audit_gap", f.lit("high"), details)
+
+
+def _median(column: str) -> Column:
+    """Return the median of a sorted array."""
+    size = f.size(column)
+    low, high = f.floor((size - 1) / 2).cast("int"), f.floor(size / 2).cast("int")
+    return (f.get(column, low) + f.get(column, high)) / 2
+
+
+def _seen(observed: Column | None = None) -> list[Column]:
+    rows = f.array_sort(f.collect_list(f.struct("ts", "seq", "n", offset().alias("offset"))))
+    return [
+        f.min("ts").alias("first_at"),
+        f.max("ts").alias("last_at"),
+        (f.sum("count") if observed is None else observed).alias("observed"),
+        f.transform(f.slice(rows, 1, _EVIDENCE_MAX), lambda one: one["offset"]).alias("evidence"),
+    ]
+
+
+def _shaped(
+    found: DataFrame, kind: str | Column, severity: Column, details: Column, expected: Column | None = None
+) -> DataFrame:
+    return found.select(
+        (f.lit(kind) if isinstance(kind, str) else kind).alias("kind"), severity.alias("severity"), "tenant",
+        f.lit("").alias("queue"), "principal", "first_at", "last_at", f.col("observed").cast("double").alias("observed"),
+        (expected if expected is not None else f.lit(0.0)).cast("double").alias("expected"), details.alias("details"),
+        "evidence", "date",
+    ).select(*ANOMALIES.names)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Gold ``invoice_lines``: what each tenant owes for a month, line by line. Lines are in cents, so totals add up to the cent."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.schemas import INVOICE_LINES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from tenantq.pipeline.price_book import Item, PriceBook
+
+_CENT: Final = Decimal("0.01")
+_GB: Final = Decimal(1_000_000_000)
+_HOUR_MS: Final = Decimal(3_600_000)
+_KEPT: Final = Decimal("0.0000000001")
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field(column.name, {"quantity": pa.decimal128(38, 10), "unit": pa.decimal128(38, 10), "amount": pa.decimal128(38, 2)}.get(column.name, pa.string()))
+        for column in INVOICE_LINES
+    ]
+)  # fmt: skip
+_SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms")
+
+
+def invoice_lines(usage: DataFrame, book: PriceBook) -> DataFrame:
+    """Return rows of INVOICE_LINES for the months that ``usage`` (usage_hourly) holds wholly. The book must be checked."""
+    months = usage.where(f.col("tenant") != "").groupBy(f.substring("date", 1, 7).alias("period"), "tenant")
+    sums = months.agg(*[f.sum(name).cast("decimal(38,0)").alias(name) for name in _SUMS])
+
+    def lines(table: pa.Table) -> pa.Table:
+        return pa.Table.from_pylist(month_lines(table.to_pylist(), book), schema=_SCHEMA)
+
+    return sums.groupBy("period").applyInArrow(lines, INVOICE_LINES)
+
+
+def month_lines(tenants: Sequence[dict[str, Any]], book: PriceBook) -> list[dict[str, Any]]:
+    """Return the lines of one month; ``tenants`` are its sums of usage. Exact: no float comes near."""
+    with localcontext() as context:
+        context.prec = 60
+        found: list[dict[str, Any]] = []
+        ordered = sorted(tenants, key=lambda one: str(one["tenant"]))
+        shares = {shared.name: _allocate(ordered, shared.by, Decimal(shared.amount)) for shared in book.shared}
+        for position, sums in enumerate(ordered):
+            mine = [_item_line(sums, item, book) for item in book.items]
+            for shared in book.shared:
+                if shared.period in {None, sums["period"]}:
+                    amount = shares[shared.name][position]
+                    details = f"share of {shared.amount} by {shared.by}"
+                    mine.append(
+                        _line(sums, book, shared.name, "shared", shared.by, amount, details, _quantity(sums, shared.by))
+                    )
+            mine += _minimum_and_credits(sums, mine, book)
+            found += mine
+        return found
+
+
+def _minimum_and_credits(sums: dict[str, Any], mine: list[dict[str, Any]], book: PriceBook) -> list[dict[str, Any]]:
+    extra: list[dict[str, Any]] = []
+    total = sum((line["amount"] for line in mine), Decimal(0))
+    missing = Decimal(book.minimum).quantize(_CENT) - total
+    if missing > 0:
+        extra.append(_line(sums, book, "Minimum", "minimum", "", missing, f"up to {book.minimum}"))
+        total += missing
+    for number, credit in enumerate(book.credits, 1):
+        if credit.tenant == sums["tenant"] and credit.period == sums["period"]:
+            given = min(total, Decimal(credit.amount))
+            total -= given
+            extra.append(_line(sums, book, f"Credit {number}", "credit", "", -given, credit.reason))
+    return extra
+
+
+def _item_line(sums: dict[str, Any], item: Item, book: PriceBook) -> dict[str, Any]:
+    quantity, unit = _quantity(sums, item.metric), Decimal(item.unit)
+    exact, parts = Decimal(0), []
+    for tier in item.tiers:
+        start = Decimal(tier.start)
+        end = Decimal(tier.upto) if tier.upto is not None else quantity
+        inside = max(Decimal(0), min(quantity, end) - start)
+        if inside:
+            exact += inside * Decimal(tier.price) / unit
+            parts.append(f"{inside.quantize(_KEPT).normalize():f} at {tier.price}")
+    amount = exact.quantize(_CENT, ROUND_HALF_EVEN)
+    return _line(sums, book, item.name, "item", item.metric, amount, "; ".join(parts), quantity, unit)
+
+
+def _quantity(sums: dict[str, Any], metric: str) -> Decimal:
+    if metric == "gb_hours":
+        return Decimal(sums["byte_ms"]) / _HOUR_MS / _GB
+    if metric in {"gb_in", "gb_out"}:
+        return Decimal(sums[metric.replace("gb", "bytes")]) / _GB
+    return Decimal(sums[metric])
+
+
+def _allocate(tenants: Sequence[dict[str, Any]], metric: str, amount: Decimal) -> list[Decimal]:
+    """Share ``amount`` out in cents that add up to it: the largest remainders get the cents that are left."""
+    weights = [_quantity(sums, metric) for sums in tenants]
+    whole = sum(weights, Decimal(0))
+    if whole == 0:
+        weights, whole = [Decimal(1)] * len(tenants), Decimal(len(tenants))
+    exact = [amount * 100 * weight / whole for weight in weights]
+    cents = [int(one) for one in exact]
+    left = int(amount * 100) - sum(cents)
+    for position in sorted(range(len(exact)), key=lambda at: (cents[at] - exact[at], at))[:left]:
+        cents[position] += 1
+    return [Decimal(one) * _CENT for one in cents]
+
+
+def _line(
+    sums: dict[str, Any], book: PriceBook, item: str, kind: str, metric: str, amount: Decimal, details: str,
+    quantity: Decimal = Decimal(0), unit: Decimal = Decimal(1),
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "line": f"{sums['period']}/{sums['tenant']}/{item}", "tenant": sums["tenant"], "item": item, "kind": kind,
+        "metric": metric, "quantity": quantity.quantize(_KEPT), "unit": unit.quantize(_KEPT), "amount": amount,
+        "currency": book.currency, "details": details, "period": sums["period"],
+    }  # fmt: skip

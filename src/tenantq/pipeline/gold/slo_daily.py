@@ -1,0 +1,81 @@
+"""Gold ``slo_daily``: how long messages waited and took, how many were lost to failure, against a target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.schemas import SLO_DAILY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promised: this share of messages is delivered within the time, and not lost."""
+
+    target: float = 0.999
+    wait_ms: int = 60_000
+
+
+def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objective | None = None) -> DataFrame:
+    """Return rows of SLO_DAILY for the days of ``rows`` (bronze); percentiles are exact, between values interpolated.
+
+    ``lives`` tell the age of the oldest message at each day's end, or at ``as_of_ms``, the journal's newest time.
+    """
+    promised = objective or Objective()
+    op, outcome = f.col("op"), f.col("outcome")
+    wait = f.when((op == "poll") & (outcome == "ok"), f.col("wait_ms"))
+    done = (op.isin("ack", "nack") & (outcome == "ok")) | (op == "lease_expired")
+    process = f.when(done, f.col("process_ms"))
+    days = rows.where(
+        (f.col("queue") != "") & f.col("op").isin("poll", "ack", "nack", "lease_expired", "dead_letter", "expire")
+    )
+    grouped = days.groupBy("tenant", "queue", "date").agg(
+        f.count(wait).alias("deliveries"), _percentiles(wait).alias("waits"), f.max(wait).alias("wait_max_ms"),
+        f.count(process).alias("settled"), _percentiles(process).alias("times"), f.max(process).alias("process_max_ms"),
+        f.count_if((op == "ack") & (outcome == "ok")).alias("acked"),
+        f.count_if((op == "dead_letter") & (outcome == "dead")).alias("dead"),
+        f.count_if((op == "expire") & (outcome == "expired")).alias("expired"),
+        f.count_if((op == "poll") & (outcome == "ok") & (f.col("wait_ms") > promised.wait_ms)).alias("slow"),
+    )  # fmt: skip
+    joined = grouped.join(_oldest(lives, as_of_ms), ["tenant", "queue", "date"], "full_outer")
+    ended = f.col("acked") + f.col("dead") + f.col("expired")
+    bad = f.col("slow") + f.col("dead") + f.col("expired")
+    total = f.col("deliveries") + f.col("dead") + f.col("expired")
+    used = f.when(total > 0, bad / total).otherwise(f.lit(0.0))
+    budget = 1.0 - promised.target
+    left = 1.0 - used / budget if budget > 0 else f.when(used > 0, 0.0).otherwise(1.0)
+    counts = ("deliveries", "settled", "acked", "dead", "expired", "slow", "oldest_age_ms")
+    filled = joined.fillna(0, list(counts))
+    dates = rows.select("date").distinct()
+    return filled.join(f.broadcast(dates), "date", "left_semi").select(
+        "tenant", "queue", "deliveries",
+        *[f.get("waits", f.lit(i)).alias(f"wait_p{p}_ms") for i, p in enumerate((50, 95, 99))], "wait_max_ms", "settled",
+        *[f.get("times", f.lit(i)).alias(f"process_p{p}_ms") for i, p in enumerate((50, 95, 99))], "process_max_ms",
+        "oldest_age_ms", "acked", "dead", "expired",
+        f.when(ended > 0, f.col("acked") / ended).alias("success_rate"),
+        f.when(ended > 0, f.col("dead") / ended).alias("dead_letter_rate"),
+        "slow", f.lit(promised.target).alias("target"), f.lit(budget).alias("error_budget"),
+        left.alias("error_budget_left"), "date",
+    ).select(*SLO_DAILY.names)  # fmt: skip
+
+
+def _percentiles(column: Column) -> Column:
+    return f.percentile(column, [0.5, 0.95, 0.99])
+
+
+def _oldest(lives: DataFrame, as_of_ms: int) -> DataFrame:
+    """Return the age of the oldest message in each queue at the end of each day that it saw end there."""
+    as_of = f.timestamp_millis(f.lit(as_of_ms))
+    left_at = f.when(f.col("outcome") == "dead", f.col("last.at")).otherwise(f.col("ended_at"))
+    last_day = f.when(left_at.isNull(), f.to_date(as_of)).otherwise(f.date_sub(f.to_date(left_at), 1))
+    first_day = f.to_date("added_at")
+    held = lives.where(f.col("queue").isNotNull() & (last_day >= first_day))
+    days = held.select("tenant", "queue", "added_at", f.explode(f.sequence(first_day, last_day)).alias("day"))
+    end_ms = f.least(f.unix_millis(f.date_add("day", 1).cast("timestamp")), f.lit(as_of_ms))
+    return days.groupBy("tenant", "queue", f.date_format("day", "yyyy-MM-dd").alias("date")).agg(
+        f.max(f.greatest(end_ms - f.unix_millis("added_at"), f.lit(0))).alias("oldest_age_ms")
+    )

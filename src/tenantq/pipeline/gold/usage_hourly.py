@@ -1,0 +1,111 @@
+"""Gold ``usage_hourly``: operations, messages, bytes, byte-hours stored and peaks, by tenant, queue and hour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
+from tenantq.pipeline.silver_queue_resets import with_resets
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_COUNTS: Final = (
+    "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "refused", "throttled", "denied",
+)  # fmt: skip
+_HOUR: Final = "interval 1 hour"
+
+
+def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> DataFrame:
+    """Return rows of USAGE_HOURLY from ``from_date`` on, out of all ``hours`` (queue_hours).
+
+    An hour in which nothing happened has a row while messages are stored. The last hour counts as if nothing more
+    happened in it; what does happen brings it anew.
+    """
+    key = ("tenant", "queue", "shard", "epoch")
+    at = f.to_timestamp(f.concat_ws(" ", "date", "hour"), "yyyy-MM-dd HH")
+    hours = hours.withColumn("at", at)
+    before = Window.partitionBy(*key).orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
+    following = Window.partitionBy(*key).orderBy("at")
+    for name in ("messages", "bytes", "in_flight"):
+        carried = f.coalesce(f.sum(f"{name}_net").over(before), f.lit(0).cast("bigint"))
+        hours = hours.withColumn(f"{name}_before", carried)
+    hours = hours.withColumn("next_at", f.lead("at").over(following))
+    end = f.get("resets", f.col("epoch"))["ts"]
+    hours = with_resets(hours, resets, "queue").withColumn("epoch_end", end).drop("resets")
+    rows = _active(hours).unionByName(_silent(hours))
+    if from_date:
+        rows = rows.where(f.date_format("at", "yyyy-MM-dd") >= from_date)
+    return _by_queue(rows)
+
+
+def _active(hours: DataFrame) -> DataFrame:
+    """Hours in which something happened."""
+    over = f.col("epoch_end").isNotNull() & (f.col("epoch_end") < f.col("at") + f.expr(_HOUR))
+    backlog = f.col("messages_before") - f.col("in_flight_before")
+    return hours.select(
+        "tenant", "queue", "shard", "at", *_COUNTS,
+        (f.col("byte_ms") + _held(f.col("bytes_before"))).cast(BYTE_MS).alias("byte_ms"),
+        _unless(over, f.col("messages_before") + f.col("messages_net")).alias("messages_stored"),
+        _unless(over, f.col("bytes_before") + f.col("bytes_net")).alias("bytes_stored"),
+        f.greatest(backlog, backlog + f.col("backlog_top"), f.lit(0)).alias("peak_backlog"),
+        f.greatest(f.col("in_flight_before"), f.col("in_flight_before") + f.col("in_flight_top"), f.lit(0)).alias(
+            "peak_in_flight"
+        ),
+    )  # fmt: skip
+
+
+def _silent(hours: DataFrame) -> DataFrame:
+    """Hours in between, in which messages were only stored."""
+    newest = hours.agg(f.max("at").alias("newest"))
+    level = (
+        hours.crossJoin(f.broadcast(newest))
+        .withColumn("messages", f.col("messages_before") + f.col("messages_net"))
+        .withColumn("bytes", f.col("bytes_before") + f.col("bytes_net"))
+        .withColumn("in_flight", f.col("in_flight_before") + f.col("in_flight_net"))
+        .where((f.col("messages") != 0) | (f.col("bytes") != 0))
+    )
+    first = f.col("at") + f.expr(_HOUR)
+    last = f.least(
+        f.coalesce(f.col("next_at") - f.expr(_HOUR), f.col("newest")), f.date_trunc("hour", f.col("epoch_end"))
+    )
+    filled = level.where(last >= first).withColumn("at", f.explode(f.sequence(first, last, f.expr(_HOUR))))
+    over = f.col("epoch_end").isNotNull() & (f.col("epoch_end") < f.col("at") + f.expr(_HOUR))
+    return filled.select(
+        "tenant", "queue", "shard", "at", *[f.lit(0).cast("bigint").alias(name) for name in _COUNTS],
+        _held(f.col("bytes")).cast(BYTE_MS).alias("byte_ms"),
+        _unless(over, f.col("messages")).alias("messages_stored"),
+        _unless(over, f.col("bytes")).alias("bytes_stored"),
+        f.greatest(f.col("messages") - f.col("in_flight"), f.lit(0)).alias("peak_backlog"),
+        f.greatest(f.col("in_flight"), f.lit(0)).alias("peak_in_flight"),
+    )  # fmt: skip
+
+
+def _held(size: Column) -> Column:
+    """Return byte-milliseconds of what lay there from the hour's start to its end, or to the queue's emptying."""
+    end = f.least(f.col("at") + f.expr(_HOUR), f.col("epoch_end"))
+    return size.cast(BYTE_MS) * (f.unix_millis(end) - f.unix_millis("at")).cast("decimal(18,0)")
+
+
+def _unless(over: Column, value: Column) -> Column:
+    return f.when(over, f.lit(0).cast("bigint")).otherwise(value)
+
+
+def _by_queue(rows: DataFrame) -> DataFrame:
+    """Put together what epochs and shards have of one queue's hour."""
+    sums = (*_COUNTS, "byte_ms", "messages_stored", "bytes_stored")
+    peaks = ("peak_backlog", "peak_in_flight")
+    per_shard = rows.groupBy("tenant", "queue", "shard", "at").agg(
+        *[f.sum(name).alias(name) for name in sums], *[f.max(name).alias(name) for name in peaks]
+    )
+    whole = per_shard.groupBy("tenant", "queue", "at").agg(*[f.sum(name).alias(name) for name in (*sums, *peaks)])
+    return whole.select(
+        "tenant", "queue", *_COUNTS[:5],
+        (f.col("byte_ms").cast("decimal(28,0)") / f.lit(3_600_000).cast("decimal(7,0)")).cast("decimal(38,6)").alias("byte_hours"),
+        f.col("byte_ms").cast(BYTE_MS).alias("byte_ms"), "messages_stored", "bytes_stored",
+        *peaks, "refused", "throttled", "denied",
+        f.date_format("at", "HH").alias("hour"), f.date_format("at", "yyyy-MM-dd").alias("date"),
+    ).select(*USAGE_HOURLY.names)  # fmt: skip

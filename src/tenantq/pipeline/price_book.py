@@ -1,0 +1,162 @@
+"""The price book: what is charged for, read from TOML, checked whole before anything is computed with it.
+
+currency = "EUR"
+minimum = "5.00"                      # of a tenant's month, before credits
+
+[[items]]
+name = "Operations"
+metric = "operations"                 # operations, messages_in, messages_out, gb_in, gb_out, gb_hours
+unit = "1000"                         # the price is per so many
+tiers = [{ from = "0", upto = "1000000", price = "0" }, { from = "1000000", price = "0.40" }]
+
+[[credits]]
+tenant = "acme"
+period = "2030-01"
+amount = "10.00"
+reason = "outage of 3 January"
+
+[[shared]]
+name = "Platform"
+period = "2030-01"
+amount = "100.00"
+by = "operations"                     # each tenant's share of this
+"""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METRICS: Final = ("operations", "messages_in", "messages_out", "gb_in", "gb_out", "gb_hours")
+
+
+class Tier(msgspec.Struct, frozen=True, rename={"start": "from"}, forbid_unknown_fields=True):
+    """A price for the part of a month's quantity that lies between two bounds."""
+
+    price: str
+    start: str = "0"
+    upto: str | None = None
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that is charged by its quantity."""
+
+    name: str
+    metric: str
+    tiers: list[Tier]
+    unit: str = "1"
+
+
+class Credit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Money given back."""
+
+    tenant: str
+    period: str
+    amount: str
+    reason: str = ""
+
+
+class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cost that all tenants bear, by their share of a metric."""
+
+    name: str
+    amount: str
+    by: str
+    period: str | None = None  # None: every month
+
+
+class PriceBook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prices as they hold."""
+
+    currency: str = "EUR"
+    minimum: str = "0"
+    items: list[Item] = []
+    credits: list[Credit] = []
+    shared: list[Shared] = []
+
+
+DEFAULT: Final = PriceBook(
+    items=[
+        Item("Operations", "operations", [Tier("0.40")], "1000000"),
+        Item("Storage", "gb_hours", [Tier("0.0001")]),
+    ]
+)
+"""Used where no book is given, so that tables have lines to look at."""
+
+
+def load_price_book(file: Path | None) -> PriceBook:
+    """Read and check a book; raise Invalid naming what is wrong."""
+    if file is None:
+        return check_price_book(DEFAULT, "the default price book")
+    try:
+        text = file.read_text()
+        book = msgspec.convert(tomllib.loads(text), PriceBook)
+    except OSError as error:
+        raise Invalid(f"price book {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Invalid(f"price book {file}: {error}") from error
+    return check_price_book(book, f"price book {file}")
+
+
+def check_price_book(book: PriceBook, where: str) -> PriceBook:
+    """Return ``book`` if tiers have neither gap nor overlap and every number is one, else raise Invalid."""
+    _number(f"{where}: minimum", book.minimum, places=2)
+    names = [*(item.name for item in book.items), *(shared.name for shared in book.shared)]
+    for name in names:
+        if not name or names.count(name) > 1 or "/" in name:
+            raise Invalid(f"{where}: item {name!r}: names are unique, not empty, and without '/'")
+    for item in book.items:
+        place = f"{where}: item {item.name!r}"
+        _metric(place, item.metric)
+        if _number(f"{place}: unit", item.unit) <= 0:
+            raise Invalid(f"{place}: unit must be more than 0")
+        _check_tiers(place, item.tiers)
+    for credit in book.credits:
+        _number(f"{where}: credit of {credit.tenant!r}", credit.amount, places=2)
+    for shared in book.shared:
+        _metric(f"{where}: shared {shared.name!r}", shared.by)
+        _number(f"{where}: shared {shared.name!r}", shared.amount, places=2)
+    return book
+
+
+def _check_tiers(place: str, tiers: list[Tier]) -> None:
+    if not tiers:
+        raise Invalid(f"{place}: needs at least one tier")
+    reached = Decimal(0)
+    for position, tier in enumerate(tiers):
+        start = _number(f"{place}: from", tier.start)
+        _number(f"{place}: price", tier.price)
+        if start != reached:
+            what = "a gap" if start > reached else "an overlap"
+            raise Invalid(f"{place}: {what} between {reached} and {start}: a tier begins where the one before ends")
+        last = position == len(tiers) - 1
+        if (tier.upto is None) != last:
+            raise Invalid(f"{place}: every tier but the last needs upto, and the last has none: else there is a gap")
+        if tier.upto is not None:
+            reached = _number(f"{place}: upto", tier.upto)
+            if reached <= start:
+                raise Invalid(f"{place}: a tier from {start} upto {reached} holds nothing")
+
+
+def _metric(place: str, metric: str) -> None:
+    if metric not in METRICS:
+        raise Invalid(f"{place}: there is no metric {metric!r}; there are {', '.join(METRICS)}")
+
+
+def _number(place: str, text: str, places: int = 10) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation as error:
+        raise Invalid(f"{place}: {text!r} is no number") from error
+    exponent = number.as_tuple().exponent
+    if not number.is_finite() or number < 0 or not isinstance(exponent, int) or -exponent > places:
+        raise Invalid(f"{place}: {text} must be 0 or more, with at most {places} places")
+    return number

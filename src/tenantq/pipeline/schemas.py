@@ -1,0 +1,127 @@
+"""The columns of every table, in code. A table on disk has these, in this order, with its partition columns last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tenantq.access import ACTIONS
+
+_text, _long, _int, _time, _double = StringType(), LongType(), IntegerType(), TimestampType(), DoubleType()
+MONEY: Final = DecimalType(38, 2)
+PRICE: Final = DecimalType(38, 10)
+BYTE_MS: Final = DecimalType(38, 0)
+
+
+def _table(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+JOURNAL: Final = _table(
+    shard=_text, seq=_long, n=_int, ts=_time, tenant=_text, queue=_text, op=_text, message_id=_text, principal=_text,
+    bytes=_long, priority=_int, attempt=_int, wait_ms=_long, process_ms=_long, outcome=_text, error_code=_text,
+    remote=_text, request_id=_text, details=_text, count=_long, user_agent=_text,
+)  # fmt: skip
+"""A row of the journal."""
+
+SEGMENT: Final = StructType([*JOURNAL.fields, StructField("link", BinaryType()), StructField("payload", BinaryType())])
+"""A row of a segment."""
+
+BRONZE: Final = StructType([*JOURNAL.fields, StructField("date", _text), StructField("hour", _text)])
+
+VERDICTS: Final = _table(
+    manifest=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, previous_link=_text, last_link=_text,
+    sha256=_text, rows=_long, reason=_text, details=_text, signed=BooleanType(),
+)  # fmt: skip
+"""What was found out about a segment; an empty reason: it is what was written."""
+
+QUARANTINE: Final = _table(
+    reason=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, count=_long, details=_text
+)
+
+RESETS: Final = _table(shard=_text, tenant=_text, queue=_text, seq=_long, n=_int, ts=_time, op=_text)
+"""Moments from which on a queue is empty; without a queue: all of the tenant's."""
+
+DELIVERY: Final = _table(seq=_long, at=_time, queue=_text, wait_ms=_long)
+SETTLEMENT: Final = _table(seq=_long, at=_time, queue=_text, op=_text, process_ms=_long)
+LAST: Final = _table(seq=_long, place=_int, state=_text, queue=_text, at=_time)
+
+MESSAGE_LIVES: Final = _table(
+    tenant=_text, message_id=_text, shard=_text, queue=_text, bytes=_long, priority=_int, added_at=_time,
+    first_wait_ms=_long, wait_ms=_long, process_ms=_long, attempts=_long, nacks=_long, lease_expiries=_long,
+    releases=_long, dead_letters=_long, redrives=_long, outcome=_text, ended_at=_time, leased_at_end=BooleanType(),
+    deliveries=ArrayType(DELIVERY), settlements=ArrayType(SETTLEMENT), last=LAST, date=_text,
+)  # fmt: skip
+
+QUEUE_HOURS: Final = _table(
+    tenant=_text, queue=_text, shard=_text, epoch=_int, operations=_long, messages_in=_long, messages_out=_long,
+    bytes_in=_long, bytes_out=_long, acked=_long, nacked=_long, lease_expired=_long, dead=_long, expired=_long,
+    removed=_long, healed=_long, refused=_long, throttled=_long, denied=_long, messages_net=_long, bytes_net=_long,
+    in_flight_net=_long, backlog_top=_long, in_flight_top=_long, byte_ms=BYTE_MS, date=_text, hour=_text,
+)  # fmt: skip
+
+USAGE_HOURLY: Final = _table(
+    tenant=_text, queue=_text, operations=_long, messages_in=_long, messages_out=_long, bytes_in=_long,
+    bytes_out=_long, byte_hours=DecimalType(38, 6), byte_ms=BYTE_MS, messages_stored=_long, bytes_stored=_long,
+    peak_backlog=_long, peak_in_flight=_long, refused=_long, throttled=_long, denied=_long, hour=_text, date=_text,
+)  # fmt: skip
+
+SLO_DAILY: Final = _table(
+    tenant=_text, queue=_text, deliveries=_long, wait_p50_ms=_double, wait_p95_ms=_double, wait_p99_ms=_double,
+    wait_max_ms=_long, settled=_long, process_p50_ms=_double, process_p95_ms=_double, process_p99_ms=_double,
+    process_max_ms=_long, oldest_age_ms=_long, acked=_long, dead=_long, expired=_long, success_rate=_double,
+    dead_letter_rate=_double, slow=_long, target=_double, error_budget=_double, error_budget_left=_double, date=_text,
+)  # fmt: skip
+
+INVOICE_LINES: Final = _table(
+    line=_text, tenant=_text, item=_text, kind=_text, metric=_text, quantity=PRICE, unit=PRICE, amount=MONEY,
+    currency=_text, details=_text, period=_text,
+)  # fmt: skip
+
+ANOMALIES: Final = _table(
+    kind=_text, severity=_text, tenant=_text, queue=_text, principal=_text, first_at=_time, last_at=_time, observed=_double,
+    expected=_double, details=_text, evidence=ArrayType(_text), date=_text,
+)  # fmt: skip
+
+TENANT_GROWTH: Final = _table(
+    tenant=_text, metric=_text, days=_long, mean=_double, trend_per_day=_double, last_value=_double, quota=_long,
+    quota_hit_on=_text, date=_text,
+)  # fmt: skip
+
+COMPLIANCE: Final = _table(
+    control=_text, title=_text, tenant=_text, evidence=_text, count=_long, status=_text, date=_text
+)
+
+OUTCOMES: Final = frozenset({"ok", "refused", "denied", "throttled", "expired", "dead", "deferred", "healed"})
+
+KNOWN_OPS: Final = frozenset(ACTIONS) | {
+    "lease_expired", "expire", "dead_letter", "collect", "heal", "mend", "create_tenant", "configure_tenant",
+    "quota_warning", "quota_critical", "note_key_use", "note_entries", "alert", "create_queue", "configure_queue",
+    "drop_queue", "trim_journal", "unexplained", "checkpoint", "note_export", "put_data_key", "rotate_key",
+    "rewrap_keys", "erase_tenant", "create_data_key", "destroy_data_keys", "drop_data_keys", "decrypt",
+}  # fmt: skip
+"""What the journal may say was done; a row with anything else is quarantined, since nobody knows what it changed."""
+
+OPS_DAILY: Final = _table(tenant=_text, op=_text, outcome=_text, calls=_long, rows=_long, principals=_long, date=_text)
+
+PLACES_DAILY: Final = _table(
+    tenant=_text, principal=_text, network=_text, calls=_long, first_at=_time, evidence=_text, date=_text
+)
+
+TENANT_CHANGES: Final = _table(
+    shard=_text, seq=_long, n=_int, ts=_time, tenant=_text, op=_text, details=_text, date=_text
+)

@@ -1,0 +1,72 @@
+"""Reconciliation: a real shard's counters against the lake made of its journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.exporter import Exporter
+from tenantq.pipeline.reconcile import reconcile
+from tests.shards import Q, T, message, pass_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tenantq.clock import ManualClock
+    from tenantq.journal.signing import SigningKey
+    from tenantq.journal.target import DirectoryTarget
+    from tenantq.pipeline.lake import Lake
+    from tests.conftest import OpenShard
+    from tests.pipeline.conftest import RunPipeline
+
+
+async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte(
+    open_shard: OpenShard,
+    clock: ManualClock,
+    journal: DirectoryTarget,
+    key: SigningKey,
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: RunPipeline,
+    tmp_path: Path,
+) -> None:
+    """After adds, failures, dead letters, redrives, expiry, removal, purge and a queue made anew there is zero drift."""
+    shard = await open_shard()
+    await shard.put_queue(T, Q, max_attempts=2, backoff_base_ms=0, backoff_max_ms=0)
+    added = await shard.add(T, Q, [message("x" * number, priority=number % 3) for number in range(1, 13)])
+    await shard.add(T, Q, [message("short", ttl_ms=500)])
+    for one in await shard.poll(T, Q, max=4):
+        await shard.ack(T, Q, [one.receipt])
+    for _ in range(2):
+        got = await shard.poll(T, Q, max=3)
+        await shard.nack(T, Q, [one.receipt for one in got], delay_ms=0, reason="no")
+    await shard.poll(T, Q, max=2, lease_ms=1_000)
+    await shard.remove(T, Q, [added[-1].raw_id])
+    await pass_time(shard, clock, 2_000)
+    await shard.add(T, "gone", [message("a"), message("b")])
+    await shard.purge(T, "gone", reason="a test of purging")
+    await shard.add(T, "gone", [message("c")])
+    await shard.delete_queue(T, "gone", reason="a test of deleting", force=True)
+    await pass_time(shard, clock, 1_000)
+    await shard.add(T, "gone", [message("d")])
+    exporter = Exporter(shard, journal, key, clock, ExportSettings(keep_records=0))
+    await exporter.start()
+    await exporter.close()
+    await shard.close()
+
+    report = pipeline(public_key=tmp_path / "audit_key.pub", now_ms=clock.wall_ms())
+    assert not report.quarantined
+    found = reconcile(spark, lake, [tmp_path / "data"])
+    assert found.drifts == []
+    assert found.queues >= 3
+    assert lake.read(spark, "segments").where("signed and reason = ''").count() == report.accepted
+
+    shard = await open_shard()
+    await shard.add(T, Q, [message("not exported")])
+    await shard.close()
+    drifts = reconcile(spark, lake, [tmp_path / "data"]).drifts
+    assert {(one.queue, one.figure, one.store - one.lake) for one in drifts} == {
+        (Q, "added", 1), (Q, "added_bytes", 12), (Q, "messages", 1), (Q, "bytes", 12),
+    }  # fmt: skip

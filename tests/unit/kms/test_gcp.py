@@ -1,0 +1,360 @@
+"""The provider gcp-kms: Google's own client, over HTTP, against a double that checks every call and answers as Cloud KMS does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import random
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.auth.exceptions import RefreshError, TransportError
+from google.oauth2.credentials import Credentials
+
+from tenantq.clock import SystemClock
+from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.kms.crc32c import crc32c
+from tenantq.kms.gcp import GcpKms
+from tenantq.kms.interface import context_bytes
+from tenantq.kms.settings import GcpSettings, RetrySettings
+from tenantq.kms.steady import SteadyKms
+from tests.unit.kms.http_double import Answer, Asked, Double, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+CONTEXT = {"tenantq": "data-key", "tenant": "7", "number": "1"}
+KEY = b"0123456789abcdef0123456789ABCDEF"
+NAME = "projects/acme-1/locations/europe-west3/keyRings/queues/cryptoKeys/main"
+OTHER = NAME.replace("main", "other")
+
+
+def refusal(status: int, name: str) -> Answer:
+    """Return an error as Google sends it."""
+    return Answer(status, {"error": {"code": status, "message": "of projects/acme-1: no", "status": name}})
+
+
+def checksum(data: bytes) -> str:
+    """Return the CRC-32C, reckoned bit by bit, as the text that an int64 is in JSON."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return str(crc ^ 0xFFFFFFFF)
+
+
+class CloudKms(Double):
+    """Keys with versions. Ciphertext begins with the version's number."""
+
+    def __init__(self) -> None:
+        super().__init__(self.serve)
+        self.versions: dict[str, list[AESGCM]] = {NAME: [AESGCM(os.urandom(32))], OTHER: [AESGCM(os.urandom(32))]}
+        self.disabled: set[tuple[str, int]] = set()
+        self.garble = ""  # a field of the answer that arrives changed
+
+    def rotate(self, name: str) -> None:
+        """Give a key a new primary version."""
+        self.versions[name].append(AESGCM(os.urandom(32)))
+
+    def serve(self, asked: Asked) -> Answer:
+        """Check the call as strictly as the real one, and do it."""
+        found = re.fullmatch(r"/v1/(projects/.+):(encrypt|decrypt)", asked.path)
+        assert found is not None, asked.path
+        assert asked.method == "POST"
+        assert asked.headers["content-type"] == "application/json"
+        if asked.headers.get("authorization") != "Bearer the-token":
+            return refusal(401, "UNAUTHENTICATED")
+        name, operation = found[1], found[2]
+        if name not in self.versions:
+            return refusal(404, "NOT_FOUND")
+        given = {field: base64.b64decode(text) for field, text in asked.json.items() if not field.endswith("Crc32c")}
+        for field, value in given.items():
+            assert asked.json[field + "Crc32c"] == checksum(value), field
+        aad = given["additionalAuthenticatedData"]
+        assert 0 < len(aad) <= 64 * 1_024
+        if operation == "encrypt":
+            assert set(given) == {"plaintext", "additionalAuthenticatedData"}
+            return self._encrypt(name, given["plaintext"], aad)
+        assert set(given) == {"ciphertext", "additionalAuthenticatedData"}
+        return self._decrypt(name, given["ciphertext"], aad)
+
+    def _encrypt(self, name: str, plaintext: bytes, aad: bytes) -> Answer:
+        version = len(self.versions[name])
+        if (name, version) in self.disabled:
+            return refusal(400, "FAILED_PRECONDITION")
+        nonce = os.urandom(12)
+        ciphertext = bytes([version]) + nonce + self.versions[name][version - 1].encrypt(nonce, plaintext, aad)
+        return self._answer(
+            {
+                "name": f"{name}/cryptoKeyVersions/{version}",
+                "ciphertext": base64.b64encode(ciphertext).decode(),
+                "ciphertextCrc32c": checksum(ciphertext),
+                "verifiedPlaintextCrc32c": True,
+                "verifiedAdditionalAuthenticatedDataCrc32c": True,
+                "protectionLevel": "SOFTWARE",
+            }
+        )
+
+    def _decrypt(self, name: str, ciphertext: bytes, aad: bytes) -> Answer:
+        version = ciphertext[0]
+        if (name, version) in self.disabled:
+            return refusal(400, "FAILED_PRECONDITION")
+        try:
+            plaintext = self.versions[name][version - 1].decrypt(ciphertext[1:13], ciphertext[13:], aad)
+        except (InvalidTag, IndexError):
+            return refusal(400, "INVALID_ARGUMENT")
+        return self._answer(
+            {
+                "plaintext": base64.b64encode(plaintext).decode(),
+                "plaintextCrc32c": checksum(plaintext),
+                "usedPrimary": version == len(self.versions[name]),
+                "protectionLevel": "SOFTWARE",
+            }
+        )
+
+    def _answer(self, body: dict[str, Any]) -> Answer:
+        if self.garble:
+            value = body[self.garble]
+            body[self.garble] = base64.b64encode(b"other bytes").decode() if isinstance(value, str) else not value
+        return Answer(200, body)
+
+
+@pytest.fixture
+def cloud() -> Iterator[CloudKms]:
+    """Serve the double."""
+    with serving(CloudKms()) as cloud:
+        assert isinstance(cloud, CloudKms)
+        yield cloud
+
+
+def provider(cloud: CloudKms, token: str = "the-token", call_ms: int = 5_000) -> GcpKms:  # noqa: S107  # of the double
+    """Open the provider with a token that needs no server to be had."""
+    credentials = Credentials(token)  # type: ignore[no-untyped-call]  # of Google's, without types
+    return GcpKms(GcpSettings(endpoint=f"http://127.0.0.1:{cloud.port}"), call_ms=call_ms, credentials=credentials)
+
+
+@pytest.fixture
+async def kms(cloud: CloudKms) -> AsyncIterator[GcpKms]:
+    """Open the provider."""
+    kms = provider(cloud)
+    yield kms
+    await kms.close()
+
+
+async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: GcpKms, cloud: CloudKms) -> None:
+    """The double has checked path, checksums, token and context of each call."""
+    wrapped = await kms.wrap(NAME, KEY, CONTEXT)
+    assert await kms.unwrap(NAME, wrapped, CONTEXT) == KEY
+    assert [asked.path.rpartition(":")[2] for asked in cloud.asked] == ["encrypt", "decrypt"]
+    aad = base64.b64decode(cloud.asked[0].json["additionalAuthenticatedData"])
+    assert aad == context_bytes(CONTEXT)
+    for context in ({"tenant": "7"}, {**CONTEXT, "tenant": "8"}):
+        with pytest.raises(SealBroken):
+            await kms.unwrap(NAME, wrapped, context)
+    with pytest.raises(SealBroken):
+        await kms.unwrap(OTHER, wrapped, CONTEXT)
+    with pytest.raises(SealBroken):
+        await kms.unwrap(NAME, wrapped[:-1] + bytes([wrapped[-1] ^ 1]), CONTEXT)
+
+
+async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old(kms: GcpKms, cloud: CloudKms) -> None:
+    """The name of the key is enough."""
+    old = await kms.wrap(NAME, KEY, CONTEXT)
+    cloud.rotate(NAME)
+    new = await kms.wrap(NAME, KEY, CONTEXT)
+    assert (old[0], new[0]) == (1, 2)
+    for wrapped in (old, new):
+        assert await kms.unwrap(NAME, wrapped, CONTEXT) == KEY
+
+
+async def test_a_disabled_destroyed_or_missing_key_is_refused(kms: GcpKms, cloud: CloudKms) -> None:
+    """For wrapping and unwrapping; an enabled one works again."""
+    wrapped = await kms.wrap(NAME, KEY, CONTEXT)
+    cloud.disabled.add((NAME, 1))
+    for call in (kms.wrap(NAME, KEY, CONTEXT), kms.unwrap(NAME, wrapped, CONTEXT)):
+        with pytest.raises(KeyDisabled, match="FAILED_PRECONDITION"):
+            await call
+    cloud.disabled.clear()
+    assert await kms.unwrap(NAME, wrapped, CONTEXT) == KEY
+    with pytest.raises(KeyDisabled, match="NOT_FOUND"):
+        await kms.wrap(NAME + "-gone", KEY, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (refusal(403, "PERMISSION_DENIED"), KmsDenied),
+        (refusal(429, "RESOURCE_EXHAUSTED"), KmsUnavailable),
+        (refusal(503, "UNAVAILABLE"), KmsUnavailable),
+        (refusal(500, "INTERNAL"), KmsUnavailable),
+        (refusal(504, "DEADLINE_EXCEEDED"), KmsUnavailable),
+        (Answer(502, b"<html>bad gateway</html>", {"Content-Type": "text/html"}), KmsUnavailable),
+        (refusal(400, "INVALID_ARGUMENT"), KmsError),
+        ("reset", KmsUnavailable),
+    ],
+)
+async def test_every_refusal_is_a_typed_error(
+    kms: GcpKms, cloud: CloudKms, fault: Answer | str, kind: type[Exception]
+) -> None:
+    """Google's client does not try again by itself, and what Google says of projects is left out."""
+    cloud.faults = [fault]
+    with pytest.raises(kind) as caught:
+        await kms.wrap(NAME, KEY, CONTEXT)
+    assert type(caught.value) is kind
+    assert len(cloud.asked) == 1
+    assert "acme" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+async def test_how_long_to_wait_is_taken_from_the_answer(kms: GcpKms, cloud: CloudKms) -> None:
+    """Where it says so."""
+    cloud.faults = [refusal(429, "RESOURCE_EXHAUSTED")._replace(headers={"Retry-After": "7"})]
+    with pytest.raises(KmsUnavailable) as caught:
+        await kms.wrap(NAME, KEY, CONTEXT)
+    assert caught.value.retry_after_ms == 7_000
+
+
+async def test_credentials_that_are_not_accepted_are_told(cloud: CloudKms) -> None:
+    """Google's client tries to get new ones, and cannot."""
+    kms = provider(cloud, "another-token")
+    with pytest.raises(KmsDenied):
+        await kms.wrap(NAME, KEY, CONTEXT)
+    await kms.close()
+
+
+@pytest.mark.parametrize(("error", "kind"), [(RefreshError, KmsDenied), (TransportError, KmsUnavailable)])
+async def test_a_token_that_cannot_be_had_is_a_typed_error(
+    cloud: CloudKms, monkeypatch: pytest.MonkeyPatch, error: type[Exception], kind: type[Exception]
+) -> None:
+    """Refused, or its server out of reach."""
+
+    def refresh(*_: object) -> None:
+        raise error("the private key is xyz")
+
+    monkeypatch.setattr(Credentials, "refresh", refresh)
+    kms = provider(cloud, "")
+    with pytest.raises(kind) as caught:
+        await kms.wrap(NAME, KEY, CONTEXT)
+    assert "xyz" not in str(caught.value)
+    await kms.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "operation"),
+    [
+        ("ciphertext", "wrap"),
+        ("verifiedPlaintextCrc32c", "wrap"),
+        ("verifiedAdditionalAuthenticatedDataCrc32c", "wrap"),
+        ("plaintext", "unwrap"),
+    ],
+)
+async def test_what_was_garbled_on_the_way_is_noticed(kms: GcpKms, cloud: CloudKms, field: str, operation: str) -> None:
+    """By its checksum; trying again may help."""
+    wrapped = await kms.wrap(NAME, KEY, CONTEXT)
+    cloud.garble = field
+    call = kms.wrap(NAME, KEY, CONTEXT) if operation == "wrap" else kms.unwrap(NAME, wrapped, CONTEXT)
+    with pytest.raises(KmsUnavailable, match="checksum"):
+        await call
+
+
+async def test_no_answer_in_time_and_no_server_are_outages(cloud: CloudKms) -> None:
+    """The client gives up by itself."""
+    kms = provider(cloud, call_ms=150)
+    cloud.faults = ["hang"]
+    with pytest.raises(KmsUnavailable, match="Timeout"):
+        await kms.wrap(NAME, KEY, CONTEXT)
+    await kms.close()
+    credentials = Credentials("the-token")  # type: ignore[no-untyped-call]  # of Google's, without types
+    nowhere = GcpKms(GcpSettings(endpoint="http://127.0.0.1:1"), credentials=credentials)
+    with pytest.raises(KmsUnavailable, match="ConnectionError"):
+        await nowhere.wrap(NAME, KEY, CONTEXT)
+    await nowhere.close()
+
+
+async def test_throttling_is_ridden_out_and_health_is_shown(kms: GcpKms, cloud: CloudKms) -> None:
+    """Made steady, a throttled call and an outage are followed by a good one, and a disabled key shows."""
+    steady = SteadyKms("gcp-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+    cloud.faults = [refusal(429, "RESOURCE_EXHAUSTED"), refusal(503, "UNAVAILABLE")]
+    assert await steady.unwrap(NAME, await steady.wrap(NAME, KEY, CONTEXT), CONTEXT) == KEY
+    assert len(cloud.asked) == 4
+    assert (await steady.check(NAME)).state == "ok"
+    cloud.disabled.add((NAME, 1))
+    assert (await steady.check(NAME)).state == "disabled"
+
+
+@pytest.mark.parametrize("name", ["", "main", NAME + "/cryptoKeyVersions/1", NAME + "?x", "projects/../x", NAME + "\n"])
+def test_a_name_that_is_none_is_refused(kms: GcpKms, name: str) -> None:
+    """Also one with a version: that one is chosen by Cloud KMS."""
+    kms.check_key(NAME)
+    with pytest.raises(Invalid, match="gcp-kms takes"):
+        kms.check_key(name)
+
+
+async def test_no_key_gets_into_the_log_at_debug_level(cloud: CloudKms, caplog: pytest.LogCaptureFixture) -> None:
+    """Google's client logs requests and answers there, so it is kept from it."""
+    caplog.set_level(logging.DEBUG)
+    for name in ("google", "google.cloud", "google.cloud.kms", "google.cloud.kms_v1"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+        logging.getLogger(name).propagate = True
+    kms = provider(cloud)
+    assert await kms.unwrap(NAME, await kms.wrap(NAME, KEY, CONTEXT), CONTEXT) == KEY
+    logged = "\n".join(record.getMessage() + repr(vars(record)) for record in caplog.records)
+    assert base64.b64encode(KEY).decode()[:20] not in logged
+    assert KEY.decode() not in logged
+    await kms.close()
+
+
+def service_account() -> dict[str, str]:
+    """Return credentials as Google hands them out, with a key of the test's own."""
+    private = rsa.generate_private_key(65_537, 2_048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return {
+        "type": "service_account",
+        "client_email": "tenantq@acme-1.example",
+        "private_key": private.decode(),
+        "token_uri": "https://127.0.0.1:1/token",
+    }
+
+
+async def test_a_credentials_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """It is read, or refused with what to do, and never shown."""
+    file = tmp_path / "account.json"
+    settings = GcpSettings(credentials_file=str(file), endpoint="http://127.0.0.1:1")
+    with pytest.raises(Invalid, match="No such file"):
+        GcpKms(settings)
+    file.write_text(json.dumps(service_account()))
+    file.chmod(0o644)
+    with pytest.raises(Invalid, match="0644"):
+        GcpKms(settings)
+    file.chmod(0o600)
+    await GcpKms(settings).close()
+    for content in ('{"type": "service_account", "private_key": "xyz"}', "xyz", "[5]", '"xyz"'):
+        file.write_text(content)
+        with pytest.raises(Invalid, match="no credentials") as caught:
+            GcpKms(settings)
+        assert "xyz" not in str(caught.value)
+
+
+def test_without_credentials_the_provider_does_not_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The text says which setting to set."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with pytest.raises(Invalid, match=r"kms\.gcp\.credentials_file"):
+        GcpKms(GcpSettings())
+
+
+def test_the_checksum_is_crc_32c() -> None:
+    """By the value that everybody gives for it, and against one reckoned bit by bit."""
+    assert crc32c(b"123456789") == 0xE3069283
+    for count in (0, 1, 16, 100):
+        data = os.urandom(count)
+        assert str(crc32c(data)) == checksum(data)

@@ -1,0 +1,394 @@
+"""The local key management: keys in a keyring file that only the server may read."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsUnavailable, NotFound, SealBroken
+from tenantq.kms.keyring import KeyringFile, Unlock, parse_keyring
+from tenantq.kms.local import LocalKms
+from tenantq.kms.settings import LocalSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CONTEXT = {"tenantq": "data-key", "tenant": "7", "number": "1"}
+MASTER = bytes(range(32))
+PHRASE = "correct horse battery staple"
+BY_ENV = {"passphrase_env": "PASS"}
+CHEAP = 1 << 10  # scrypt's cost, for tests only
+NOW = 1_700_000_000_000
+
+
+def secret_file(path: Path, content: bytes, mode: int = 0o600) -> Path:
+    """Write a file with this mode."""
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyringFile:
+    """Make a keyring with a key ``main``, protected by a master key."""
+    ring = KeyringFile(tmp_path / "keyring.json", Unlock("master_key", MASTER))
+    ring.create()
+    ring.add_key("main", NOW)
+    return ring
+
+
+@pytest.fixture
+def given_settings(ring: KeyringFile, tmp_path: Path) -> LocalSettings:
+    """Settings of that keyring."""  # noqa: D401  # a noun says it
+    master = secret_file(tmp_path / "master", MASTER)
+    return LocalSettings(keyring=str(ring.path), master_key_file=str(master))
+
+
+@pytest.fixture
+async def kms(given_settings: LocalSettings) -> AsyncIterator[LocalKms]:
+    """Open the key management on that keyring."""
+    kms = LocalKms(given_settings)
+    yield kms
+    await kms.close()
+
+
+# ---- wrapping ----
+
+
+async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: LocalKms, ring: KeyringFile) -> None:
+    """Not in another one, not by another key, not after a change of any byte."""
+    ring.add_key("other", NOW)
+    wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
+    assert b"k" * 8 not in wrapped
+    assert await kms.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+    for context in ({}, {**CONTEXT, "tenant": "8"}, {**CONTEXT, "more": "x"}):
+        with pytest.raises(SealBroken):
+            await kms.unwrap("main", wrapped, context)
+    with pytest.raises(SealBroken):
+        await kms.unwrap("other", wrapped, CONTEXT)
+    for at in range(len(wrapped)):
+        changed = bytearray(wrapped)
+        changed[at] ^= 1
+        with pytest.raises((SealBroken, KeyDisabled)):
+            await kms.unwrap("main", bytes(changed), CONTEXT)
+    for short in (b"", wrapped[:10], wrapped[:-1]):
+        with pytest.raises(SealBroken):
+            await kms.unwrap("main", short, CONTEXT)
+
+
+async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old(
+    kms: LocalKms, ring: KeyringFile
+) -> None:
+    """While the server runs: the file is read again when it changes."""
+    old = await kms.wrap("main", b"k" * 32, CONTEXT)
+    assert ring.rotate_key("main", NOW) == 2
+    new = await kms.wrap("main", b"k" * 32, CONTEXT)
+    assert (int.from_bytes(old[1:5]), int.from_bytes(new[1:5])) == (1, 2)
+    for wrapped in (old, new):
+        assert await kms.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+
+
+async def test_disabled_removed_and_unknown_keys_are_refused(kms: LocalKms, ring: KeyringFile) -> None:
+    """At once; an enabled key works again."""
+    wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
+    ring.set_enabled("main", enabled=False)
+    for call in (kms.wrap("main", b"k", CONTEXT), kms.unwrap("main", wrapped, CONTEXT)):
+        with pytest.raises(KeyDisabled, match="disabled"):
+            await call
+    ring.set_enabled("main", enabled=True)
+    assert await kms.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+    ring.remove_key("main")
+    with pytest.raises(KeyDisabled, match="no key of this name"):
+        await kms.unwrap("main", wrapped, CONTEXT)
+    ring.add_key("main", NOW)
+    with pytest.raises(SealBroken):
+        await kms.unwrap("main", wrapped, CONTEXT)
+
+
+async def test_a_version_that_is_gone_is_told_from_broken_bytes(kms: LocalKms, ring: KeyringFile) -> None:
+    """As after an old backup of the keyring was put back."""
+    backup = ring.path.read_bytes()
+    ring.rotate_key("main", NOW)
+    wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
+    secret_file(ring.path, backup)
+    with pytest.raises(KeyDisabled, match="version 2"):
+        await kms.unwrap("main", wrapped, CONTEXT)
+
+
+async def test_a_keyring_that_is_gone_or_damaged_is_an_outage(kms: LocalKms, ring: KeyringFile) -> None:
+    """What it held is not used on; put back, it works again."""
+    content = ring.path.read_bytes()
+    wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
+    ring.path.unlink()
+    with pytest.raises(KmsUnavailable, match="No such file"):
+        await kms.unwrap("main", wrapped, CONTEXT)
+    secret_file(ring.path, content[:-20])
+    with pytest.raises(KmsUnavailable, match="not a keyring"):
+        await kms.unwrap("main", wrapped, CONTEXT)
+    secret_file(ring.path, content, 0o644)
+    with pytest.raises(KmsUnavailable, match="0644"):
+        await kms.unwrap("main", wrapped, CONTEXT)
+    secret_file(ring.path, content)
+    assert await kms.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "x" * 64, "é"])
+def test_a_name_that_is_none_is_refused(kms: LocalKms, name: str) -> None:
+    """The text says what is allowed."""
+    with pytest.raises(Invalid, match="1 to 63 characters"):
+        kms.check_key(name)
+
+
+# ---- the file ----
+
+
+def test_the_keyring_holds_no_key_in_plain_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Neither does a change leave temporary files."""
+    made: list[bytes] = []
+
+    def random_bytes(count: int) -> bytes:
+        made.append(os.urandom(count))
+        return made[-1]
+
+    ring = KeyringFile(tmp_path / "keyring.json", Unlock("master_key", MASTER), random_bytes)
+    ring.create()
+    ring.add_key("main", NOW)
+    ring.rotate_key("main", NOW)
+    assert stat.S_IMODE(ring.path.stat().st_mode) == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {"keyring.json", "keyring.json.lock"}
+    content = ring.path.read_bytes()
+    keys = [value for value in made if len(value) == 32]
+    assert len(keys) == 2
+    document = json.loads(content)
+    assert set(document["keys"]["main"]["versions"]) == {"1", "2"}
+    for key in [*keys, MASTER]:
+        assert key not in content
+        assert key.hex() not in content.decode()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o604, 0o601, 0o700, 0o610])
+def test_a_file_that_others_may_touch_is_refused(ring: KeyringFile, given_settings: LocalSettings, mode: int) -> None:
+    """The keyring as well as what unlocks it; the text says which mode it has and what to do."""
+    assert given_settings.master_key_file is not None
+    for path in (ring.path, Path(given_settings.master_key_file)):
+        path.chmod(mode)
+        with pytest.raises(Invalid, match=rf"{path}: .*{mode:04o}.*chmod 600"):
+            LocalKms(given_settings)
+        path.chmod(0o600)
+
+
+def test_a_file_for_reading_only_is_fine(ring: KeyringFile, given_settings: LocalSettings) -> None:
+    """As a system hands out credentials."""
+    ring.path.chmod(0o400)
+    assert LocalKms(given_settings)
+
+
+def test_a_file_of_another_user_is_refused(given_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns it could change it."""
+    mine = os.stat(given_settings.keyring).st_uid  # noqa: PTH116  # one number of it
+    real = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        facts = list(real(descriptor))
+        facts[4] = mine + 4_242
+        return os.stat_result(facts)
+
+    monkeypatch.setattr("tenantq.kms.strict_file.os.fstat", fstat)
+    with pytest.raises(Invalid, match=f"uid {mine + 4_242}"):
+        LocalKms(given_settings)
+
+
+def test_what_is_no_regular_file_is_refused(given_settings: LocalSettings, tmp_path: Path) -> None:
+    """A device, for example; a directory cannot be opened."""
+    for path, text in (("/dev/null", "not a regular file"), (str(tmp_path), "directory")):
+        with pytest.raises(Invalid, match=text):
+            LocalKms(LocalSettings(keyring=path, master_key_file=given_settings.master_key_file))
+
+
+def test_any_edit_of_the_document_is_noticed(ring: KeyringFile) -> None:
+    """Whatever is changed in it: which keys there are, their state, their bytes."""
+    ring.add_key("other", NOW)
+    ring.rotate_key("main", NOW)
+    ring.set_enabled("other", enabled=False)
+    content = ring.path.read_bytes()
+    unlock = Unlock("master_key", MASTER)
+    parse_keyring(content, unlock)
+
+    def without_main(document: dict[str, Any]) -> None:
+        del document["keys"]["main"]
+
+    def without_newest(document: dict[str, Any]) -> None:
+        del document["keys"]["main"]["versions"]["2"]
+
+    def enabled(document: dict[str, Any]) -> None:
+        document["keys"]["other"]["enabled"] = True
+
+    def exchanged(document: dict[str, Any]) -> None:
+        versions = document["keys"]["main"]["versions"]
+        versions["1"], versions["2"] = versions["2"], versions["1"]
+
+    def renamed(document: dict[str, Any]) -> None:
+        document["keys"]["third"] = document["keys"].pop("other")
+
+    def unsigned(document: dict[str, Any]) -> None:
+        document["mac"] = ""
+
+    for edit in (without_main, without_newest, enabled, exchanged, renamed, unsigned):
+        document = json.loads(content)
+        edit(document)
+        with pytest.raises(Invalid, match="was changed"):
+            parse_keyring(json.dumps(document).encode(), unlock)
+
+
+@given(
+    content=st.binary(max_size=200)
+    | st.from_regex(r'\{"format":"tenantq-keyring".{0,80}\}', fullmatch=True).map(str.encode)
+)
+def test_no_content_breaks_the_reader(content: bytes) -> None:
+    """It is a keyring or it is Invalid."""
+    with pytest.raises(Invalid):
+        parse_keyring(content, Unlock("master_key", MASTER))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(
+    n=st.integers(-(2**40), 2**40),
+    r=st.integers(-(2**10), 2**40),
+    p=st.integers(-(2**10), 2**40),
+    salt=st.integers(0, 15),
+)
+def test_scrypt_parameters_out_of_range_are_refused_unread(n: int, r: int, p: int, salt: int) -> None:
+    """A changed file cannot take all memory; here every salt is too short, so none may be tried."""
+    protection = {"kind": "passphrase", "salt": "A" * (salt * 4 // 3 // 4 * 4), "n": n, "r": r, "p": p}
+    document = {"format": "tenantq-keyring", "version": 1, "protection": protection, "keys": {}, "mac": ""}
+    with pytest.raises(Invalid, match="out of range"):
+        parse_keyring(json.dumps(document).encode(), Unlock("passphrase", PHRASE.encode()))
+
+
+def test_a_keyring_is_never_made_over_another(ring: KeyringFile) -> None:
+    """Nor is a key."""
+    before = ring.path.read_bytes()
+    with pytest.raises(Conflict, match="there already"):
+        ring.create()
+    with pytest.raises(Conflict, match="there is a key 'main' already"):
+        ring.add_key("main", NOW)
+    assert ring.path.read_bytes() == before
+
+
+def test_keys_that_are_not_there_cannot_be_changed(ring: KeyringFile) -> None:
+    """Each way says so."""
+    for call in (
+        lambda: ring.rotate_key("none", NOW),
+        lambda: ring.set_enabled("none", enabled=True),
+        lambda: ring.remove_key("none"),
+    ):
+        with pytest.raises(NotFound, match="'none'"):
+            call()
+    with pytest.raises(Invalid):
+        ring.add_key("no name", NOW)
+
+
+def test_a_directory_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
+    """For making, changing and reading."""
+    ring = KeyringFile(tmp_path / "none" / "keyring.json", Unlock("master_key", MASTER))
+    for call in (ring.create, ring.read, lambda: ring.add_key("main", NOW)):
+        with pytest.raises(Invalid, match="No such file"):
+            call()
+
+
+# ---- what unlocks it ----
+
+
+async def test_a_passphrase_from_a_file_or_the_environment_unlocks(tmp_path: Path) -> None:
+    """The same one, whichever way it comes; its line end does not count."""
+    ring = KeyringFile(tmp_path / "keyring.json", Unlock("passphrase", PHRASE.encode()))
+    ring.create(scrypt_n=CHEAP)
+    ring.add_key("main", NOW)
+    file = secret_file(tmp_path / "passphrase", PHRASE.encode() + b"\n")
+    by_file = LocalKms(LocalSettings(keyring=str(ring.path), passphrase_file=str(file)))
+    by_env = LocalKms(LocalSettings(keyring=str(ring.path), **BY_ENV), {"PASS": PHRASE})
+    wrapped = await by_file.wrap("main", b"k" * 32, CONTEXT)
+    assert await by_env.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+    await by_file.close()
+    await by_env.close()
+
+
+def test_the_wrong_secret_does_not_unlock_and_shows_nowhere(ring: KeyringFile, tmp_path: Path) -> None:
+    """Neither the right one nor the wrong one is in the error."""
+    wrong = secret_file(tmp_path / "wrong", b"w" * 32)
+    with pytest.raises(Invalid, match="not the one it was protected with") as caught:
+        LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(wrong)))
+    assert "www" not in str(caught.value)
+    with pytest.raises(Invalid, match="protected by a master key, and a passphrase was given") as caught:
+        LocalKms(LocalSettings(keyring=str(ring.path), **BY_ENV), {"PASS": PHRASE})
+    assert "horse" not in repr(caught.value)
+
+
+async def test_a_master_key_may_be_hexadecimal(ring: KeyringFile, tmp_path: Path) -> None:
+    """With a line end or without."""
+    for text in (MASTER.hex(), MASTER.hex().upper() + "\n"):
+        file = secret_file(tmp_path / "hex", text.encode())
+        kms = LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(file)))
+        assert await kms.wrap("main", b"k", CONTEXT)
+        await kms.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"zz" * 32, MASTER.hex()[:-2].encode(), b"\xff" * 64])
+def test_a_master_key_of_another_form_is_refused_without_echo(
+    ring: KeyringFile, tmp_path: Path, content: bytes
+) -> None:
+    """The text says what it has to be."""
+    file = secret_file(tmp_path / "bad", content)
+    with pytest.raises(Invalid, match="32 random bytes") as caught:
+        LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(file)))
+    assert "xxx" not in str(caught.value)
+    assert "zz" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ways", "text"),
+    [
+        ({}, "exactly one"),
+        ({"passphrase_env": "A", "passphrase_file": "b"}, "exactly one"),
+        ({"passphrase_env": "UNSET"}, "UNSET is not set"),
+        ({"passphrase_env": "SHORT"}, "12 characters"),
+        ({"passphrase_file": "/nowhere/at/all"}, "No such file"),
+        ({"master_key_file": "/nowhere/at/all"}, "No such file"),
+    ],
+)
+def test_settings_that_unlock_nothing_are_refused(ring: KeyringFile, ways: dict[str, str], text: str) -> None:
+    """The text names the setting."""
+    with pytest.raises(Invalid, match=text) as caught:
+        LocalKms(LocalSettings(keyring=str(ring.path), **ways), {"SHORT": "short"})
+    assert str(caught.value).startswith("kms.local")
+
+
+async def test_what_protects_the_keyring_can_be_changed(kms: LocalKms, ring: KeyringFile, tmp_path: Path) -> None:
+    """The keys stay the same, disabled ones stay disabled, and the old secret is of no use any more."""
+    ring.rotate_key("main", NOW)
+    ring.add_key("off", NOW)
+    ring.set_enabled("off", enabled=False)
+    wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
+    ring.protect_with(Unlock("passphrase", PHRASE.encode()), scrypt_n=CHEAP)
+    with pytest.raises(KmsUnavailable):
+        await kms.unwrap("main", wrapped, CONTEXT)
+    changed = LocalKms(LocalSettings(keyring=str(ring.path), **BY_ENV), {"PASS": PHRASE})
+    assert await changed.unwrap("main", wrapped, CONTEXT) == b"k" * 32
+    with pytest.raises(KeyDisabled):
+        await changed.wrap("off", b"k", CONTEXT)
+    assert ring.rotate_key("main", NOW) == 3
+    await changed.close()
+
+
+def test_nothing_secret_shows_in_a_text(ring: KeyringFile, kms: LocalKms) -> None:
+    """Whatever is asked to say what it is."""
+    texts = " ".join(map(repr, (Unlock("master_key", MASTER), ring.read(), kms, ring.read().document)))
+    assert MASTER.hex() not in texts
+    assert repr(MASTER)[2:-1] not in texts
