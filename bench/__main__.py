@@ -7,13 +7,14 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, scale, transport
+from bench import cycles, fairness, gates, neighbour, scale, transport, way_in
 
 SECTIONS = {
     "cycles": cycles.run,
     "fairness": fairness.run,
     "scale": scale.run,
     "gates": gates.run,
+    "way_in": way_in.run,
     "transport": transport.run,
     "neighbour": neighbour.run,
 }

@@ -34,6 +34,7 @@ QUEUE_ROW: Final = b"queue/"
 USAGE_ROW: Final = b"usage/"
 NEXT_TENANT_ID: Final = b"next_tenant_id"
 _PAGE = 10_000
+_CONFIGS_MAX = 1_000
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class Catalog:
         self._store = store
         self.tenants: dict[str, TenantState] = {}
         self._next_tenant_id = 1
+        self._configs: dict[TenantConfig, TenantConfig] = {}  # tenants of one plan share one object
 
     # ---- reading ----
 
@@ -98,13 +100,19 @@ class Catalog:
         """Return the name of the queue that takes this queue's dead letters."""
         return queue.config.dead_letter or dead_letter_name(queue.name)
 
+    def shared(self, config: TenantConfig) -> TenantConfig:
+        """Return an equal configuration that others have too, if any does."""
+        if len(self._configs) >= _CONFIGS_MAX:
+            self._configs.clear()
+        return self._configs.setdefault(config, config)
+
     # ---- changing, into a round's batch ----
 
     def create_tenant(self, batch: WriteBatch, name: str, config: TenantConfig, seq: int) -> TenantState:
         """Make a tenant with an id that no tenant ever had, in the round of journal record ``seq``."""
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
-        tenant = TenantState(self._next_tenant_id, name, config, Line(config.weight))
+        tenant = TenantState(self._next_tenant_id, name, self.shared(config), Line(config.weight))
         tenant.since = seq
         self._next_tenant_id += 1
         batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
@@ -168,7 +176,7 @@ class Catalog:
         for key, value in self._rows(TENANT_ROW):
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])
-            tenant = TenantState(id, row.name, row.config, Line(row.config.weight), row.next_queue_id)
+            tenant = TenantState(id, row.name, self.shared(row.config), Line(row.config.weight), row.next_queue_id)
             tenant.status, tenant.version, tenant.since = row.status, row.version, row.since
             by_id[id] = self.tenants[row.name] = tenant
         for key, value in self._rows(USAGE_ROW):

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tenantq.engine.operation import Operation
 
 
+_NONE: deque[Operation] = deque(
+    maxlen=0
+)  # the line of everybody who has nothing waiting; an empty one of each would add up
+
+
 class Line:
     """One tenant's waiting operations."""
 
@@ -26,7 +31,7 @@ class Line:
         self.weight = weight
         self.time = 0.0
         self.ticket = -1  # of its valid entry in the heap; older entries are dropped when they come up
-        self.operations: deque[Operation] = deque()
+        self.operations = _NONE
 
     def charge(self, cost: float) -> None:
         """Move the tenant's virtual time on by work done for it."""
@@ -60,6 +65,7 @@ class FairLines:
             line.time = max(line.time, self.time)
             self.active += 1
             self._enter(line, rested_since)
+            line.operations = deque()
         line.operations.append(operation)
 
     def take_turn(self, budget: float) -> list[Operation]:
@@ -81,6 +87,7 @@ class FairLines:
         else:
             self.active -= 1
             heapq.heappop(self._heap)
+            line.operations = _NONE
         return turn
 
     def put_back(self, operations: list[Operation]) -> None:
@@ -90,6 +97,7 @@ class FairLines:
             line = operation.tenant.line
             if not line.operations:
                 self.active += 1
+                line.operations = deque()
             line.operations.appendleft(operation)
             line.charge(-operation.cost)
             lines[line] = None
@@ -102,7 +110,7 @@ class FairLines:
         left: list[Operation] = []
         for *_, line in self._heap:
             left += line.operations
-            line.operations.clear()
+            line.operations = _NONE
         self._heap.clear()
         self.active = 0
         return left

@@ -1,0 +1,95 @@
+"""The whole way in: what all gates together cost a call, and what a shard with many tenants that have limits takes in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenantq.access import Grant
+from tenantq.clock import SystemClock
+from tenantq.config import ShardSettings
+from tenantq.engine.shard import Shard
+from tenantq.gates.rate_limit import RateLimits
+from tenantq.service import Call, Gatekeeper, GateSettings, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_ADMIN = "bench-admin-token-0123456789"
+_RATE = {"ops_per_sec": 100_000_000, "bytes_per_sec": 1 << 36}
+_BACKGROUND: set[asyncio.Task[None]] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+
+
+async def run(directory: Path, *, quick: bool) -> None:
+    clock = SystemClock()
+    async with Shard(directory / "way-in") as shard:
+        gates = Gatekeeper(shard, clock, GateSettings(), _in_background)
+        service = Service(shard, gates, clock)
+        await service.bootstrap(_ADMIN)
+        admin = Call(bearer=_ADMIN, remote="127.0.0.1")
+        await service.put_tenant(admin, "acme", {"limits": {"write": _RATE}, "quotas": {"backlog": 10**9}})
+        await service.put_queue(admin, "acme", "q", {"limits": {"write": _RATE}})
+        key = await service.create_key(admin, "acme", "bench", Grant(role="producer"))
+        call = Call(bearer=key.token, remote="127.0.0.1", request_id="r", connection=1)
+        await _cost(gates, call, 2_000 if quick else 20_000)
+        await gates.close()
+    await _memory(directory / "tenants", 10_000 if quick else 100_000)
+
+
+async def _cost(gates: Gatekeeper, call: Call, times: int) -> None:
+    """Pass all gates with a cached credential, under limits of the tenant and of the queue."""
+    best = float("inf")
+    for _ in range(10):
+        started = time.thread_time()
+        for _ in range(times):
+            with await gates.enter(call, None, "add", "q", slot="add", rate="write", ops=1, size=100):
+                pass
+        best = min(best, time.thread_time() - started)
+    print(
+        f"all gates together, credential cached, four buckets: {best / times * 1e6:.1f} us a call (wanted at most 15)"
+    )
+
+
+async def _memory(path: Path, tenants: int) -> None:
+    """Open a store of so many tenants that another process has made, and have each use its limits."""
+    maker = multiprocessing.get_context("spawn").Process(target=_make, args=(path, tenants))
+    maker.start()
+    maker.join()
+    gc.collect()
+    before = _resident_mb()
+    async with Shard(path) as shard:
+        rates = RateLimits(SystemClock())
+        for name, state in shard.tenants_served().items():
+            rates.admit(name, state.config.limits, None, None, "write", 1, 100)
+            rates.admit(name, state.config.limits, None, None, "read", 1, 100)
+        gc.collect()
+        grown = _resident_mb() - before
+    print(f"{tenants:,} tenants with limits, all in use: {grown:.0f} MB more resident (wanted at most 150 for 100,000)")
+
+
+def _make(path: Path, tenants: int) -> None:
+    async def make() -> None:
+        async with Shard(path, settings=ShardSettings(durability="os")) as shard:
+            for start in range(0, tenants, 1_000):
+                names = [f"tenant-{number}" for number in range(start, start + 1_000)]
+                await asyncio.gather(
+                    *(shard.put_tenant(name, limits={"write": _RATE, "read": _RATE}) for name in names)
+                )
+
+    asyncio.run(make())
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
