@@ -2,4 +2,5 @@
 
 from tenantq.cli.main import main
 
-main()
+if __name__ == "__main__":  # a process that the server starts imports this file under another name
+    main()

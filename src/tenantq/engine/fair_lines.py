@@ -41,12 +41,14 @@ class Line:
 class FairLines:
     """All lines that have work, furthest behind first."""
 
-    __slots__ = ("_heap", "_tickets", "active", "time", "turn_cost")
+    __slots__ = ("_heap", "_tickets", "active", "last", "switches", "time", "turn_cost")
 
     def __init__(self, turn_cost: int) -> None:
         self.turn_cost = turn_cost
         self.time = 0.0  # where the line that was served last stood when its turn began
         self.active = 0  # lines that have work
+        self.last: Line | None = None  # the line that somebody joined last
+        self.switches = 0  # how often somebody joined another line than the one before did
         self._heap: list[tuple[float, float, int, Line]] = []  # time, rested since, ticket
         self._tickets = itertools.count()
 
@@ -66,6 +68,9 @@ class FairLines:
             self.active += 1
             self._enter(line, rested_since)
             line.operations = deque()
+            if line is not self.last:
+                self.last = line
+                self.switches += 1
         line.operations.append(operation)
 
     def take_turn(self, budget: float) -> list[Operation]:

@@ -44,6 +44,7 @@ log = logging.getLogger("tenantq")
 
 _ROUNDS_UNSYNCED_MAX = 2
 _IDLE_BEAT_MS = 5_000
+_SHARED_LATELY_MS = 1_000  # how long rounds stay short after another tenant's call
 SYSTEM = Caller("system")
 
 
@@ -98,6 +99,8 @@ class RoundLoop:
         self._round_cost = float(
             self._settings.round_cost_alone
         )  # what a tenant that is alone may put into a round now
+        self._switches_seen = 1  # the first line that is joined is no switch
+        self._shared_until_ms = -1
         self._space_checked = -1
         self._has_space = True
         self.rounds = 0  # run so far
@@ -275,8 +278,8 @@ class RoundLoop:
                 self._idle.set()
             return
         self.rounds += 1
-        shared = core.lines.shared
-        operations = self._pick()
+        shared = self._is_shared()
+        operations = self._pick(shared=shared)
         round = Round(core, self._seq + 1, shared=shared)
         try:
             self._adapt(operations, round.run(operations))
@@ -303,11 +306,23 @@ class RoundLoop:
         elif self._round_cost < self._settings.round_cost_alone:
             self._round_cost = min(float(self._settings.round_cost_alone), self._round_cost * 1.25)
 
-    def _pick(self) -> list[Operation]:
+    def _is_shared(self) -> bool:
+        """Tell whether several tenants have work, or had lately.
+
+        A quiet tenant's next call must not find the machine busy with a long round, and all its replies, of a loud one.
+        """
+        lines = self.core.lines
+        now_ms = self._clock.monotonic_ms()
+        if lines.switches != self._switches_seen:
+            self._switches_seen = lines.switches
+            self._shared_until_ms = now_ms + _SHARED_LATELY_MS
+        return lines.shared or now_ms < self._shared_until_ms
+
+    def _pick(self, *, shared: bool) -> list[Operation]:
         """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
         lines, settings = self.core.lines, self._settings
         operations: list[Operation] = []
-        budget = float(settings.round_cost_shared) if lines.shared else self._round_cost
+        budget = float(settings.round_cost_shared) if shared else self._round_cost
         while lines and budget > 0:
             turn = lines.take_turn(budget)
             budget -= sum(operation.cost for operation in turn)

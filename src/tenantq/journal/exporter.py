@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+import multiprocessing
+import os
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest, segment_name
-from tenantq.journal.segment import encode
+from tenantq.journal.segment import encode, encode_apart
 from tenantq.quotas import HOUR_MS
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from tenantq.clock import Clock, Timer
     from tenantq.journal.record import SealedRecord
     from tenantq.journal.signing import SigningKey
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq.journal")
 
 _RETRY_MS_MAX: Final = 60_000
+_RECORDS_HERE_MAX: Final = 500  # about 20 ms of work
 
 
 class JournalSource(Protocol):
@@ -49,6 +55,36 @@ class JournalSource(Protocol):
 
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop records that were exported."""
+
+
+class _Encoder:
+    """Encodes segments: small ones here, large ones in a process of low priority, so that callers do not wait for the interpreter."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def encode(self, records: list[SealedRecord]) -> tuple[bytes, int]:
+        """Return the bytes of a segment and its rows."""
+        if len(records) <= _RECORDS_HERE_MAX:
+            return encode(records)
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(1, context, initializer=os.nice, initargs=(10,))
+        pairs = [(sealed.link, sealed.payload) for sealed in records]
+        try:
+            return self._pool.submit(encode_apart, pairs).result()
+        except BrokenExecutor:  # somebody ended the process
+            self._pool = None
+            return encode(records)
 
 
 class Exporter:
@@ -105,8 +141,9 @@ class Exporter:
         if not self._found_watermark:
             await asyncio.to_thread(self._find_watermark)
         end = self._source.journal_synced[1]
-        while self.exported_seq < end:
-            await asyncio.to_thread(self._export_one, end)
+        with _Encoder() as encoder:
+            while self.exported_seq < end:
+                await asyncio.to_thread(self._export_one, end, encoder)
         await self._trim()
 
     # ---- in time ----
@@ -178,11 +215,11 @@ class Exporter:
                 log.warning("removing %s, which was left unfinished", name)
                 self._target.delete(name)
 
-    def _export_one(self, end: int) -> None:
+    def _export_one(self, end: int, encoder: _Encoder) -> None:
         """Write the next segment: up to a full one, the hour's end, or ``end``."""
         first = self.exported_seq + 1
         records = self._cut(self._source.read_journal(first, end, self._settings.segment_bytes))
-        data, rows = encode(records)
+        data, rows = encoder.encode(records)
         last = records[-1].record
         file = segment_name(self._source.shard_name, records[0].record.ts, first, last.seq)
         times = [sealed.record.ts for sealed in records]

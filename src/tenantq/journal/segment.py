@@ -14,12 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tenantq.journal.manifest import SCHEMA_VERSION
-from tenantq.journal.record import Row, rows
+from tenantq.journal.record import Row, SealedRecord, rows, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from tenantq.journal.record import SealedRecord
 
 SCHEMA: Final = pa.schema(
     [
@@ -81,6 +79,11 @@ def encode(records: Sequence[SealedRecord]) -> tuple[bytes, int]:
         write_statistics=[name for name in SCHEMA.names if name not in {"payload", "link"}],
     )
     return buffer.getvalue(), count
+
+
+def encode_apart(records: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+    """Do as ``encode`` does with plain (link, payload) pairs, which another process can be given."""
+    return encode([SealedRecord(link, payload, unseal(link + payload)[1]) for link, payload in records])
 
 
 def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:

@@ -225,3 +225,15 @@ async def test_the_signing_key_is_for_its_owner_only(tmp_path: Path, shard: Shar
     before = (tmp_path / "audit_key.pub").read_bytes()
     make_exporter(shard)
     assert (tmp_path / "audit_key.pub").read_bytes() == before
+
+
+async def test_a_long_journal_is_encoded_in_another_process_and_is_the_same(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """More records than are encoded beside the callers' own work."""
+    await asyncio.gather(*(shard.put_queue(T, f"q{number}") for number in range(40)))
+    for number in range(600):
+        await shard.add(T, Q, [message(f"{number}")])
+    await make_exporter(shard).export_now()
+    assert exported_rows(target) == live_rows(shard)
+    assert verify().clean
