@@ -73,11 +73,14 @@ class FairLines:
                 self.switches += 1
         line.operations.append(operation)
 
-    def take_turn(self, budget: float) -> list[Operation]:
-        """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one."""
-        line = self._furthest_behind()
+    def take_turn(self, budget: float, *, whole: bool = True) -> list[Operation]:
+        """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one.
+
+        A tenant that is alone may use up the ``budget`` if it may have it ``whole``.
+        """
+        line = self.next_line()
         self.time = max(self.time, line.time)
-        allowed = min(budget, self.turn_cost * line.weight) if self.active > 1 else budget
+        allowed = budget if whole and self.active == 1 else min(budget, self.turn_cost * line.weight)
         turn: list[Operation] = []
         spent = 0.0
         waiting = line.operations
@@ -125,8 +128,8 @@ class FairLines:
         line.ticket = next(self._tickets)
         heapq.heappush(self._heap, (line.time, rested_since, line.ticket, line))
 
-    def _furthest_behind(self) -> Line:
-        """Return the line at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
+    def next_line(self) -> Line:
+        """Return the line of the tenant whose turn it is: the one at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
         heap = self._heap
         while True:
             at, _, ticket, line = heap[0]

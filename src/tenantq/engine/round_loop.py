@@ -278,9 +278,9 @@ class RoundLoop:
                 self._idle.set()
             return
         self.rounds += 1
-        shared = self._is_shared()
-        operations = self._pick(shared=shared)
-        round = Round(core, self._seq + 1, shared=shared)
+        others_wait = core.lines.shared
+        operations = self._pick(shared=self._is_shared())
+        round = Round(core, self._seq + 1, shared=others_wait)
         try:
             self._adapt(operations, round.run(operations))
             self._write(round)
@@ -323,8 +323,14 @@ class RoundLoop:
         lines, settings = self.core.lines, self._settings
         operations: list[Operation] = []
         budget = float(settings.round_cost_shared) if shared else self._round_cost
+        served: set[Line] = set()
         while lines and budget > 0:
-            turn = lines.take_turn(budget)
+            if shared:  # one turn a round: replies to a loud tenant come in small numbers, and so do its next calls
+                line = lines.next_line()
+                if line in served:
+                    break
+                served.add(line)
+            turn = lines.take_turn(budget, whole=not shared)
             budget -= sum(operation.cost for operation in turn)
             operations += turn
         return operations
