@@ -25,10 +25,11 @@ _NONE: deque[Operation] = deque(
 class Line:
     """One tenant's waiting operations."""
 
-    __slots__ = ("operations", "ticket", "time", "weight")
+    __slots__ = ("operations", "system", "ticket", "time", "weight")
 
-    def __init__(self, weight: int = 1) -> None:
+    def __init__(self, weight: int = 1, *, system: bool = False) -> None:
         self.weight = weight
+        self.system = system  # the platform's own, beside which a tenant is still alone
         self.time = 0.0
         self.ticket = -1  # of its valid entry in the heap; older entries are dropped when they come up
         self.operations = _NONE
@@ -68,7 +69,7 @@ class FairLines:
             self.active += 1
             self._enter(line, rested_since)
             line.operations = deque()
-            if line is not self.last:
+            if line is not self.last and not line.system:
                 self.last = line
                 self.switches += 1
         line.operations.append(operation)

@@ -84,7 +84,7 @@ class RoundLoop:
         self._close_task: asyncio.Future[None] | None = None
         self._committer: Committer | None = None
         self._core: Core | None = None
-        self._system = TenantState(0, "", TenantConfig(), Line())  # in whose line the platform's own operations wait
+        self._system = TenantState(0, "", TenantConfig(), Line(system=True))  # in whose line the platform's own operations wait
         self._journal_first, self._seq = 1, 0
         self._redrives: set[RedriveTask] = set()
         self._step_scheduled = False
@@ -313,7 +313,7 @@ class RoundLoop:
         """
         lines = self.core.lines
         now_ms = self._clock.monotonic_ms()
-        if lines.switches != self._switches_seen:
+        if lines.switches > self._switches_seen:
             self._switches_seen = lines.switches
             self._shared_until_ms = now_ms + _SHARED_LATELY_MS
         return lines.shared or now_ms < self._shared_until_ms
