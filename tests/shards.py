@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from typing import TYPE_CHECKING
 
 from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
 
@@ -33,3 +37,26 @@ async def pass_time(shard: Shard, clock: ManualClock, ms: int) -> None:
     await settled(shard)
     clock.advance(ms)
     await settled(shard)
+
+
+def sizes(directory: Path) -> dict[Path, int]:
+    """Return every file's size; one that goes while it is looked at is gone."""
+    found: dict[Path, int] = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_size
+    return found
+
+
+def freeze(live: Path, copy: Path) -> None:
+    """Copy the files of an open store as a crash would leave them: all of one moment."""
+    while True:
+        before = sizes(live)
+        try:
+            shutil.copytree(live, copy)
+        except (shutil.Error, FileNotFoundError):
+            shutil.rmtree(copy, ignore_errors=True)  # a compaction deleted a file meanwhile
+            continue
+        if before == sizes(live):
+            return
+        shutil.rmtree(copy)

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time
+from tests.shards import Q, T, freeze, message, pass_time
 
 
 def rows(shard: Shard, family: str) -> int:
@@ -90,7 +89,7 @@ async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_st
             (added,) = await shard.add(T, Q, [message("x", key=f"of turn {turn}")])
             assert not added.duplicate
             ids[f"of turn {turn}"] = added.id
-            shutil.copytree(data, tmp_path / f"crashed-{turn}")  # the files as a SIGKILL at this moment leaves them
+            freeze(data, tmp_path / f"crashed-{turn}")  # the files as a SIGKILL at this moment leaves them
         async with Shard(tmp_path / f"crashed-{turn}", name="9", clock=clock, randomness=rng) as shard:
             await check(shard)
             assert {one.id for one in await shard.poll(T, Q, max=99)} == set(ids.values())

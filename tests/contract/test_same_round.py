@@ -1,7 +1,6 @@
 """What happens in one round, or in the moment between two, leaves nothing twice, nothing stuck and nothing untold."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import Row, rows, unseal
 from tenantq.store.rocks import Store
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, freeze, message, pass_time, settled
 
 HOUR = 3_600_000
 DLQ = "work-dlq"
@@ -206,7 +205,7 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
         real(round)
         if any(entry.op == "delete_queue" for entry in round.entries):
             shard._store.sync()
-            shutil.copytree(tmp_path / "data", tmp_path / "crashed", ignore=shutil.ignore_patterns("lock", "LOCK"))
+            freeze(tmp_path / "data", tmp_path / "crashed")
 
     monkeypatch.setattr(shard, "_write", copied)
     await shard.delete_queue(T, Q, force=True)

@@ -23,6 +23,7 @@ from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.message import NewMessage, Result
 from tenantq.store.keys import FAMILIES
 from tests.crash.recount import dump
+from tests.shards import freeze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ async def make_image(
         await shard.add("default", "work", [NewMessage(body=b"never confirmed" * 20)])
     if clean:
         await shard.close()
-    shutil.copytree(live, image)
+    freeze(live, image)
     if unconfirmed:
         (image / "heart").write_bytes(heart)
     if not clean:

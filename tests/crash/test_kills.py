@@ -15,7 +15,7 @@ from tenantq.store.rocks import Store
 from tests.crash import chaos, events
 from tests.crash.damage import fingerprint
 from tests.crash.recount import recount
-from tests.shards import Q, T, message, pass_time
+from tests.shards import Q, T, freeze, message, pass_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ async def test_60_a_lease_from_before_a_kill_still_acks(open_shard: OpenShard, t
     before = await open_shard("before")
     await before.add(T, Q, [message("held"), message("waiting")])
     held = (await before.poll(T, Q, lease_ms=10_000))[0]
-    shutil.copytree(tmp_path / "before", tmp_path / "after")  # the files as a SIGKILL at this moment leaves them
+    freeze(tmp_path / "before", tmp_path / "after")  # the files as a SIGKILL at this moment leaves them
     after = await open_shard("after")
     assert [one.body for one in await after.poll(T, Q, max=10)] == [b"waiting"]
     assert [outcome.ok for outcome in await after.ack(T, Q, [held.receipt])] == [True]
@@ -111,7 +111,7 @@ async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
     before = await open_shard("before")
     await before.add(T, Q, [message("late")])
     late = (await before.poll(T, Q, lease_ms=1_000))[0]
-    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    freeze(tmp_path / "before", tmp_path / "after")
     clock.advance(1_001)
     after = await open_shard("after")
     await pass_time(after, clock, 1)
@@ -136,7 +136,7 @@ async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_pat
     """Opening a killed store, being killed again at once, and opening again gives the same store."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message(f"body {i}") for i in range(20)])
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    freeze(tmp_path / "data", tmp_path / "copy")
     for number in range(3):
         again = Shard(tmp_path / "copy")
         await again.open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import shutil
 import tempfile
@@ -21,7 +20,7 @@ from tenantq.errors import Conflict, LeaseLost, NotFound
 from tenantq.message import NewMessage, Result
 from tenantq.store.rows import unpack_message
 from tests.property.model import Held, Model, ModelQueue
-from tests.shards import settled
+from tests.shards import freeze, settled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -42,29 +41,6 @@ messages = st.builds(
     attributes=st.sampled_from(({}, {"trace": "1"})),
     max_attempts=st.sampled_from((None, None, 1, 2, 0)),
 )
-
-
-def sizes(directory: Path) -> dict[Path, int]:
-    """Return every file's size; one that goes while it is looked at is gone."""
-    found: dict[Path, int] = {}
-    for path in directory.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            found[path] = path.stat().st_size
-    return found
-
-
-def freeze(live: Path, copy: Path) -> None:
-    """Copy the files of an open store as a crash would leave them: all of one moment."""
-    while True:
-        before = sizes(live)
-        try:
-            shutil.copytree(live, copy)
-        except (shutil.Error, FileNotFoundError):
-            shutil.rmtree(copy, ignore_errors=True)  # a compaction deleted a file meanwhile
-            continue
-        if before == sizes(live):
-            return
-        shutil.rmtree(copy)
 
 
 class ShardMachine(RuleBasedStateMachine):

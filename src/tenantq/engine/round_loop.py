@@ -84,7 +84,9 @@ class RoundLoop:
         self._close_task: asyncio.Future[None] | None = None
         self._committer: Committer | None = None
         self._core: Core | None = None
-        self._system = TenantState(0, "", TenantConfig(), Line(system=True))  # in whose line the platform's own operations wait
+        self._system = TenantState(
+            0, "", TenantConfig(), Line(system=True)
+        )  # in whose line the platform's own operations wait
         self._journal_first, self._seq = 1, 0
         self._redrives: set[RedriveTask] = set()
         self._step_scheduled = False
