@@ -41,7 +41,10 @@ class FifoLines(FairLines):
     def put_back(self, operations: list[Operation]) -> None:
         self.waiting.extendleft(reversed(operations))
 
-    def take_turn(self, budget: float) -> list[Operation]:
+    def next_line(self) -> Line:
+        return Line()  # nobody has had a turn before
+
+    def take_turn(self, budget: float, *, whole: bool = True) -> list[Operation]:  # noqa: ARG002  # it is always whole
         turn: list[Operation] = []
         while self.waiting and (not turn or budget > 0):
             turn.append(self.waiting.popleft())
@@ -79,8 +82,8 @@ class _Watch:
         self.engine_seconds = 0.0
         pick, step = shard._pick, shard._step
 
-        def watched_pick() -> list[Operation]:
-            operations = pick()
+        def watched_pick(*, shared: bool) -> list[Operation]:
+            operations = pick(shared=shared)
             self.rounds += [float(shard.rounds - one.entered_round) for one in operations if one.tenant.name == tenant]
             return operations
 

@@ -16,8 +16,7 @@ from tenantq.quotas import DAY_MS, HOUR_MS
 from tenantq.store.rocks import Store
 from tenantq.store.rows import unpack_message
 from tests.crash.recount import JournalTally, recount
-from tests.property.test_model import freeze
-from tests.shards import message, pass_time, settled
+from tests.shards import freeze, message, pass_time, settled
 
 if TYPE_CHECKING:
     from pathlib import Path
