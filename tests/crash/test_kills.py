@@ -140,7 +140,7 @@ async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_pat
     for number in range(3):
         again = Shard(tmp_path / "copy")
         await again.open()
-        shutil.copytree(tmp_path / "copy", tmp_path / f"copy-{number}")
+        freeze(tmp_path / "copy", tmp_path / f"copy-{number}")
         await again.close()
         shutil.rmtree(tmp_path / "copy")
         (tmp_path / f"copy-{number}").rename(tmp_path / "copy")
