@@ -80,10 +80,11 @@ class _Watch:
     def __init__(self, shard: Shard, tenant: str) -> None:
         self.rounds: list[float] = []
         self.engine_seconds = 0.0
-        pick, step = shard._pick, shard._step
+        pace, step = shard._pace, shard._step
+        pick = pace.pick
 
-        def watched_pick(*, shared: bool) -> list[Operation]:
-            operations = pick(shared=shared)
+        def watched_pick(lines: FairLines) -> list[Operation]:
+            operations = pick(lines)
             self.rounds += [float(shard.rounds - one.entered_round) for one in operations if one.tenant.name == tenant]
             return operations
 
@@ -92,7 +93,7 @@ class _Watch:
             step()
             self.engine_seconds += time.perf_counter() - started
 
-        shard._pick = watched_pick  # type: ignore[method-assign]
+        pace.pick = watched_pick  # type: ignore[method-assign]
         shard._step = watched_step  # type: ignore[method-assign]
 
 

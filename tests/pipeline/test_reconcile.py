@@ -32,7 +32,7 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
     pipeline: RunPipeline,
     tmp_path: Path,
 ) -> None:
-    """After adds, failures, dead letters, redrives, expiry, removal, purge and a queue made anew there is zero drift."""
+    """After adds, failures, dead letters, expiry, removal, purge and a queue made anew there is zero drift."""
     shard = await open_shard()
     await shard.put_queue(T, Q, max_attempts=2, backoff_base_ms=0, backoff_max_ms=0)
     added = await shard.add(T, Q, [message("x" * number, priority=number % 3) for number in range(1, 13)])

@@ -171,7 +171,7 @@ def test_every_error_is_documented_with_its_code_and_status() -> None:
     assert rows == {(kind.__name__, kind.code, str(kind.status)) for kind in kinds}
 
 
-def _journal_ops() -> set[str]:
+def journal_ops() -> set[str]:
     """Return the texts that the engine gives to ``log`` and ``log_tenant``, and the names of settling operations."""
     found: set[str] = set()
     for path in SOURCES:
@@ -205,7 +205,7 @@ def _class_name_values(node: ast.ClassDef) -> Iterator[str]:
 
 def test_every_journal_op_is_documented() -> None:
     """In the table of ops, whether done or refused."""
-    ops = _journal_ops()
+    ops = journal_ops()
     assert {"add", "poll", "ack", "dead_letter", "create_tenant", "resume_queue", "trim_journal"} <= ops
     table = DOCS["store.md"].split("| op | written when |")[1].split("refused as a whole")[0]
     listed = {op for row in _table_rows(table) for op in re.findall(r"`(\w+)`", row[0])}

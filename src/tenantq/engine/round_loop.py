@@ -19,6 +19,7 @@ from tenantq.engine.ops.lifecycle import DropQueue, PutTenant
 from tenantq.engine.ops.mend import Mend
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
+from tenantq.engine.pace import Pace
 from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
 from tenantq.engine.timeline import Timeline
@@ -44,7 +45,6 @@ log = logging.getLogger("tenantq")
 
 _ROUNDS_UNSYNCED_MAX = 2
 _IDLE_BEAT_MS = 5_000
-_SHARED_LATELY_MS = 1_000  # how long rounds stay short after another tenant's call
 SYSTEM = Caller("system")
 
 
@@ -98,11 +98,7 @@ class RoundLoop:
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._compactions: set[asyncio.Future[None]] = set()
-        self._round_cost = float(
-            self._settings.round_cost_alone
-        )  # what a tenant that is alone may put into a round now
-        self._switches_seen = 1  # the first line that is joined is no switch
-        self._shared_until_ms = -1
+        self._pace = Pace(self._settings, self._clock)
         self._space_checked = -1
         self._has_space = True
         self.rounds = 0  # run so far
@@ -281,10 +277,10 @@ class RoundLoop:
             return
         self.rounds += 1
         others_wait = core.lines.shared
-        operations = self._pick(shared=self._is_shared())
+        operations = self._pace.pick(core.lines)
         round = Round(core, self._seq + 1, shared=others_wait)
         try:
-            self._adapt(operations, round.run(operations))
+            self._pace.adapt(core.lines, operations, round.run(operations))
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):
@@ -298,44 +294,6 @@ class RoundLoop:
             self._schedule()
         elif not self._syncing:
             self._idle.set()
-
-    def _adapt(self, operations: list[Operation], unstarted: list[Operation]) -> None:
-        """Put back what the round had no time for, and pick as much next time as there was time for, or a little more."""
-        if unstarted:
-            self.core.lines.put_back(unstarted)
-            done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)
-            self._round_cost = max(float(self._settings.round_cost_shared), done)
-        elif self._round_cost < self._settings.round_cost_alone:
-            self._round_cost = min(float(self._settings.round_cost_alone), self._round_cost * 1.25)
-
-    def _is_shared(self) -> bool:
-        """Tell whether several tenants have work, or had lately.
-
-        A quiet tenant's next call must not find the machine busy with a long round, and all its replies, of a loud one.
-        """
-        lines = self.core.lines
-        now_ms = self._clock.monotonic_ms()
-        if lines.switches > self._switches_seen:
-            self._switches_seen = lines.switches
-            self._shared_until_ms = now_ms + _SHARED_LATELY_MS
-        return lines.shared or now_ms < self._shared_until_ms
-
-    def _pick(self, *, shared: bool) -> list[Operation]:
-        """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
-        lines, settings = self.core.lines, self._settings
-        operations: list[Operation] = []
-        budget = float(settings.round_cost_shared) if shared else self._round_cost
-        served: set[Line] = set()
-        while lines and budget > 0:
-            if shared:  # one turn a round: replies to a loud tenant come in small numbers, and so do its next calls
-                line = lines.next_line()
-                if line in served:
-                    break
-                served.add(line)
-            turn = lines.take_turn(budget, whole=not shared)
-            budget -= sum(operation.cost for operation in turn)
-            operations += turn
-        return operations
 
     def _write(self, round: Round) -> None:
         """Write a round's batch and hand it over for syncing; a round without effects is answered at once."""

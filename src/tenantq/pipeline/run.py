@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
 _FILES_PER_TASK: Final = 4
-TRAILING_DAYS: Final = 28
 """How many days after a late one its baseline can still be felt in ``anomalies`` and ``tenant_growth``."""
 
 

@@ -16,7 +16,7 @@ CONTROLS: Final = {
     "CC6.1": ("Access is restricted: calls that were denied", ("*",), ("denied",)),
     "CC6.2": ("Credentials are issued and withdrawn", ("create_key", "revoke_key", "revoke_token"), ("ok",)),
     "CC6.3": ("Access is granted by role and taken back", ("put_grant", "delete_grant"), ("ok",)),
-    "CC6.5": ("Data is disposed of", ("purge", "drop_queue", "delete_tenant", "expire", "erase_tenant"), ("ok", "expired")),
+    "CC6.5": ("Data is disposed of", ("purge", "drop_queue", "delete_tenant", "expire"), ("ok", "expired")),
     "CC6.6": ("Floods are held off: calls that were throttled", ("*",), ("throttled",)),
     "CC8.1": (
         "Changes are recorded with who made them",
