@@ -43,3 +43,6 @@ GRANTS_MAX: Final = 100_000
 REVOCATIONS_MAX: Final = 100_000
 TENANT_ID_MAX: Final = (1 << 32) - 1
 QUEUE_ID_MAX: Final = (1 << 32) - 1
+DATA_KEY_NUMBER_MAX: Final = (1 << 32) - 1
+DATA_KEY_BYTES_MAX: Final = 16 << 10
+"""Of a wrapped data key, with what belongs to it."""

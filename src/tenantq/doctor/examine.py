@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.doctor.data_key_exam import load_data_keys
 from tenantq.doctor.journal_exam import examine_journal, last_time_ms
 from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
 from tenantq.doctor.queue_exam import QueueExam
@@ -43,6 +44,8 @@ def _examine(store: Store, notes: Notes) -> None:
     with _Damage(notes, "the catalog cannot be read"):
         queues = load_queues(store, notes)
         find_orphans(store, queues, notes)
+    with _Damage(notes, "the data keys cannot be read"):
+        load_data_keys(store, notes)
     now = 0
     with _Damage(notes, "the newest journal record cannot be read"):
         now = last_time_ms(store)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 FINDINGS_LISTED_MAX: Final = 1_000
 
-Kind = Literal["catalog", "counters", "damaged", "expiry", "group", "index", "journal", "lease", "orphan", "usage"]
+Kind = Literal[
+    "catalog", "counters", "damaged", "expiry", "group", "index", "journal", "keys", "lease", "orphan", "usage"
+]  # fmt: skip
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -39,6 +41,7 @@ class Figures(msgspec.Struct):
     bytes: int = 0  # bodies and extras of all messages
     keys: int = 0  # idempotency keys
     results: int = 0
+    data_keys: int = 0  # wrapped, of encrypted tenants
     journal_records: int = 0
     journal_bytes: int = 0
 

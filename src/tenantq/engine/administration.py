@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tenantq import limits
 from tenantq.engine import reads
+from tenantq.engine.data_key_rows import tenant_range
 from tenantq.engine.ops.access import DropGrant, NoteEntries, NoteKeyUse, PutGrant, PutKey, RevokeKey, RevokeToken
+from tenantq.engine.ops.data_keys import DropDataKeys, PutDataKey, ReplaceDataKey
 from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
     DeleteTenant,
@@ -46,6 +49,12 @@ def check_truth(field: str, value: object) -> None:
         raise Invalid(f"{field}: must be true or false, not {type(value).__name__}")
 
 
+def _check_data_key(number: int, value: bytes) -> None:
+    check_int("number", number, 0, limits.DATA_KEY_NUMBER_MAX)
+    if type(value) is not bytes or not 1 <= len(value) <= limits.DATA_KEY_BYTES_MAX:
+        raise Invalid(f"value: must be 1 to {limits.DATA_KEY_BYTES_MAX} bytes")
+
+
 class Administration(RoundLoop):
     """The part of a shard that keeps order in it."""
 
@@ -58,11 +67,13 @@ class Administration(RoundLoop):
         return created
 
     async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
-        """Delete a tenant and everything it has."""
+        """Delete a tenant and everything it has. Its data keys go first, for good, then everything they sealed."""
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
-        self.core.catalog.tenant(name)
+        tenant = self.core.catalog.tenant(name)
         check_reason(reason)
+        if tenant.id in self.core.data_keys.by_tenant:
+            await self.drop_data_keys(tenant.id, reason=reason, caller=caller)
         await self._submit(DeleteTenant(self._system, caller, name, reason))
 
     def tenants(self) -> dict[str, TenantConfig]:
@@ -170,6 +181,43 @@ class Administration(RoundLoop):
         """Journal what happened before the engine was asked."""
         if entries:
             await self._submit(NoteEntries(self._system, SYSTEM, entries))
+
+    # ---- wrapped data keys; tenants by id, which never means another one later ----
+
+    @property
+    def data_keys(self) -> Mapping[int, Mapping[int, bytes]]:
+        """The wrapped data keys of every tenant that has any, by tenant id and number; to be read, not changed."""
+        return self.core.data_keys.by_tenant
+
+    async def put_data_key(
+        self, tenant_id: int, number: int, value: bytes, *, details: str = "", caller: Caller = SYSTEM
+    ) -> bool:
+        """Store a new wrapped key; False: there is one of this number already, and it is left as it is."""
+        _check_data_key(number, value)
+        tenant = self.core.catalog.tenant_by_id(tenant_id)
+        done: bool = await self._submit(PutDataKey(tenant, caller, number, value, details))
+        return done
+
+    async def replace_data_key(
+        self, tenant_id: int, number: int, old: bytes, new: bytes, *, details: str = "", caller: Caller = SYSTEM
+    ) -> bool:
+        """Store ``new`` in place of ``old``; False: ``old`` is not what is stored (any more)."""
+        _check_data_key(number, new)
+        tenant = self.core.catalog.tenant_by_id(tenant_id)
+        done: bool = await self._submit(ReplaceDataKey(tenant, caller, number, old, new, details))
+        return done
+
+    async def drop_data_keys(self, tenant_id: int, *, reason: str = "", caller: Caller = SYSTEM) -> int:
+        """Destroy all of a tenant's wrapped keys, and return how many. Afterwards none is left in any file of the store."""
+        check_reason(reason)
+        tenant = self.core.catalog.tenant_by_id(tenant_id)
+        count: int = await self._submit(DropDataKeys(tenant, caller, reason))
+        lower, upper = tenant_range(tenant_id)
+        scrubbing = self._loop.run_in_executor(None, self._store.scrub, self._store.meta, lower, upper)
+        self._compactions.add(scrubbing)  # closing waits for it
+        scrubbing.add_done_callback(self._compactions.discard)
+        await asyncio.shield(scrubbing)
+        return count
 
     # ---- journal ----
 

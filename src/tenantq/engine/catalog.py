@@ -69,6 +69,7 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.tenants: dict[str, TenantState] = {}
+        self._by_id: dict[int, TenantState] = {}
         self._next_tenant_id = 1
         self._configs: dict[TenantConfig, TenantConfig] = {}  # tenants of one plan share one object
 
@@ -81,6 +82,13 @@ class Catalog:
         tenant = self.tenants.get(name)
         if tenant is None:
             raise NotFound("no such tenant", tenant=name)
+        return tenant
+
+    def tenant_by_id(self, id: int) -> TenantState:
+        """Return a tenant by its number, or raise NotFound."""
+        tenant = self._by_id.get(id)
+        if tenant is None:
+            raise NotFound("no such tenant")
         return tenant
 
     def queue(self, tenant: TenantState, name: str) -> QueueState:
@@ -117,7 +125,7 @@ class Catalog:
         self._next_tenant_id += 1
         batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
         self.save_tenant(batch, tenant)
-        self.tenants[name] = tenant
+        self.tenants[name] = self._by_id[tenant.id] = tenant
         return tenant
 
     def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
@@ -137,7 +145,7 @@ class Catalog:
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
         batch.delete(USAGE_ROW + prefix, self._store.meta.handle)
         batch.delete_range(QUEUE_ROW + prefix, QUEUE_ROW + after(prefix), self._store.meta.handle)
-        del self.tenants[tenant.name]
+        del self.tenants[tenant.name], self._by_id[tenant.id]
 
     def create_queue(
         self, batch: WriteBatch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
@@ -172,7 +180,7 @@ class Catalog:
         store = self._store
         raw = store.get(store.meta, NEXT_TENANT_ID)
         self._next_tenant_id = int.from_bytes(raw) if raw else 1
-        by_id: dict[int, TenantState] = {}
+        by_id = self._by_id
         for key, value in self._rows(TENANT_ROW):
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tenantq.config import ShardSettings
     from tenantq.engine.access_book import AccessBook
     from tenantq.engine.catalog import Catalog
+    from tenantq.engine.data_key_rows import DataKeyRows
     from tenantq.engine.operation import Operation
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.timeline import Timeline
@@ -59,6 +60,7 @@ class Core:
         store: Store,
         catalog: Catalog,
         access: AccessBook,
+        data_keys: DataKeyRows,
         clock: Clock,
         timeline: Timeline,
         randomness: Randomness,
@@ -70,6 +72,7 @@ class Core:
         self.store = store
         self.catalog = catalog
         self.access = access
+        self.data_keys = data_keys
         self.clock = clock
         self.timeline = timeline
         self.randomness = randomness

@@ -14,6 +14,7 @@ from tenantq.engine.access_book import AccessBook
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.committer import Committer
 from tenantq.engine.core import Core
+from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.ops.lifecycle import DropQueue, PutTenant
 from tenantq.engine.ops.mend import Mend
@@ -136,11 +137,14 @@ class RoundLoop:
         catalog.load()
         access = AccessBook(store)
         access.load(catalog)
+        data_keys = DataKeyRows(store)
+        data_keys.load()
         self._core = Core(
             shard=self._name,
             store=store,
             catalog=catalog,
             access=access,
+            data_keys=data_keys,
             clock=self._clock,
             timeline=timeline,
             randomness=self._randomness,

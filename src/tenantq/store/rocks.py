@@ -16,6 +16,7 @@ import msgspec
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     CompactOptions,
     DBCompressionType,
@@ -94,7 +95,7 @@ class Family:
 
 
 class Store:
-    """The open store of one shard. All methods but ``sync`` and ``compact`` belong to the event loop's thread."""
+    """The open store of one shard. All methods but ``sync``, ``compact`` and ``scrub`` belong to the event loop's thread."""
 
     __slots__ = (
         "_db",
@@ -248,6 +249,19 @@ class Store:
         options = CompactOptions()
         for name in _CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
+
+    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
+        """Leave nothing of deleted rows in [lower, upper) in any file: neither in tables nor in the log. From any thread.
+
+        The log is let go once every family has written what stood in it; the tables are written anew without the rows.
+        """
+        try:
+            self.flush()
+            options = CompactOptions()
+            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+            family.view.compact_range(lower, upper, options)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
 
     def forget_deletions(self) -> None:
         """Let RocksDB drop tables that hold nothing but deletions: it looks at them when a snapshot is let go."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenantq.vault.book import DataKeyBook, WrappedKey
 from tenantq.vault.sealed import Kind, is_sealed
 from tenantq.vault.settings import KeyPolicy, VaultSettings, check_policy, check_vault
+from tenantq.vault.stored_book import StoredBook
 from tenantq.vault.vault import Sealer, Vault, VaultHealth
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "KeyPolicy",
     "Kind",
     "Sealer",
+    "StoredBook",
     "Vault",
     "VaultHealth",
     "VaultSettings",

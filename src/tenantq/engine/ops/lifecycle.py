@@ -95,7 +95,7 @@ class ResumeTenant(SuspendTenant):
 
 
 class DeleteTenant(Operation):
-    """Delete a tenant and everything it has, by range."""
+    """Delete a tenant and everything it has, by range. Its data keys were destroyed before, or go with it."""
 
     __slots__ = ("name", "reason")
     journal_op = "delete_tenant"
@@ -111,6 +111,7 @@ class DeleteTenant(Operation):
         tenant = round.core.catalog.tenant(self.name)
         for queue in list(tenant.queues.values()):
             _forget(round, queue)
+        round.core.data_keys.drop(round.batch, tenant.id)
         round.core.access.drop_tenant(round.batch, tenant.id, tenant.name)
         _delete_range(round, tenant_prefix(tenant.id))
         tenant.gone = True

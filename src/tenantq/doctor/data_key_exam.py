@@ -1,0 +1,38 @@
+"""Wrapped data keys: each belongs to a tenant, has a well-formed key, and stands beside the tenant's secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.doctor.pages import pages_of_items
+from tenantq.engine.catalog import TENANT_ROW
+from tenantq.engine.data_key_rows import DATA_KEY_ROW
+from tenantq.store.keys import after
+
+if TYPE_CHECKING:
+    from tenantq.doctor.report import Notes
+    from tenantq.store.rocks import Store
+
+_SECRET: Final = 0
+_ID_BYTES: Final = 4
+
+
+def load_data_keys(store: Store, notes: Notes) -> dict[int, set[int]]:
+    """Return the numbers of every tenant's data keys by tenant id, and write down what is wrong with them."""
+    found: dict[int, set[int]] = {}
+    for page in pages_of_items(store, store.meta, DATA_KEY_ROW, after(DATA_KEY_ROW)):
+        for key, _ in page:
+            place = key[len(DATA_KEY_ROW) :]
+            if len(place) != 2 * _ID_BYTES:
+                notes.found("damaged", f"A data key has a malformed key {key.hex()}.")
+                continue
+            found.setdefault(int.from_bytes(place[:_ID_BYTES]), set()).add(int.from_bytes(place[_ID_BYTES:]))
+        notes.passed("data keys", len(page))
+    for tenant_id, numbers in found.items():
+        row = store.get(store.meta, TENANT_ROW + tenant_id.to_bytes(_ID_BYTES))
+        if row is None:
+            notes.found("orphan", f"{len(numbers)} data keys belong to no tenant.", tenant=f"#{tenant_id}")
+        elif _SECRET not in numbers:
+            notes.found("keys", "The tenant has data keys, but its secret (number 0) is gone.", tenant=f"#{tenant_id}")
+    notes.figures.data_keys = sum(map(len, found.values()))
+    return found

@@ -1,0 +1,65 @@
+"""Wrapped data keys of encrypted tenants: kept in the meta family, cached here, changed only by rounds.
+
+datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own form; the engine never looks into it
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from tenantq.store.keys import after, tenant_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocksdict import WriteBatch
+
+    from tenantq.store.rocks import Store
+
+DATA_KEY_ROW: Final = b"datakey/"
+_PLACE = struct.Struct(">II")
+_PAGE: Final = 10_000
+
+
+def tenant_range(tenant_id: int) -> tuple[bytes, bytes]:
+    """Return the bounds between which all of a tenant's rows stand."""
+    prefix = tenant_prefix(tenant_id)
+    return DATA_KEY_ROW + prefix, DATA_KEY_ROW + after(prefix)
+
+
+class DataKeyRows:
+    """The rows of all tenants. A tenant that never encrypted anything is not in ``by_tenant``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.by_tenant: dict[int, dict[int, bytes]] = {}
+        self.destroyed: set[int] = set()  # tenants whose keys were dropped in this run: they get no new ones
+
+    def of(self, tenant_id: int) -> Mapping[int, bytes]:
+        """Return a tenant's rows by number."""
+        return self.by_tenant.get(tenant_id, {})
+
+    # ---- changing, into a round's batch ----
+
+    def put(self, batch: WriteBatch, tenant_id: int, number: int, value: bytes) -> None:
+        """Write a row, new or in place of one."""
+        batch.put(DATA_KEY_ROW + _PLACE.pack(tenant_id, number), value, self._store.meta.handle)
+        self.by_tenant.setdefault(tenant_id, {})[number] = value
+
+    def drop(self, batch: WriteBatch, tenant_id: int) -> int:
+        """Delete all of a tenant's rows; return how many there were."""
+        batch.delete_range(*tenant_range(tenant_id), self._store.meta.handle)
+        self.destroyed.add(tenant_id)
+        return len(self.by_tenant.pop(tenant_id, {}))
+
+    # ---- loading ----
+
+    def load(self) -> None:
+        """Read everything from the store."""
+        store, lower = self._store, DATA_KEY_ROW
+        while page := store.scan_items(store.meta, lower, after(DATA_KEY_ROW), _PAGE):
+            for key, value in page:
+                tenant_id, number = _PLACE.unpack(key[len(DATA_KEY_ROW) :])
+                self.by_tenant.setdefault(tenant_id, {})[number] = value
+            lower = page[-1][0] + b"\0"

@@ -1,0 +1,49 @@
+"""The book of wrapped keys on a shard's store: every change is an operation of a round, journaled and synced with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.vault.book import WrappedKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenantq.engine.shard import Shard
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(WrappedKey).decode
+
+
+class StoredBook:
+    """A ``DataKeyBook`` whose rows are ``datakey/`` of the store."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
+        """Return all of a tenant's keys by number."""
+        return self.known(tenant_id)
+
+    def known(self, tenant_id: int) -> dict[int, WrappedKey]:
+        """Return the same at once; nothing has to be read."""
+        return {number: _decode(row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
+
+    async def put(self, tenant_id: int, key: WrappedKey) -> bool:
+        """Store a new key; False: there is one of this number already, and it is left as it is."""
+        details = f"wrapped by {key.key}"
+        return await self._shard.put_data_key(tenant_id, key.number, _encode(key), details=details)
+
+    async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
+        """Store ``new`` in place of ``old``, which has the same number; False: what is stored is not ``old`` (any more)."""
+        row = self._shard.data_keys.get(tenant_id, {}).get(old.number)
+        if row is None or _decode(row) != old:
+            return False
+        details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"wrapped anew by {new.key}"
+        return await self._shard.replace_data_key(tenant_id, old.number, row, _encode(new), details=details)
+
+    async def drop_all(self, tenant_id: int) -> int:
+        """Destroy all of a tenant's keys for ever, and return how many."""
+        return await self._shard.drop_data_keys(tenant_id, reason="the tenant is erased")

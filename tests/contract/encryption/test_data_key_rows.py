@@ -1,0 +1,128 @@
+"""Wrapped data keys in the store: written by rounds, read on start, destroyed for good before their tenant's rows."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.doctor import examine
+from tenantq.engine.data_key_rows import DATA_KEY_ROW
+from tenantq.engine.reads import JournalFilter
+from tenantq.errors import Erased, Invalid, NotFound
+from tenantq.kms.interface import KeyRef
+from tenantq.store.rocks import Store
+from tenantq.vault import StoredBook, WrappedKey
+from tests.shards import Q, freeze, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.engine.shard import Shard
+    from tests.conftest import OpenShard
+
+REF = KeyRef("local", "main")
+
+
+def holding(directory: Path, needle: bytes) -> list[str]:
+    """Return the files that hold these bytes."""
+    return [path.name for path in directory.rglob("*") if path.is_file() and needle in path.read_bytes()]
+
+
+async def acme(shard: Shard) -> int:
+    """Make a tenant and return its id."""
+    await shard.put_tenant("acme")
+    return shard.tenant_state("acme").id
+
+
+async def ops(shard: Shard) -> list[str]:
+    """Return what the journal says was done in the tenant."""
+    rows, _ = await shard.journal_rows(JournalFilter(tenant="acme"), after=(0, -1), limit=1_000)
+    return [row.op for row in rows]
+
+
+async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None:
+    """Put only where there is none, replace only what is there, and all of it journaled without the key."""
+    shard = await open_shard()
+    tenant = await acme(shard)
+    book = StoredBook(shard)
+    key = WrappedKey(1, REF, os.urandom(60), 5)
+    assert await book.put(tenant, key)
+    assert not await book.put(tenant, WrappedKey(1, REF, b"another", 6))
+    more = WrappedKey(1, REF, key.wrapped, 5, uses=100)
+    assert await book.replace(tenant, key, more)
+    assert not await book.replace(tenant, key, WrappedKey(1, REF, b"another", 5))
+    assert not await book.replace(tenant, WrappedKey(2, REF, b"x", 5), WrappedKey(2, REF, b"y", 5))
+    assert await ops(shard) == ["create_tenant", "put_data_key", "replace_data_key"]
+    await shard.close()
+    again = await open_shard()
+    assert await StoredBook(again).list(tenant) == {1: more}
+    assert await StoredBook(again).list(tenant + 1) == {}
+
+
+async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_no_file(
+    open_shard: OpenShard, tmp_path: Path
+) -> None:
+    """The journal has the keys' end before the tenant's; neither tables nor log hold them, also not those exchanged before."""
+    shard = await open_shard()
+    tenant = await acme(shard)
+    book = StoredBook(shard)
+    wrapped = [os.urandom(60) for _ in range(3)]
+    await book.put(tenant, WrappedKey(0, REF, wrapped[0], 5))
+    await book.put(tenant, WrappedKey(1, REF, wrapped[1], 5))
+    await shard.add("acme", Q, [message("sealed")])
+    freeze(tmp_path / "data", tmp_path / "before")
+    assert all(holding(tmp_path / "before", one) for one in wrapped[:2])
+    await book.replace(tenant, WrappedKey(1, REF, wrapped[1], 5), WrappedKey(1, REF, wrapped[2], 5))
+    first = shard.journal_span[1]
+    await shard.delete_tenant("acme", reason="it has left us")
+    rows, _ = await shard.journal_rows(JournalFilter(), after=(first, 1 << 60), limit=100)
+    assert [row.op for row in rows] == ["drop_data_keys", "delete_tenant"]
+    freeze(tmp_path / "data", tmp_path / "after")
+    assert [holding(tmp_path / "after", one) for one in wrapped] == [[], [], []]
+    assert not shard.data_keys
+    await shard.close()
+    assert not examine(tmp_path / "data").findings
+
+
+async def test_a_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard) -> None:
+    """So that nothing is sealed any more between the end of the keys and the end of the rows."""
+    tenant = await acme(shard)
+    book = StoredBook(shard)
+    await book.put(tenant, WrappedKey(0, REF, b"secret", 5))
+    assert await book.drop_all(tenant) == 1
+    with pytest.raises(Erased):
+        await book.put(tenant, WrappedKey(0, REF, b"secret", 5))
+    assert await book.list(tenant) == {}
+
+
+async def test_keys_are_only_for_tenants_that_are_there(shard: Shard) -> None:
+    """And have a number and bytes within the limits."""
+    tenant = await acme(shard)
+    for wrong in (shard.put_data_key(99, 0, b"x"), shard.drop_data_keys(99)):
+        with pytest.raises(NotFound):
+            await wrong
+    for number, value in ((-1, b"x"), (1 << 32, b"x"), (0, b""), (0, b"x" * 20_000)):
+        with pytest.raises(Invalid):
+            await shard.put_data_key(tenant, number, value)
+
+
+async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) -> None:
+    """Counts them, and names those that belong to nobody or lack their secret."""
+    shard = await open_shard()
+    tenant = await acme(shard)
+    for number in range(3):
+        await shard.put_data_key(tenant, number, b"wrapped")
+    await shard.close()
+    report = examine(tmp_path / "data")
+    assert (report.figures.data_keys, report.findings) == (3, [])
+    store = Store(tmp_path / "data")
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(DATA_KEY_ROW + tenant.to_bytes(4) + bytes(4), store.meta.handle)
+    batch.put(DATA_KEY_ROW + (99).to_bytes(4) + bytes(4), b"stray", store.meta.handle)
+    batch.put(DATA_KEY_ROW + b"odd", b"stray", store.meta.handle)
+    store.write(batch)
+    store.close()
+    assert sorted(one.kind for one in examine(tmp_path / "data").findings) == ["damaged", "keys", "orphan"]
