@@ -30,10 +30,10 @@ chaos: .venv/installed
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java. Installed where this may
-# be done; else one sentence says what is missing.
+# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are looked at in
+# Chromium. Installed where this may be done; else one sentence says what is missing.
 .venv/tools: .venv/installed
-	@for tool in strace curl java; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
+	@for tool in strace curl java chromium; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
 	  command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
 	  || echo "$$tool is missing and the tests that need it cannot run: install $$package with your package manager"; done
 	@touch .venv/tools

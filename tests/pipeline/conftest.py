@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,13 @@ from tenantq.pipeline.lake import Lake
 from tenantq.pipeline.run import Options, RunReport, run
 from tenantq.pipeline.session import open_session
 from tests.pipeline.journals import DAY, START
+from tests.pipeline.tenants_at_work import PRICES, write_days
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     RunPipeline = Callable[..., RunReport]
 
@@ -41,6 +43,36 @@ def spark() -> Iterator[SparkSession]:
         )
     yield session
     session.stop()
+
+
+class WatchedLake(Lake):
+    """A lake that writes down which tables Spark's plan of each staged table reads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read_from: dict[str, set[str]] = {}
+
+    def stage(self, rows: DataFrame, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
+        """Look at the files that the rows come from, then stage them."""
+        found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in rows.inputFiles()}
+        self.read_from[table] = {"journal" if name == "file:" else name for name in found} - {table}
+        super().stage(rows, table, covers)
+
+
+@pytest.fixture(scope="session")
+def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> WatchedLake:
+    """Return the lake of some days of tenants at work, hostile ones among them. Tests only read it."""
+    root = tmp_path_factory.mktemp("busy")
+    target = DirectoryTarget(root / "journal")
+    target.path.mkdir()
+    write_days(target, days=4, rounds=1)
+    lake = WatchedLake(root / "lake")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(spark.range(1)), "persist", lambda rows, *_: rows
+        )  # a plan shows nothing behind what is kept
+        run(spark, str(target.path), lake, Options(now_ms=NOW, prices=PRICES))
+    return lake
 
 
 @pytest.fixture

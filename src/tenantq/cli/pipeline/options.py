@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tenantq.errors import Unavailable
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
 
 """Exit code: everything good was processed, and something is in quarantine."""
@@ -41,3 +47,17 @@ def session(master: str | None) -> SparkSession:
     from tenantq.pipeline.session import open_session  # noqa: PLC0415  # --help must not need Spark
 
     return open_session(master)
+
+
+@contextmanager
+def extras() -> Iterator[None]:
+    """Import what only the pipeline needs in here: Unavailable says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(f"the pipeline needs {error.name or 'more'}: install tenantq[spark]") from error
+
+
+def day(given: datetime | None) -> str:
+    """Return a day as partitions name it; empty where none was given."""
+    return f"{given:%Y-%m-%d}" if given else ""

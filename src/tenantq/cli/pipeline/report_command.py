@@ -1,0 +1,57 @@
+"""``tenantq pipeline report``: pages for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from tenantq.cli.output import print_json
+from tenantq.cli.pipeline import options
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@click.command()
+@options.lake
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where the pages go."
+)
+@click.option("--tenant", metavar="NAME", help="Only this tenant's report.")
+@click.option(
+    "--from", "from_date", type=click.DateTime(["%Y-%m-%d"]),
+    help="The first day. Default: 29 days before the last.",
+)  # fmt: skip
+@click.option(
+    "--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="The last day. Default: the newest in the lake."
+)
+@options.master
+@options.as_json
+def report(
+    lake_path: Path, *, out: Path, tenant: str | None, from_date: datetime | None, to_date: datetime | None,
+    master: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write a page for each tenant and one for the platform: usage, growth, service level, invoice, anomalies, evidence.
+
+    Each page is one file that needs nothing else, no network and no script. The same lake gives the same bytes.
+    """
+    spark = options.session(master)
+    with options.extras():
+        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.report.write import write_reports  # noqa: PLC0415
+
+    with Console(stderr=True).status("reading the lake") as status:
+        written = write_reports(
+            spark, Lake(lake_path), out, tenant=tenant, from_date=options.day(from_date), to_date=options.day(to_date),
+            progress=status.update,
+        )  # fmt: skip
+    if as_json:
+        print_json(written)
+        return
+    if written.platform:
+        click.echo(f"platform: {written.platform}")
+    span = f" from {written.first_day} to {written.last_day}" if written.first_day else ""
+    click.echo(f"tenants: {written.tenants} in {written.directory}{span}")

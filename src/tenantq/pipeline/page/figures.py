@@ -1,0 +1,104 @@
+"""Figures as people read them. Money and quantities of an invoice stay exact; the rest is rounded to be read."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Final
+
+_SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_COUNTS: Final = ("", "k", "M", "G", "T", "P", "E")
+_LENGTHS: Final = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
+_STEPS: Final = (
+    (1.0, (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500)),
+    (1_000.0, (1, 2, 5, 10, 15, 20, 30)),
+    (60_000.0, (1, 2, 5, 10, 15, 20, 30)),
+    (3_600_000.0, (1, 2, 3, 6, 12)),
+    (86_400_000.0, (1, 2, 5)),
+)
+"""What an axis of durations may go by."""
+
+
+def count(value: float) -> str:
+    """Return a whole number with separators: 1,234,567."""
+    return f"{value:,.0f}"
+
+
+def brief(value: float) -> str:
+    """Return a whole number, shortened where it is too long to be read at a glance."""
+    return count(value) if abs(value) < 1_000_000 else short(value)
+
+
+def short(value: float) -> str:
+    """Return a number for an axis: 1.2k, 30M."""
+    return _scaled(value, _COUNTS, "")
+
+
+def size(value: float) -> str:
+    """Return bytes in powers of a thousand, as an invoice counts them: 1.2 GB."""
+    return _scaled(value, _SIZES, " ")
+
+
+def duration(ms: float | None) -> str:
+    """Return a length of time: 850 ms, 1.5 s, 3 min; a dash where there is none."""
+    if ms is None:
+        return "–"  # noqa: RUF001  # a dash is what is meant
+    for unit_ms, unit in _LENGTHS:
+        if ms >= unit_ms:
+            return f"{_plain(ms / unit_ms)} {unit}"
+    return f"{_plain(ms)} ms"
+
+
+def duration_step(step: float) -> float:
+    """Return the next step for an axis of durations: a round number of the unit that people would use."""
+    for unit_ms, rounds in _STEPS:
+        for factor in rounds:
+            if step <= factor * unit_ms:
+                return factor * unit_ms
+    return round_step(step / 86_400_000.0) * 86_400_000.0
+
+
+def round_step(step: float) -> float:
+    """Return the next step for an axis that is easy to read."""
+    step = max(step, 1e-9)  # finer than anything that is counted
+    power = 10.0 ** math.floor(math.log10(step))
+    for factor in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0):
+        if step <= factor * power * (1 + 1e-9):
+            return factor * power
+    return 10.0 * power
+
+
+def percent(share: float | None) -> str:
+    """Return a share of one, never rounded up to all or down to none: 99.95 %."""
+    if share is None:
+        return "–"  # noqa: RUF001  # a dash is what is meant
+    text = f"{share * 100:.3f}"
+    if share < 1 and text == "100.000":
+        return "> 99.999 %"
+    if share > 0 and text == "0.000":
+        return "< 0.001 %"
+    return f"{text.rstrip('0').rstrip('.')} %"
+
+
+def exact(text: str) -> str:
+    """Return a decimal of a table to its last digit that says something, with separators; cents stay two."""
+    number = Decimal(text)
+    kept = 2 if number.as_tuple().exponent == -2 else 0
+    whole, _, places = f"{number:,f}".partition(".")
+    places = places.rstrip("0").ljust(kept, "0")
+    return f"{whole}.{places}" if places else whole
+
+
+def _scaled(value: float, units: tuple[str, ...], gap: str) -> str:
+    place = 0
+    while abs(value) >= 999.5 and place < len(units) - 1:
+        value /= 1_000
+        place += 1
+    return f"{_plain(value)}{gap}{units[place]}"
+
+
+def _plain(value: float) -> str:
+    """Return three digits, without zeros that say nothing."""
+    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

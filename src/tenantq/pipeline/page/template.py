@@ -1,0 +1,78 @@
+"""Templates: every value is escaped, and what could deceive a reader's eye is shown as what it is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from tenantq.errors import Invalid
+from tenantq.pipeline.page import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_HIDDEN: Final = dict.fromkeys(
+    (
+        *(code for code in range(32) if code not in (9, 10)), *range(127, 160), *range(0x200B, 0x2010),
+        *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF, *range(0xD800, 0xE000),
+    ),
+    "\N{REPLACEMENT CHARACTER}",
+)  # fmt: skip
+"""Control characters, marks that turn the direction of writing, characters without width, halves of pairs."""
+
+
+def render(template: str, **values: Any) -> bytes:
+    """Return a page; what a template does not find is an error."""
+    text = _environment().get_template(template).render(**values)
+    return text.encode()
+
+
+def visible(text: str) -> str:
+    """Return text in which nothing is hidden and nothing turns the direction of what follows."""
+    return text.translate(_HIDDEN)
+
+
+def write_page(file: Path, data: bytes | Iterable[bytes]) -> None:
+    """Put a file in its place as a whole; Invalid says why that cannot be done."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".new")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.writelines([data] if isinstance(data, bytes) else data)
+            Path(fresh).chmod(0o644)
+            Path(fresh).rename(file)
+        except BaseException:
+            Path(fresh).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise Invalid(f"{file}: cannot be written: {error.strerror}") from error
+
+
+@functools.cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("tenantq.pipeline.page"),
+        autoescape=select_autoescape(disabled_extensions=("md",), default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )
+    for one in (
+        figures.count,
+        figures.brief,
+        figures.short,
+        figures.size,
+        figures.duration,
+        figures.percent,
+        figures.exact,
+    ):
+        found.filters[one.__name__] = one
+    return found

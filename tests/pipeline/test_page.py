@@ -1,0 +1,117 @@
+"""Pages and plots by themselves: figures, words for those who do not see, colours that can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tenantq.errors import Invalid
+from tenantq.pipeline.page import figures
+from tenantq.pipeline.page.plot import Level, Series, plot
+from tenantq.pipeline.page.template import render, visible, write_page
+
+CSS = (Path(figures.__file__).parent / "templates" / "page.css").read_text()
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (figures.count(1_234_567), "1,234,567"),
+        (figures.short(999_999), "1M"),
+        (figures.size(1_500_000), "1.5 MB"),
+        (figures.duration(90_000), "1.5 min"),
+        (figures.duration(None), "–"),  # noqa: RUF001  # a dash is what is meant
+        (figures.percent(0.9995), "99.95 %"),
+        (figures.percent(0.9999999), "> 99.999 %"),
+        (figures.percent(1e-9), "< 0.001 %"),
+        (figures.exact("12345.6700000000"), "12,345.67"),
+        (figures.exact("-1234.50"), "-1,234.50"),
+        (figures.exact("0.0000000001"), "0.0000000001"),
+        (figures.exact("100.00"), "100.00"),
+        (figures.exact("1000.0000000000"), "1,000"),
+    ],
+)
+def test_figures_are_shown_as_people_read_them(shown: str, text: str) -> None:
+    """Rounded to be read, but never to all or none; money to the cent."""
+    assert shown == text
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=10, min_value=-(10**20), max_value=10**20))
+def test_an_exact_figure_loses_nothing(number: object) -> None:
+    """Without its separators it is the decimal that the table has."""
+    from decimal import Decimal  # noqa: PLC0415  # only here
+
+    assert Decimal(figures.exact(f"{number:f}").replace(",", "")) == number
+
+
+@example([5e-324], [])
+@given(
+    st.lists(st.one_of(st.none(), st.floats(0, 1e15)), max_size=40),
+    st.lists(st.floats(0, 1e15), max_size=3),
+)
+def test_every_plot_stays_in_its_frame(values: list[float | None], levels: list[float]) -> None:
+    """Whatever the values, nothing is drawn outside, and nothing is no number."""
+    places = [f"2026-01-{at:02d}" for at in range(len(values))]
+    series = [Series(name="a", values=values, kind="bar"), Series(name="b", values=values, kind="area")]
+    drawn = str(plot("t", places, series, levels=[Level(name="l", value=value) for value in levels]))
+    for axis, limit in (("x1|x2|x|cx", 420), ("y1|y2|y|cy", 190)):
+        for found in re.findall(rf' (?:{axis})="([^"]+)"', drawn):
+            assert -1 <= float(found) <= limit
+    assert "nan" not in drawn
+    assert "inf" not in drawn.replace("infinity", "")
+
+
+def test_a_plot_says_in_words_what_it_shows_and_escapes_names() -> None:
+    """The text for those who cannot see it has the range, the last value and the level; names are text."""
+    drawn = plot(
+        'Messages "<b>', ["2026-01-01", "2026-01-02"], [Series(name="<script>", values=[1.0, 3.0])],
+        levels=[Level(name="quota", value=5.0)],
+    )  # fmt: skip
+    assert "<script>" not in drawn
+    assert "<b>" not in drawn
+    words = re.findall(r'role="img" aria-label="([^"]+)"', drawn)[0]
+    assert words.endswith("lowest 1, highest 3 at 2026-01-02, last 3. quota: 5.")
+    assert "no data" in plot("Nothing", [], [])
+
+
+def test_what_could_deceive_the_eye_is_shown_as_what_it_is() -> None:
+    """Marks that turn the direction, control characters and characters without width are replaced."""
+    assert visible("a\u202eb\x00c\u200bd\ud800") == "a\ufffdb\ufffdc\ufffdd\ufffd"
+    assert b"\xe2\x80\xae" not in render("empty.html", period=None, why="\u202e<i>")
+    assert b"&lt;i&gt;" in render("empty.html", period=None, why="\u202e<i>")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_text_can_be_read_on_its_ground(scheme: str) -> None:
+    """Contrast is at least 4.5 for text and 3 for what is drawn, in every scheme."""
+    blocks = re.findall(r":root \{([^}]+)\}", CSS)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[("light", "dark", "print").index(scheme)]))
+    for ink in ("ink", "soft", "accent"):
+        for ground in ("paper", "card"):
+            assert _contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+    for mood in ("good", "warn", "bad"):
+        assert _contrast(colours[mood], colours[f"{mood}-bg"]) >= 4.5, mood
+    for number in range(1, 7):
+        assert _contrast(colours[f"c{number}"], colours["card"]) >= 3, number
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A file where a directory is needed is a typed error, and leaves nothing behind."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Invalid, match="cannot be written"):
+        write_page(tmp_path / "file" / "page.html", b"")
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

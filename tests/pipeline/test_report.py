@@ -1,0 +1,174 @@
+"""Reports: whole and readable in a browser, exact, the same every time, and nothing of another tenant in them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from decimal import Decimal
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.cli.main import run as command_line
+from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.report.write import file_name, write_reports
+from tenantq.pipeline.schemas import SLO_DAILY, USAGE_HOURLY, VERDICTS
+from tests.pipeline.chromium import Chromium
+from tests.pipeline.tenants_at_work import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tenantq.pipeline.lake import Lake
+
+
+class Elements(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: set[str] = set()
+        self.values: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), (tag, name)
+            if name in {"href", "src"}:
+                self.links.add(value or "")
+            if (tag, name) == ("data", "value"):
+                self.values.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def reports(spark: SparkSession, busy_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the reports of the busy lake."""
+    out = tmp_path_factory.mktemp("reports")
+    written = write_reports(spark, busy_lake, out)
+    assert (written.tenants, written.first_day, written.last_day) == (len(TENANTS), "2026-01-01", "2026-01-04")
+    return out
+
+
+def test_pages_hold_together_on_a_phone_a_desk_and_paper(reports: Path) -> None:
+    """No page is wider than its window, asks the network for anything, runs a script or complains."""
+    pages = [reports / "index.html", *[reports / "tenants" / file_name(name) for name in ("globex", HOSTILE_TENANT)]]
+    with Chromium() as browser:
+        for page in pages:
+            for width, dark in ((390, False), (768, True), (1280, False)):
+                seen = browser.open(page, width, dark=dark)
+                assert browser.read("document.documentElement.scrollWidth") == width, (page.name, width)
+                assert (seen.requests, seen.complaints) == ([], [])
+                assert browser.read("document.scripts.length + document.images.length") == 0
+                assert browser.read("document.querySelectorAll('svg.plot').length") >= 10
+            browser.open(page, 760, media="print")
+            assert browser.read("document.documentElement.scrollWidth") == 760, page.name
+            assert len(re.findall(rb"/Type\s*/Page\b", browser.paper())) >= 3
+
+
+def test_whatever_the_journal_says_is_text_on_the_page(reports: Path) -> None:
+    """Names and details that are markup are shown, not obeyed; a name that is no tenant's makes a harmless file name."""
+    assert re.fullmatch(r"[a-z0-9-]+\.[0-9a-f]{16}\.html", file_name(HOSTILE_TENANT))
+    assert file_name("../../etc/passwd") not in {"", "../../etc/passwd.html"}
+    assert "/" not in file_name("../../etc/passwd")
+    for page in reports.rglob("*.html"):
+        found = Elements(page.read_text())
+        assert not found.tags & {"script", "img", "iframe", "object", "b", "i", "form"}
+        assert all(link.startswith(("#", "tenants/", "data:,")) for link in found.links), found.links
+    hostile = Elements((reports / "tenants" / file_name(HOSTILE_TENANT)).read_text()).text
+    assert HOSTILE_TENANT in hostile
+    assert HOSTILE_QUEUE in hostile
+    assert "{{ 7*7 }}" in Elements((reports / "index.html").read_text()).text
+
+
+def test_a_tenants_report_has_nothing_of_another_tenant(reports: Path) -> None:
+    """No name, queue, key or figure of another; the platform's report is a page of its own that none links to."""
+    marks = {name: {name, name[:4].strip("<") + "1"} for name in TENANTS}
+    marks[HOSTILE_TENANT] = {HOSTILE_TENANT, HOSTILE_QUEUE, "key:scr1"}
+    for name in TENANTS:
+        page = (reports / "tenants" / file_name(name)).read_text()
+        found = Elements(page)
+        assert name in found.text
+        for other in set(TENANTS) - {name}:
+            for mark in marks[other]:
+                assert mark not in found.text, (name, mark)
+                assert mark not in page
+        assert "probing" not in found.text  # it names those that were probed
+        assert all(link.startswith(("#", "data:,")) for link in found.links)
+
+
+def test_invoices_are_those_of_the_table_to_the_last_digit(spark: SparkSession, busy_lake: Lake, reports: Path) -> None:
+    """Every quantity and amount stands on the page as it stands in the table, and the total is their sum."""
+    rows = busy_lake.read(spark, "invoice_lines").where("tenant = 'globex'").collect()
+    assert len(rows) >= 4
+    values = Elements((reports / "tenants" / "globex.html").read_text()).values
+    for row in rows:
+        assert str(row["amount"]) in values
+        assert not row["metric"] or f"{row['quantity']:f}" in values
+    assert str(sum((row["amount"] for row in rows), Decimal(0))) == values[-1]
+
+
+def test_reports_of_the_same_lake_are_the_same_bytes(busy_lake: Lake, reports: Path, tmp_path: Path) -> None:
+    """Also where the command makes them."""
+    assert command_line(["pipeline", "report", "--lake", str(busy_lake.path), "--out", str(tmp_path)]) == 0
+    assert _digests(tmp_path) == _digests(reports)
+
+
+def test_what_is_missing_is_told(spark: SparkSession, busy_lake: Lake, lake: Lake, tmp_path: Path) -> None:
+    """No lake, no such tenant, no such day: typed errors. A lake without rows: a page that says so."""
+    with pytest.raises(NotFound, match="run tenantq pipeline run first"):
+        write_reports(spark, lake, tmp_path)
+    assert command_line(["pipeline", "report", "--lake", str(lake.path), "--out", str(tmp_path)]) == 3
+    assert not lake.path.exists()
+    with pytest.raises(NotFound, match="nothing of tenant 'nobody'"):
+        write_reports(spark, busy_lake, tmp_path, tenant="nobody")
+    with pytest.raises(Invalid, match="holds no day"):
+        write_reports(spark, busy_lake, tmp_path, from_date="2026-01-04", to_date="2026-01-01")
+    with pytest.raises(Invalid, match="longer than 366 days"):
+        write_reports(spark, busy_lake, tmp_path, from_date="2020-01-01")
+    with lake.locked():
+        lake.stage(spark.createDataFrame([], VERDICTS), "segments")
+        lake.commit()
+    assert write_reports(spark, lake, tmp_path).tenants == 0
+    assert "Nothing to report yet" in (tmp_path / "index.html").read_text()
+
+
+def test_many_tenants_and_queues_stay_bounded(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """A thousand tenants, one with a hundred queues: pages stay small, and what is not listed is counted."""
+    zero = {name: 0 for name in USAGE_HOURLY.names if name not in {"byte_hours", "byte_ms"}}
+    names = [("tenant-0000", f"queue-{at:03d}") for at in range(100)] + [(f"tenant-{at:04d}", "q") for at in range(1, 1_000)]  # fmt: skip
+    usage = [{**zero, "tenant": tenant, "queue": queue, "operations": 1_000 - place % 100, "byte_hours": Decimal(1), "byte_ms": Decimal(1), "hour": "00", "date": "2026-01-01"} for place, (tenant, queue) in enumerate(names)]  # fmt: skip
+    none = dict.fromkeys(SLO_DAILY.names)
+    counts = dict.fromkeys(("deliveries", "acked", "slow", "dead", "expired", "oldest_age_ms"), 1)
+    slo = [{**none, **counts, "target": 0.9, "tenant": tenant, "queue": queue, "date": "2026-01-01"} for tenant, queue in names]  # fmt: skip
+    with lake.locked():
+        lake.stage(spark.createDataFrame([], VERDICTS), "segments")
+        lake.stage(spark.createDataFrame(usage, USAGE_HOURLY), "usage_hourly")
+        lake.stage(spark.createDataFrame(slo, SLO_DAILY), "slo_daily")
+        lake.commit()
+    assert write_reports(spark, lake, tmp_path).tenants == 1_000
+    sizes = [page.stat().st_size for page in tmp_path.glob("tenants/*.html")]
+    assert len(sizes) == 1_000
+    assert max(sizes) < 120_000
+    assert (tmp_path / "index.html").stat().st_size < 400_000
+    platform, giant = ((tmp_path / page).read_text() for page in ("index.html", "tenants/tenant-0000.html"))
+    assert "980 more" in platform
+    assert "80 more" in giant
+    assert "Not verified" in giant
+    write_reports(spark, lake, tmp_path / "one", tenant="tenant-0000")
+    assert _digests(tmp_path / "one") == {"tenants/tenant-0000.html": _digests(tmp_path)["tenants/tenant-0000.html"]}
+
+
+def _digests(root: Path) -> dict[str, str]:
+    return {
+        page.relative_to(root).as_posix(): hashlib.sha256(page.read_bytes()).hexdigest()
+        for page in root.rglob("*.html")
+    }
