@@ -1,0 +1,98 @@
+"""``tenantq pipeline simulate``: what adding shards or regions would move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from tenantq.cli.output import print_json
+from tenantq.cli.pipeline import options
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+def _regions(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    """Return shards to add by region."""
+    found: dict[str, int] = {}
+    for text in given:
+        region, _equals, number = text.partition("=")
+        if not region or not number.isdecimal() or int(number) < 1:
+            raise click.BadParameter(f"{text!r} is not REGION=SHARDS, such as us-east=4")
+        found[region] = found.get(region, 0) + int(number)
+    return found
+
+
+@click.command()
+@options.lake
+@click.option(
+    "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The shards there are, TOML.",
+)  # fmt: skip
+@click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="So many more, over its regions in turn.")  # fmt: skip
+@click.option("--add-region", "add_regions", multiple=True, callback=_regions, metavar="REGION=N", help="So many more in a region, new or not. Can be given again.")  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Where simulation.html, shards.csv and moves.csv go.",
+)  # fmt: skip
+@click.option(
+    "--data-dir", "data_dirs", multiple=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Take the queues' real ids from this store, which no server has open. Can be given again.",
+)  # fmt: skip
+@click.option("--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="The first day of usage.")
+@click.option("--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="The last day of usage.")
+@options.master
+@options.as_json
+def simulate(
+    lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
+    data_dirs: tuple[Path, ...], from_date: datetime | None, to_date: datetime | None, master: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Place real usage on more shards or regions: what moves, how full shards get, what residency allows.
+
+    \b
+    Exit codes:
+      2  a wrong topology, or tenants that no shard may hold
+      3  the lake has no usage
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    from tenantq.pipeline.simulation.topology import check_region, load_topology  # noqa: PLC0415  # as below
+
+    before = load_topology(topology_file)  # what is wrong is told before Spark starts
+    for region in add_regions:
+        check_region("--add-region", region)
+    after = before.grown(add_shards, add_regions)
+    spark = options.session(master)
+    with options.extras():
+        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.page.template import write_page  # noqa: PLC0415
+        from tenantq.pipeline.simulation.page import simulation_page  # noqa: PLC0415
+        from tenantq.pipeline.simulation.simulate import Placement, shards_csv  # noqa: PLC0415
+        from tenantq.pipeline.simulation.simulate import simulate as run  # noqa: PLC0415
+
+    lake = Lake(lake_path)
+    lake.need(spark, "usage_hourly")
+    with Console(stderr=True).status("reading the lake") as status, lake.locked():  # no run changes it meanwhile
+        placement = Placement(
+            spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date),
+            data_dirs=data_dirs,
+        )  # fmt: skip
+        try:
+            found = run(placement, status.update)
+            status.update("writing")
+            write_page(out / "moves.csv", placement.moves())
+        finally:
+            placement.close()
+        write_page(out / "shards.csv", shards_csv(found))
+        write_page(out / "simulation.html", simulation_page(found))
+    if as_json:
+        print_json({**found.summary(), "page": str(out / "simulation.html")})
+        return
+    share = found.moved_queues / found.queues if found.queues else 0.0
+    click.echo(f"shards {found.shards_before} -> {found.shards_after}, queues {found.queues}, tenants {found.tenants}")
+    click.echo(f"would move {found.moved_queues} queues ({share:.2%}), {found.moved_bytes} bytes")
+    full = [load.fullness for load in found.after if load.fullness is not None]
+    if full:
+        click.echo(f"fullest shard {max(full):.1%}, over capacity {sum(one > 1 for one in full)}")
+    click.echo(f"page: {out / 'simulation.html'}")

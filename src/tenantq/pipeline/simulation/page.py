@@ -1,0 +1,71 @@
+"""The simulation as a page: how full shards would be, drawn, and what would move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.pipeline.page import figures
+from tenantq.pipeline.page.plot import Level, Series, plot
+from tenantq.pipeline.page.template import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from markupsafe import Markup
+
+    from tenantq.pipeline.simulation.simulate import ShardLoad, Simulation
+
+_POINTS: Final = 101
+_LISTED: Final = 20
+
+
+def simulation_page(found: Simulation) -> bytes:
+    """Return the page."""
+    plots = [
+        _curve("Busiest hour of a shard, operations", found, lambda load: load.busiest_hour),
+        _curve("Most stored on a shard", found, lambda load: load.bytes, figures.size),
+        _curve("Queues on a shard", found, lambda load: load.queues),
+    ]
+    if any(load.fullness is not None for load in found.after):
+        full = Level(name="full", value=1.0)
+        plots.insert(
+            0, _curve("Fullness of a shard", found, lambda load: load.fullness or 0.0, figures.percent, [full])
+        )
+    else:
+        plots.append(_curve("Operations of a shard in the period", found, lambda load: load.operations))
+    earlier = {load.name: load for load in found.before}
+    fullest = sorted(found.after, key=lambda load: (-(load.fullness or 0.0), -load.busiest_hour, load.name))
+    return render(
+        "simulation.html", found=found, plots=plots, fullest=[(load, earlier.get(load.name)) for load in fullest[:_LISTED]],
+        over=sum((load.fullness or 0.0) > 1 for load in found.after),
+        worst=max((load.fullness for load in found.after if load.fullness is not None), default=None),
+        worst_before=max((load.fullness for load in found.before if load.fullness is not None), default=None),
+        uneven=uneven(found.after), uneven_before=uneven(found.before), listed=_LISTED,
+    )  # fmt: skip
+
+
+def uneven(loads: Sequence[ShardLoad]) -> float:
+    """Return how much the busiest shard has beyond the mean: 1 is even, 2 is twice the mean."""
+    total = sum(load.busiest_hour for load in loads)
+    return max(load.busiest_hour for load in loads) * len(loads) / total if total else 1.0
+
+
+def _curve(
+    title: str, found: Simulation, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = figures.short,
+    levels: Sequence[Level] = (),
+) -> tuple[str, Markup]:  # fmt: skip
+    """Draw shards from the fullest to the emptiest, before and after, however many there are."""
+    shares = [f"{at} %" for at in range(_POINTS)]
+    after, before = (_sampled([value(load) for load in loads]) for loads in (found.after, found.before))
+    series = [
+        Series(name="after", values=after, kind="area", colour=1),
+        Series(name="before", values=before, colour=2, dashed=True),
+    ]
+    return title, plot(
+        f"{title}, fullest first", shares, series, unit=unit, levels=levels, label=str, what="points along the shards"
+    )
+
+
+def _sampled(values: Sequence[float]) -> list[float | None]:
+    ordered = sorted(values, reverse=True)
+    return [float(ordered[round(at * (len(ordered) - 1) / (_POINTS - 1))]) for at in range(_POINTS)]

@@ -1,0 +1,80 @@
+"""Placement on Spark: the shard of every queue before and after, the jump hash computed for whole columns at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from tenantq.jump_hash import MULTIPLIER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+    from tenantq.pipeline.simulation.topology import Topology
+
+NOWHERE = -1
+"""The place of a queue that no shard may hold."""
+
+
+def jump_hash_many(keys: np.ndarray[Any, np.dtype[np.uint64]], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return ``jump_hash`` of every key; NOWHERE where there is no bucket."""
+    found = np.full(len(keys), NOWHERE, dtype=np.int64)
+    if buckets < 1:
+        return found
+    active, following = np.arange(len(keys)), np.zeros(len(keys), dtype=np.int64)
+    keys = keys.copy()
+    while active.size:
+        found[active] = following[active]
+        keys[active] = keys[active] * np.uint64(MULTIPLIER) + np.uint64(1)
+        steps = float(1 << 31) / ((keys[active] >> np.uint64(33)) + np.uint64(1)).astype(np.float64)
+        following[active] = ((found[active] + 1) * steps).astype(np.int64)
+        active = active[following[active] < buckets]
+    return found
+
+
+def placed(queues: DataFrame, before: Topology, after: Topology) -> DataFrame:
+    """Add ``before`` and ``after``, places in the lists of shards, to rows with tenant_id, queue_id and regions.
+
+    ``regions`` are the names that the tenant allows, with commas between; empty: all.
+    """
+    schema = StructType([*queues.schema.fields, StructField("before", IntegerType()), StructField("after", IntegerType())])  # fmt: skip
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        eligible: dict[tuple[str, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
+        for batch in batches:
+            ids = [batch.column(name).to_numpy(zero_copy_only=False) for name in ("tenant_id", "queue_id")]
+            keys = (ids[0].astype(np.uint64) << np.uint64(32)) | ids[1].astype(np.uint64)
+            regions = np.array(batch.column("regions").to_pylist(), dtype=object)
+            columns = []
+            for number, topology in enumerate((before, after)):
+                home = np.full(len(keys), NOWHERE, dtype=np.int64)
+                for allowed in set(regions):
+                    known = eligible.get((allowed, number))
+                    if known is None:
+                        wanted = allowed.split(",") if allowed else ()
+                        known = eligible[allowed, number] = np.array(topology.eligible(wanted), dtype=np.int64)
+                    mine = regions == allowed
+                    chosen = jump_hash_many(keys[mine], len(known))
+                    home[mine] = known[chosen] if len(known) else NOWHERE
+                columns.append(pa.array(home.astype(np.int32)))
+            names = [*batch.schema.names, "before", "after"]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=names)
+
+    return queues.mapInArrow(place, schema)
+
+
+def allowed_regions(changes: DataFrame) -> DataFrame:
+    """Return the regions that each tenant allows, as the last of ``changes`` (tenant_changes) that names them says."""
+    given = f.regexp_extract("details", r'"regions":(null|\[[^\]]*\])', 1)
+    renewed = f.col("op").isin("create_tenant", "delete_tenant")
+    said = changes.select("tenant", f.struct("ts", "shard", "seq", "n").alias("at"), given.alias("given"), renewed.alias("renewed"))  # fmt: skip
+    said = said.where((f.col("given") != "") | f.col("renewed"))
+    last = said.groupBy("tenant").agg(f.max_by("given", "at").alias("given"))
+    names = f.sort_array(f.array_distinct(f.from_json("given", "array<string>")))
+    return last.select("tenant", f.coalesce(f.array_join(names, ","), f.lit("")).alias("regions"))

@@ -1,0 +1,254 @@
+"""Simulate: real usage on the shards there are and on those there would be."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql import functions as f
+
+from tenantq.engine.catalog import Catalog
+from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, placed
+from tenantq.store.rocks import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.simulation.topology import Topology
+
+_NAMED_MAX: Final = 20
+_DEAD_LETTERS: Final = r"-dlq(\.fifo)?$"
+
+
+class ShardLoad(msgspec.Struct):
+    """What a shard would have to bear."""
+
+    name: str
+    region: str
+    queues: int = 0
+    operations: int = 0  # over the whole period
+    busiest_hour: int = 0  # operations in it
+    bytes: int = 0  # the most that is stored at the end of an hour
+    fullness: float | None = None  # share of its capacity, by what is nearest to it; None: its capacity is not known
+
+
+class RegionLoad(msgspec.Struct):
+    """A region before and after."""
+
+    region: str
+    shards_before: int = 0
+    shards_after: int = 0
+    queues_before: int = 0
+    queues_after: int = 0
+    arrivals: int = 0  # queues that come from another region
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class Residency(msgspec.Struct):
+    """Tenants that allow the same regions, and the shards that may hold them."""
+
+    regions: str
+    tenants: int
+    queues: int
+    shards_before: int
+    shards_after: int
+
+
+class Simulation(msgspec.Struct):
+    """What was found."""
+
+    first_day: str
+    last_day: str
+    tenants: int
+    queues: int
+    shards_before: int
+    shards_after: int
+    moved_queues: int
+    moved_bytes: int
+    placed_first: int  # queues that no shard may hold before, and one may after
+    real_ids: bool  # false: ids were made from names, so single queues lie elsewhere than on real shards
+    regions: list[RegionLoad]
+    residency: list[Residency]
+    before: list[ShardLoad]
+    after: list[ShardLoad]
+
+    def summary(self) -> dict[str, Any]:
+        """Return everything but the single shards."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in found.items() if name not in {"before", "after"}}
+
+
+class Placement:
+    """Queues on shards, kept by Spark until it is closed."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, before: Topology, after: Topology, *, from_date: str = "", to_date: str = "",
+        data_dirs: Sequence[Path] = (),
+    ) -> None:  # fmt: skip
+        days = [one.removeprefix("date=") for one in sorted(lake.partitions("usage_hourly", staged=False))]
+        self.days = [day for day in days if (from_date or day) <= day <= (to_date or day)]
+        if not self.days:
+            raise NotFound(f"lake {lake.path}: has no usage from {from_date or 'its start'} to {to_date or 'its end'}")
+        usage = lake.view(spark, "usage_hourly", lambda one: one.removeprefix("date=") in set(self.days))
+        self.before, self.after, self.real_ids = before, after, bool(data_dirs)
+        self.usage = usage.where((f.col("tenant") != "") & (f.col("queue") != ""))
+        queues = self.usage.groupBy("tenant", "queue").agg(f.max("bytes_stored").alias("bytes"))
+        allowed = allowed_regions(lake.view(spark, "tenant_changes"))
+        queues = _with_ids(queues, _known_ids(spark, data_dirs)).join(f.broadcast(allowed), "tenant", "left")
+        self.queues = placed(queues.fillna("", ["regions"]), before, after).persist()
+
+    def close(self) -> None:
+        """Let go of what is kept."""
+        self.queues.unpersist()
+
+    def check(self) -> None:
+        """Raise Invalid naming tenants that no shard may hold afterwards."""
+        homeless = self.queues.where(f.col("after") == NOWHERE).groupBy("tenant", "regions").count()
+        found = homeless.orderBy("tenant").limit(_NAMED_MAX + 1).collect()
+        if not found:
+            return
+        named = ", ".join(f"{row['tenant']} ({row['regions']})" for row in found[:_NAMED_MAX])
+        more = f" and {homeless.count() - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+        raise Invalid(f"no shard is in a region that these tenants allow: {named}{more}; add one with --add-region")
+
+    def moves(self) -> Iterator[bytes]:
+        """Yield every move as a line of CSV."""
+        yield b"tenant,queue,from_shard,to_shard,from_region,to_region,bytes\r\n"
+        moved = self.queues.where(f.col("before") != f.col("after")).orderBy("tenant", "queue")
+        for row in moved.toLocalIterator():
+            source = self.before.shards[row["before"]] if row["before"] != NOWHERE else None
+            target = self.after.shards[row["after"]]
+            yield _csv(
+                row["tenant"], row["queue"], source.name if source else "", target.name, source.region if source else "",
+                target.region, row["bytes"],
+            )  # fmt: skip
+
+    def loads(self) -> tuple[list[ShardLoad], list[ShardLoad]]:
+        """Return what each shard bears, before and after."""
+        home = f.explode(f.array(*[f.struct(f.lit(one).alias("side"), f.col(one).alias("place")) for one in ("before", "after")]))  # fmt: skip
+        homes = self.queues.select("tenant", "queue", home.alias("home")).select("tenant", "queue", "home.*")
+        homes = homes.where(f.col("place") != NOWHERE)
+        hours = self.usage.join(homes, ["tenant", "queue"]).groupBy("side", "place", "date", "hour").agg(
+            f.sum("operations").alias("operations"), f.sum("bytes_stored").alias("bytes")
+        )  # fmt: skip
+        peaks = hours.groupBy("side", "place").agg(
+            f.sum("operations").alias("operations"), f.max("operations").alias("busiest_hour"), f.max("bytes").alias("bytes")
+        )  # fmt: skip
+        counted = homes.groupBy("side", "place").agg(f.count("*").alias("queues"))
+        sides = {}
+        for side, topology in (("before", self.before), ("after", self.after)):
+            sides[side] = [ShardLoad(shard.name, shard.region) for shard in topology.shards]
+        for row in peaks.join(counted, ["side", "place"]).collect():
+            load = sides[row["side"]][row["place"]]
+            load.queues, load.operations = row["queues"], row["operations"]
+            load.busiest_hour, load.bytes = row["busiest_hour"], row["bytes"]
+        for side, topology in (("before", self.before), ("after", self.after)):
+            for load, shard in zip(sides[side], topology.shards, strict=True):
+                shares = [have / can for have, can in ((load.busiest_hour, shard.operations_per_hour), (load.bytes, shard.bytes)) if can]  # fmt: skip
+                load.fullness = max(shares, default=None)
+        return sides["before"], sides["after"]
+
+
+def simulate(placement: Placement, progress: Callable[[str], None] = lambda _: None) -> Simulation:
+    """Return what would move and how full the shards would be; Invalid where residency allows no shard."""
+    progress("placing queues")
+    placement.check()
+    moved = f.col("before") != f.col("after")
+    known = f.col("before") != NOWHERE
+    (row,) = placement.queues.agg(
+        f.count("*").alias("queues"), f.count_distinct("tenant").alias("tenants"), f.count_if(moved & known).alias("moved"),
+        f.coalesce(f.sum(f.when(moved & known, f.col("bytes"))), f.lit(0)).alias("bytes"), f.count_if(~known).alias("first"),
+    ).collect()  # fmt: skip
+    progress("adding up loads")
+    before, after = placement.loads()
+    return Simulation(
+        placement.days[0], placement.days[-1], row["tenants"], row["queues"], len(placement.before.shards),
+        len(placement.after.shards), row["moved"], row["bytes"], row["first"], placement.real_ids,
+        _regions(placement, before, after), _residency(placement), before, after,
+    )  # fmt: skip
+
+
+def shards_csv(found: Simulation) -> Iterator[bytes]:
+    """Yield every shard as a line of CSV."""
+    yield b"shard,region,queues_before,queues,operations,busiest_hour,bytes_before,bytes,fullness_before,fullness\r\n"
+    earlier = {load.name: load for load in found.before}
+    for load in found.after:
+        was = earlier.get(load.name, ShardLoad(load.name, load.region))
+        yield _csv(
+            load.name, load.region, was.queues, load.queues, load.operations, load.busiest_hour, was.bytes, load.bytes,
+            *["" if one is None else f"{one:.6f}" for one in (was.fullness, load.fullness)],
+        )  # fmt: skip
+
+
+def _regions(placement: Placement, before: list[ShardLoad], after: list[ShardLoad]) -> list[RegionLoad]:
+    found = {region: RegionLoad(region) for region in placement.after.regions}
+    for load in before:
+        one = found[load.region]
+        one.shards_before, one.queues_before, one.bytes_before = one.shards_before + 1, one.queues_before + load.queues, one.bytes_before + load.bytes  # fmt: skip
+    for load in after:
+        one = found[load.region]
+        one.shards_after, one.queues_after, one.bytes_after = one.shards_after + 1, one.queues_after + load.queues, one.bytes_after + load.bytes  # fmt: skip
+    pairs = placement.queues.where("before != after and before >= 0").groupBy("before", "after").count()
+    for row in pairs.toLocalIterator():
+        source, target = placement.before.shards[row["before"]].region, placement.after.shards[row["after"]].region
+        if source != target:
+            found[target].arrivals += row["count"]
+    return list(found.values())
+
+
+def _residency(placement: Placement) -> list[Residency]:
+    rows = placement.queues.groupBy("regions").agg(f.count("*").alias("queues"), f.count_distinct("tenant").alias("tenants"))  # fmt: skip
+    return [
+        Residency(row["regions"], row["tenants"], row["queues"], *[len(topology.eligible(wanted)) for topology in (placement.before, placement.after)])
+        for row in rows.orderBy("regions").collect()
+        for wanted in [row["regions"].split(",") if row["regions"] else []]
+    ]  # fmt: skip
+
+
+def _with_ids(queues: DataFrame, known: DataFrame | None) -> DataFrame:
+    """Add tenant_id and queue_id; without known ones, checksums of the names. Dead letters lie with their queue."""
+    names = queues.select("tenant", f.col("queue").alias("owner")).distinct()
+    owner = f.regexp_replace("queue", _DEAD_LETTERS, "$1").alias("owner")
+    queues = queues.withColumn("owner", owner).join(names.withColumn("there", f.lit(True)), ["tenant", "owner"], "left")
+    queues = queues.withColumn("owner", f.when(f.col("there"), f.col("owner")).otherwise(f.col("queue"))).drop("there")
+    made = (f.crc32("tenant").alias("tenant_id"), f.crc32("owner").alias("queue_id"))
+    if known is None:
+        return queues.select("tenant", "queue", "bytes", *made)
+    joined = queues.join(known, ["tenant", "owner"], "left")
+    return joined.select(
+        "tenant", "queue", "bytes", f.coalesce("known_tenant", made[0]).alias("tenant_id"),
+        f.coalesce("known_queue", made[1]).alias("queue_id"),
+    )  # fmt: skip
+
+
+def _known_ids(spark: SparkSession, data_dirs: Sequence[Path]) -> DataFrame | None:
+    """Return the ids that stores, which no server may have open, gave to tenants and queues."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for data_dir in data_dirs:
+        if not data_dir.is_dir():
+            raise Invalid(f"data directory {data_dir}: is not there")
+        store = Store(data_dir, read_only=True)
+        try:
+            catalog = Catalog(store)
+            catalog.load()
+            for queue in catalog.queues():
+                found.setdefault((queue.tenant.name, queue.name), (queue.tenant.id, queue.id))
+        finally:
+            store.close()
+    rows = [(*names, *ids) for names, ids in sorted(found.items())]
+    schema = "tenant string, owner string, known_tenant bigint, known_queue bigint"
+    return spark.createDataFrame(rows, schema) if data_dirs else None
+
+
+def _csv(*cells: object) -> bytes:
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue().encode(errors="replace")
