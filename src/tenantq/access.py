@@ -31,6 +31,8 @@ Action = Literal[
     "list_queues", "get_queue", "put_queue", "pause_queue", "resume_queue", "delete_queue",
     # the tenant
     "get_tenant", "usage", "audit", "export",
+    # its encryption
+    "get_encryption", "rotate_keys", "rewrap_keys",
     # access
     "list_keys", "create_key", "revoke_key", "list_grants", "put_grant", "delete_grant", "revoke_token",
     # the platform
@@ -39,7 +41,7 @@ Action = Literal[
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
 _PLATFORM: Final = {"list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics"}
-_LOOK: Final = {"list_queues", "get_queue", "get_tenant", "usage"}
+_LOOK: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
 
 MATRIX: Final[dict[str, frozenset[str]]] = {
     "platform-admin": frozenset(ACTIONS),

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq import limits
 from tenantq.errors import Invalid
-from tenantq.message import check_int
+from tenantq.message import check_int, check_text
 from tenantq.names import check_queue_name
 from tenantq.quotas import NO_QUOTAS, Quotas, check_quotas
 from tenantq.rates import NO_LIMITS, Concurrency, Limits, check_concurrency, check_limits
@@ -36,9 +36,12 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whether a tenant's messages are encrypted at rest."""
+    """Whether and how a tenant's messages are encrypted at rest."""
 
-    enabled: bool = False
+    enabled: bool = False  # off: nothing more is encrypted; what was stays encrypted, and readable
+    key: str | None = None  # what wraps its data keys, as provider:key; none: the server's default
+    rotate_every_ms: int = 30 * 86_400_000  # a new data key is made when the newest is so old
+    secret_attributes: tuple[str, ...] = ("secret_*",)  # names of attributes to encrypt, with * and ? as wildcards
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,9 +90,7 @@ def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig
     if "concurrency" in changes:
         changes["concurrency"] = check_concurrency(_merged("concurrency", config.concurrency, changes["concurrency"]))
     if "encryption" in changes:
-        changes["encryption"] = _merged("encryption", config.encryption, changes["encryption"])
-        if changes["encryption"].enabled:
-            raise Invalid("encryption.enabled: this server has no key management configured; leave it false")
+        changes["encryption"] = check_encryption(_merged("encryption", config.encryption, changes["encryption"]))
     if "defaults" in changes:
         given = changes["defaults"]
         if not isinstance(given, dict | QueueConfig):
@@ -112,6 +113,18 @@ def change_queue(config: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
     if "limits" in changes:
         changes = {**changes, "limits": check_limits(_merged("limits", config.limits, changes["limits"]))}
     return msgspec.structs.replace(config, **changes)
+
+
+def check_encryption(encryption: Encryption) -> Encryption:
+    """Return ``encryption`` if it is well formed, else raise Invalid. Whether its key can be used, the vault tells."""
+    if encryption.key is not None:
+        check_text("encryption.key", encryption.key, limits.ENCRYPTION_KEY_CHARS_MAX)
+    check_int("encryption.rotate_every_ms", encryption.rotate_every_ms, 3_600_000, 3_660 * 86_400_000)
+    if len(encryption.secret_attributes) > limits.ATTRIBUTES_MAX:
+        raise Invalid(f"encryption.secret_attributes: at most {limits.ATTRIBUTES_MAX} patterns")
+    for pattern in encryption.secret_attributes:
+        check_text("encryption.secret_attributes: a pattern", pattern, limits.ATTRIBUTE_NAME_CHARS_MAX)
+    return encryption
 
 
 def _check_known(changes: dict[str, Any], kind: type[msgspec.Struct]) -> None:

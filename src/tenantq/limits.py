@@ -41,8 +41,12 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 KEYS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100_000
 REVOCATIONS_MAX: Final = 100_000
+SEAL_BYTES: Final = 33
+"""How much longer an encrypted body, result or set of attributes is stored. It is not charged to anybody."""
+
 TENANT_ID_MAX: Final = (1 << 32) - 1
 QUEUE_ID_MAX: Final = (1 << 32) - 1
+ENCRYPTION_KEY_CHARS_MAX: Final = 2_100
 DATA_KEY_NUMBER_MAX: Final = (1 << 32) - 1
 DATA_KEY_BYTES_MAX: Final = 16 << 10
 """Of a wrapped data key, with what belongs to it."""

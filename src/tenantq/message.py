@@ -23,6 +23,17 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None  # messages of one group are delivered one at a time, in order
     attributes: dict[str, str] = {}
     max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
+    # Of an encrypted tenant's message, set by the service, which seals before the engine sees it:
+    raw_id: bytes | None = None  # its id, handed out beforehand, since the seal is bound to it
+    sealed: bool = False  # the body is encrypted
+    sealed_attributes: bytes = b""  # the attributes that are secret, encrypted
+    digest: bytes | None = None  # what stands for the plaintext where an idempotency key remembers it
+    known_as: bytes | None = None  # what stood for it before encryption was switched on or off
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body, as charged: of the plaintext."""
+        return len(self.body) - limits.SEAL_BYTES if self.sealed else len(self.body)
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +63,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     tenant: str
     queue: str
+    sealed: bool = False  # the body is encrypted as it stands here; the service hands it out opened
+    sealed_attributes: bytes = b""
+    origin: str = ""  # of a sealed dead letter: the queue it came from, which its seal is bound to
 
     @property
     def id(self) -> str:
@@ -67,12 +81,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     lease_until: int | None = None  # after an extend
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a consumer reports of finished work."""
 
     status: Literal["completed", "failed", "pending"]
     value: bytes | None = None
     error: str | None = None
+    sealed: bool = False  # the value is value and error, encrypted
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -114,6 +129,14 @@ class Facts(msgspec.Struct, frozen=True):
     dead: DeadLetter | None
     size: int = 0  # body and attributes, as charged
     hidden: bool = False  # body, attributes and group were taken out for a caller who may not read them
+    sealed: bool = False  # the body is encrypted at rest
+    sealed_attributes: bytes = b""
+    body_error: str = ""  # the code of the error for which body and attributes cannot be shown
+
+    @property
+    def origin(self) -> str:
+        """The queue that its seal is bound to."""
+        return self.dead.source if self.dead is not None else self.queue
 
     @property
     def id(self) -> str:
@@ -196,8 +219,8 @@ def check_message(message: NewMessage) -> None:
         raise Invalid(f"messages: each must be a NewMessage, not {type(message).__name__}")
     if type(message.body) is not bytes:
         raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
-    if len(message.body) > limits.BODY_BYTES_MAX:
-        raise TooLarge(f"body: {len(message.body)} bytes, the limit is {limits.BODY_BYTES_MAX}")
+    if message.size > limits.BODY_BYTES_MAX:
+        raise TooLarge(f"body: {message.size} bytes, the limit is {limits.BODY_BYTES_MAX}")
     check_int("priority", message.priority, 0, limits.PRIORITY_MAX)
     check_int("delay_ms", message.delay_ms, 0, limits.DELAY_MS_MAX)
     if message.ttl_ms is not None:
@@ -210,6 +233,18 @@ def check_message(message: NewMessage) -> None:
         check_text("group", message.group, limits.GROUP_CHARS_MAX)
     if type(message.attributes) is not dict or message.attributes:
         _check_attributes(message.attributes)
+    if message.sealed or message.raw_id is not None or message.sealed_attributes:
+        _check_sealed(message)
+
+
+def _check_sealed(message: NewMessage) -> None:
+    """Raise Invalid unless what the service has set is whole."""
+    if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
+        raise Invalid("raw_id: a sealed message needs the 16 bytes that it was sealed for")
+    if type(message.sealed) is not bool or type(message.sealed_attributes) is not bytes:
+        raise Invalid("sealed: must be true or false, and sealed_attributes bytes")
+    if len(message.sealed_attributes) > 2 * limits.ATTRIBUTES_BYTES_MAX:
+        raise TooLarge(f"attributes: more than {limits.ATTRIBUTES_BYTES_MAX} bytes together")
 
 
 def is_plain(message: NewMessage) -> bool:
@@ -218,6 +253,8 @@ def is_plain(message: NewMessage) -> bool:
         type(message) is NewMessage
         and type(message.body) is bytes
         and len(message.body) <= limits.BODY_BYTES_MAX
+        and message.sealed is (message.raw_id is not None)
+        and not message.sealed_attributes
         and type(message.priority) is int
         and 0 <= message.priority <= limits.PRIORITY_MAX
         and message.delay_ms == 0
@@ -257,10 +294,12 @@ def check_result(result: Result) -> None:
     if result.value is not None:
         if type(result.value) is not bytes:
             raise Invalid(f"result: the value must be bytes, not {type(result.value).__name__}")
-        if len(result.value) > limits.RESULT_BYTES_MAX:
+        if len(result.value) > limits.RESULT_BYTES_MAX + (8 * limits.REASON_CHARS_MAX if result.sealed else 0):
             raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
     if result.error is not None:
         check_text("result: the error", result.error, limits.REASON_CHARS_MAX)
+    if result.sealed:
+        return  # what is in it was checked before it was sealed
     if result.status == "completed" and result.value is None:
         raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
     if result.status == "failed" and result.error is None:

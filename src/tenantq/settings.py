@@ -19,7 +19,9 @@ from tenantq.gates.json_web_token import JwtSettings
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.http.tls import TlsFiles
 from tenantq.journal.export_settings import ExportSettings, check_export
+from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.service.gatekeeper import GateSettings, check_gates
+from tenantq.vault.settings import VaultSettings, check_vault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +52,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     export: ExportSettings = ExportSettings()
+    kms: KmsSettings = KmsSettings()
+    vault: VaultSettings = VaultSettings()
     tls: TlsFiles | None = None  # none: plain HTTP
     jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
     certificates: CertificateSettings | None = None  # none: client certificates stand for nobody
@@ -70,6 +74,8 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_http(settings.listener)
     check_export(settings.export)
     check_gates(settings.gates)
+    check_kms(settings.kms)
+    check_vault(settings.vault)
     split_address("http", settings.http)
     return settings
 

@@ -215,6 +215,8 @@ class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     body: str | None = None
     body_base64: str | None = None
     body_hidden: bool = False
+    body_error: str | None = None  # the code of the error for which body and attributes cannot be shown
+    encrypted: bool = False  # at rest
     size: int
     priority: int
     attributes: dict[str, str] = {}
@@ -379,6 +381,29 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     status: Literal["active", "suspended"]
     version: int
     config: dict[str, Any]
+
+
+class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """One of a tenant's data keys; it is stored only wrapped."""
+
+    number: int
+    key: str  # what wraps it
+    created_at: int
+    uses: int  # records it may have encrypted, at most: reserved so far
+
+
+class EncryptionReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """How a tenant is encrypted at rest."""
+
+    tenant: str
+    enabled: bool
+    key: str | None  # what wraps its data keys
+    key_state: Literal["unknown", "ok", "unavailable", "denied", "disabled", "failed"]  # when it was last used
+    key_error: str | None
+    secret_attributes: tuple[str, ...]
+    rotate_every_ms: int
+    next_rotation_at: int | None
+    data_keys: list[DataKeyItem]  # oldest first; the last one encrypts, all of them decrypt
 
 
 class TenantsReply(WireReply, frozen=True, kw_only=True):

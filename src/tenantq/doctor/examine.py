@@ -44,14 +44,15 @@ def _examine(store: Store, notes: Notes) -> None:
     with _Damage(notes, "the catalog cannot be read"):
         queues = load_queues(store, notes)
         find_orphans(store, queues, notes)
+    data_keys: dict[int, set[int]] = {}
     with _Damage(notes, "the data keys cannot be read"):
-        load_data_keys(store, notes)
+        data_keys = load_data_keys(store, notes)
     now = 0
     with _Damage(notes, "the newest journal record cannot be read"):
         now = last_time_ms(store)
     for queue in queues.values():
         with _Damage(notes, "the queue's rows cannot be read to their end", queue):
-            QueueExam(store, queue, notes, now).run()
+            QueueExam(store, queue, notes, now, data_keys).run()
     with _Damage(notes, "the journal cannot be read to its end"):
         examine_journal(store, notes)
 

@@ -14,6 +14,7 @@ import msgspec
 from tenantq.doctor import strays
 from tenantq.doctor.counters_exam import Recount, compare
 from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.errors import SealBroken
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_RESULT,
@@ -26,6 +27,7 @@ from tenantq.store.keys import (
     expiry_key,
     from_be64,
     split_expiry_key,
+    split_prefix,
     split_waiting_key,
     waiting_key,
 )
@@ -38,8 +40,11 @@ from tenantq.store.rows import (
     unpack_message,
     unpack_result,
 )
+from tenantq.vault.sealed import key_number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tenantq.doctor.known_queues import KnownQueue
     from tenantq.doctor.report import Kind, Notes
     from tenantq.store.rocks import Family, Store
@@ -65,11 +70,14 @@ class Seen(msgspec.Struct):
 class QueueExam:
     """The examination of one queue."""
 
-    def __init__(self, store: Store, queue: KnownQueue, notes: Notes, now: int) -> None:
+    def __init__(
+        self, store: Store, queue: KnownQueue, notes: Notes, now: int, data_keys: Mapping[int, set[int]]
+    ) -> None:
         self.store = store
         self.queue = queue
         self.notes = notes
         self.now = now
+        self._key_numbers = data_keys.get(split_prefix(queue.prefix)[0], set())
         value = store.get(store.qc, queue.prefix)
         self.counters = unpack_counters(value) if value is not None else None
         self.recount = Recount(self.counters)
@@ -120,6 +128,8 @@ class QueueExam:
             except Exception as error:  # noqa: BLE001  # whatever damaged bytes raise
                 self.found("damaged", f"The message cannot be read: {error}.", id)
                 continue
+            if message.sealed:
+                self._seal(id, message)
             seen.append(Seen(id, message, lease, self.queue.group_digest(message.group)))
         self._groups([one for one in seen if one.group])
         for one in seen:
@@ -138,6 +148,19 @@ class QueueExam:
         for one in seen:
             recount.blocked += one.state == "blocked"
             recount.in_flight += one.state == "in_flight"
+
+    def _seal(self, id: bytes, message: MessageRow) -> None:
+        """Look whether there is a key for an encrypted message. Whether it opens, only the key management could tell."""
+        try:
+            numbers = {key_number(message.body)}
+            if message.sealed_attributes:
+                numbers.add(key_number(message.sealed_attributes))
+        except SealBroken:
+            self.found("keys", "The message is marked as encrypted, and is not.", id)
+            return
+        self.notes.figures.encrypted += 1
+        if not numbers <= self._key_numbers:
+            self.found("keys", "The message was encrypted with a data key that is gone.", id)
 
     def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:
         prefix = self.queue.prefix

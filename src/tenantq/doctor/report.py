@@ -42,6 +42,7 @@ class Figures(msgspec.Struct):
     keys: int = 0  # idempotency keys
     results: int = 0
     data_keys: int = 0  # wrapped, of encrypted tenants
+    encrypted: int = 0  # messages
     journal_records: int = 0
     journal_bytes: int = 0
 

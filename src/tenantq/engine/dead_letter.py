@@ -11,6 +11,7 @@ from tenantq.message import DeadLetter, Result
 from tenantq.store.keys import EXPIRES_RESULT, expiry_key
 from tenantq.store.rows import (
     QUEUE_DEFAULT_ATTEMPTS,
+    SEALED,
     LeaseRow,
     MessageRow,
     ResultRow,
@@ -84,10 +85,11 @@ def bury(
 
 def move_in(round: Round, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow) -> None:
     """Put a message that left another queue into ``target``, to be delivered now."""
-    extras = pack_extras(message.group, message.attributes) if message.group or message.attributes else b""
+    extras = pack_extras(message.group, message.attributes, message.sealed_attributes)
     value = pack_message(
-        message.priority, message.max_attempts, message.added_at, message.visible_at, 0, extras, message.body
-    )
+        message.priority, message.max_attempts, message.added_at, message.visible_at, 0, extras, message.body,
+        SEALED if message.sealed else 0,
+    )  # fmt: skip
     round.batch.put(target.prefix + id, value, round.store.m.handle)
     lease.group = target.group_digest(message.group)
     round.put_lease(target, id, lease)

@@ -8,9 +8,10 @@ from tenantq import limits
 from tenantq.engine import dead_letter, discard, usage
 from tenantq.engine.queue_state import DELIVERED
 from tenantq.journal.record import column
+from tenantq.limits import SEAL_BYTES
 from tenantq.message import Delivery
 from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import MESSAGE_HEAD, pack_first_lease, pack_lease, unpack_message
+from tenantq.store.rows import HAS_EXTRAS, MESSAGE_HEAD, SEALED, pack_first_lease, pack_lease, unpack_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,14 +137,19 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         token = bits(64) or 1
         visible_at = from_be64(suffix)
         flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
-        if seen or flags or expires_at or fifo:
+        secret, origin = b"", ""
+        if seen or flags & HAS_EXTRAS or expires_at or fifo:
             message = unpack_message(stored)
             before = round.lease(queue, id) if seen else None
             attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
             body, size, attributes, group = message.body, message.size, message.attributes, message.group
+            secret = message.sealed_attributes
+            if flags & SEALED and before is not None and before.past:
+                dead = before.unpack_past().dead
+                origin = dead.source if dead is not None else ""
         else:
             body = stored[head_bytes:]
-            size, attempt, attributes, group = len(body), 1, {}, None
+            size, attempt, attributes, group = len(body) - (SEAL_BYTES if flags else 0), 1, {}, None
             lease = pack_first_lease(token, until, now, visible_at, 0, size, priority, max_attempts, b"")
         key = prefix + id
         overlay[key] = lease
@@ -158,7 +164,7 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         got.append(
             Delivery(
                 id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + wall, until_wall,
-                tenant_name, queue_name,
+                tenant_name, queue_name, flags >= SEALED, secret, origin,
             )
         )  # fmt: skip
         if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:

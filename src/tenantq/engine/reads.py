@@ -108,6 +108,8 @@ def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease:
         tuple(past.history) if past is not None else (),
         past.dead if past is not None else None,
         message.size,
+        sealed=message.sealed,
+        sealed_attributes=message.sealed_attributes,
     )
 
 

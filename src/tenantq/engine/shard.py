@@ -55,13 +55,30 @@ def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None
         check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
 
 
+def check_results(receipts: Sequence[object], results: Sequence[Result | None] | None) -> None:
+    """Raise Invalid unless there is a well-formed result, or None, for each receipt; no results at all are fine."""
+    if results is None:
+        return
+    check_batch("results", results)
+    if len(results) != len(receipts):
+        raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
+    for result in results:
+        if result is not None:
+            check_result(result)
+
+
 def _checked(
     messages: Sequence[NewMessage | TenantqError],
-) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None]:
-    """Return messages with their packed extras, or what is wrong with them; the bytes of all; and, if all are plain, their priority."""
+) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None, bool]:
+    """Return messages with their packed extras, or what is wrong with them, and what holds for the batch.
+
+    That is: the bytes of all; if all are plain, their priority; and whether all are sealed.
+    """
     checked: list[tuple[NewMessage, bytes] | TenantqError] = []
     size = 0
     plain = True
+    kinds = [message.sealed for message in messages if type(message) is NewMessage]
+    sealed = kinds.count(True)
     priority: int | None = None
     for message in messages:
         if not isinstance(message, TenantqError) and is_plain(message):
@@ -82,9 +99,9 @@ def _checked(
             continue
         size += len(message.body)
         # Packed at once: the caller may change its own mapping while the batch stands in line.
-        extras = message.group is not None or bool(message.attributes)
-        checked.append((message, pack_extras(message.group, message.attributes) if extras else b""))
-    return checked, size, priority if plain else None
+        checked.append((message, pack_extras(message.group, message.attributes, message.sealed_attributes)))
+    whole = sealed == len(kinds)
+    return checked, size - sealed * limits.SEAL_BYTES, priority if plain and (whole or not sealed) else None, whole
 
 
 class Shard(Administration):
@@ -104,23 +121,33 @@ class Shard(Administration):
         caller: Caller = LOCAL,
         *,
         batch_key: str | None = None,
+        batch_digests: tuple[bytes, ...] = (),
     ) -> list[Added]:
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order.
 
         An error in place of a message, from whoever read it, is answered in its place. The same batch again under the
-        same ``batch_key`` adds nothing again; it costs less than a key for every message.
+        same ``batch_key`` adds nothing again; it costs less than a key for every message. Of sealed messages ``batch_digests``
+        says what stands for the batch, and what else may have stood for it.
         """
         if batch_key is not None:
             check_text("key", batch_key, limits.KEY_CHARS_MAX)
         check_queue_name(queue)
         check_batch("messages", messages)
-        checked, size, priority = _checked(messages)
+        checked, size, priority, sealed = _checked(messages)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()
-        operation = Add(self.core.catalog.tenant(tenant), caller, queue, checked, batch_key, priority)
+        operation = Add(
+            self.core.catalog.tenant(tenant), caller, queue, checked, batch_key, priority, sealed=sealed,
+            batch_digests=batch_digests,
+        )  # fmt: skip
         added: list[Added] = await self._submit(operation)
         return added
+
+    def new_ids(self, count: int) -> list[bytes]:
+        """Hand out ids for messages that are sealed before they are added. Add them before anything else is waited for."""
+        self._check_open()
+        return self.core.ids.take(self.core.timeline.now_ms(), count)
 
     # ---- consuming ----
 
@@ -174,13 +201,7 @@ class Shard(Administration):
     ) -> list[Outcome]:
         """Finish leased messages, with a result each or none."""
         self._check_receipts(queue, receipts)
-        if results is not None:
-            check_batch("results", results)
-            if len(results) != len(receipts):
-                raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
-            for result in results:
-                if result is not None:
-                    check_result(result)
+        check_results(receipts, results)
         return await self._settle(Ack(self.core.catalog.tenant(tenant), caller, queue, receipts, results))
 
     async def nack(

@@ -57,7 +57,7 @@ def problem_reply(error: TenantqError, request_id: str) -> Reply:
         left = current if isinstance(error, RateLimited) else max(0, limit - current)
         headers = b"X-RateLimit-Limit: %d\r\nX-RateLimit-Remaining: %d\r\n" % (limit, left)
     elif status == HTTPStatus.SERVICE_UNAVAILABLE:
-        retry_after_ms = RETRY_AFTER_DEFAULT_MS
+        retry_after_ms = getattr(error, "retry_after_ms", 0) or RETRY_AFTER_DEFAULT_MS
     elif status == HTTPStatus.UNAUTHORIZED:
         headers = b"WWW-Authenticate: Bearer\r\n"
     elif type(error) is Refusal:

@@ -19,6 +19,7 @@ from tenantq.wire import (
     CreatedKey,
     CreateKeyRequest,
     DestroyRequest,
+    EncryptionReply,
     ExtendRequest,
     FleetPollRequest,
     GrantItem,
@@ -122,6 +123,13 @@ _TENANTS: Final = (
           reply=UsageReply),
     Route("GET", f"{_TENANT}/audit", tenants.audit, "What was done, by whom, with what outcome", tag="tenants",
           action="audit", query=AuditQuery, reply=AuditReply),
+    Route("GET", f"{_TENANT}/encryption", tenants.get_encryption, "How a tenant is encrypted, and its data keys",
+          tag="tenants", action="get_encryption", reply=EncryptionReply),
+    Route("POST", f"{_TENANT}/encryption/rotate", tenants.rotate_keys, "Make a new data key, which encrypts from now on",
+          tag="tenants", action="rotate_keys", reply=EncryptionReply, conflicts=True),
+    Route("POST", f"{_TENANT}/encryption/rewrap", tenants.rewrap_keys,
+          "Wrap all data keys anew by the tenant's key; no message is touched", tag="tenants", action="rewrap_keys",
+          reply=EncryptionReply, conflicts=True),
 )  # fmt: skip
 
 _ACCESS: Final = (

@@ -8,6 +8,7 @@ import urllib.parse
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.kms.interface import KeyRef
 from tenantq.message import check_int
 
 
@@ -55,7 +56,10 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class KmsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which key management systems a server uses. A provider without settings cannot be named by any tenant."""
 
-    local: LocalSettings | None = None
+    default_key: str | None = (
+        None  # wraps the data keys of tenants that name none; none: each has its own in the keyring
+    )
+    local: LocalSettings | None = None  # none: a keyring in the data directory
     aws: AwsSettings | None = None
     gcp: GcpSettings | None = None
     azure: AzureSettings | None = None
@@ -76,6 +80,12 @@ def check_kms(settings: KmsSettings) -> KmsSettings:
     """Return ``settings`` if each is in its range and every address is a safe one, else raise Invalid."""
     for field, (low, high) in _RETRY_RANGES.items():
         check_int(f"kms.retry.{field}", getattr(settings.retry, field), low, high)
+    if settings.default_key is not None:
+        provider = KeyRef.parse(settings.default_key).provider
+        if provider != "local" and getattr(settings, provider.partition("-")[0]) is None:
+            raise Invalid(
+                f"kms.default_key: {provider} has no section of its own; add [kms.{provider.partition('-')[0]}]"
+            )
     if settings.aws is not None and settings.aws.endpoint_url is not None:
         check_address("kms.aws.endpoint_url", settings.aws.endpoint_url)
     if settings.gcp is not None and settings.gcp.endpoint is not None:

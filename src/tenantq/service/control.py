@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq import limits
 from tenantq.access import Grant, StoredKey, check_grant
+from tenantq.config import TenantConfig, change_tenant
 from tenantq.engine.reads import JournalFilter
 from tenantq.engine.usage import reset_time
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
@@ -17,18 +18,20 @@ from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.quotas import QuotaState, state_of
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
-from tenantq.wire import CreatedKey, GrantItem, KeyItem, UsageItem, UsageReply
+from tenantq.wire import CreatedKey, DataKeyItem, EncryptionReply, GrantItem, KeyItem, UsageItem, UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tenantq.clock import Clock
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.record import Row
     from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
+    from tenantq.service.sealing import Sealing
 
 REASON_CHARS_MIN: Final = 10
 PRINCIPAL_CHARS_MAX: Final = 300
@@ -45,12 +48,20 @@ BOOTSTRAP: Final = Caller("system")
 class Control:
     """Everything but the work itself."""
 
-    def __init__(self, shard: Shard, gates: Gatekeeper, clock: Clock, exporter: Exporter | None = None) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        gates: Gatekeeper,
+        clock: Clock,
+        exporter: Exporter | None = None,
+        sealing: Sealing | None = None,
+    ) -> None:
         self.shard = shard
         self.gates = gates
         self.clock = clock
         self._exporter = exporter
-        self._metrics = Metrics(shard, gates, exporter)
+        self._sealing = sealing  # None: no tenant can be encrypted here
+        self._metrics = Metrics(shard, gates, exporter, sealing)
         self._redrives: dict[str, RedriveTask] = {}
 
     async def bootstrap(self, admin_token: str | None) -> str | None:
@@ -86,8 +97,23 @@ class Control:
         """Make a tenant or change it; return whether it is new."""
         check_tenant_name(tenant)
         caller = await self.gates.enter_platform(call, "put_tenant", tenant)
-        created = await self.shard.put_tenant(tenant, caller, **_settings(changes))
+        with self._noting(call, caller, tenant, "put_tenant"):
+            await self._check_encryption(tenant, _settings(changes))
+        created = await self.shard.put_tenant(tenant, caller, **changes)
         return created, TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def _check_encryption(self, tenant: str, changes: dict[str, Any]) -> None:
+        """Raise unless the key works that a tenant's messages are to be encrypted with from now on."""
+        if "encryption" not in changes:
+            return
+        state = self.shard.tenants_served().get(tenant)
+        before = state.config if state is not None else TenantConfig()
+        wanted = change_tenant(before, {"encryption": changes["encryption"]}).encryption
+        if not wanted.enabled or (before.encryption.enabled and wanted.key == before.encryption.key):
+            return
+        if self._sealing is None:
+            raise Invalid("encryption.enabled: this server has no key management; leave it false", tenant=tenant)
+        await self._sealing.check_key(tenant, state.id if state is not None else None, wanted)
 
     async def get_tenant(self, call: Call, tenant: str | None) -> TenantInfo:
         """Return a tenant."""
@@ -113,15 +139,75 @@ class Control:
         return TenantInfo.of(self.shard.tenant_state(tenant))
 
     async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> None:
-        """Delete a tenant and everything it has."""
+        """Delete a tenant and everything it has, the keys of what is encrypted first."""
         caller = await self.gates.enter_platform(call, "delete_tenant", tenant)
         with self._noting(call, caller, tenant, "delete_tenant"):
-            self.shard.tenant_state(tenant)
+            state = self.shard.tenant_state(tenant)
             _check_destroy(tenant, confirm, reason)
             if tenant == DEFAULT_TENANT:
                 raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
+            if self._sealing is not None:
+                await self._sealing.shred(state)
         await self.shard.delete_tenant(tenant, reason=reason, caller=caller)
         self.gates.forget_tenant(tenant)
+        if self._sealing is not None:
+            self._sealing.forget(state)
+
+    # ---- encryption ----
+
+    async def get_encryption(self, call: Call, tenant: str | None) -> EncryptionReply:
+        """Return how a tenant is encrypted, its data keys, and how its key does."""
+        with await self.gates.enter(call, tenant, "get_encryption") as entered:
+            return self._encryption(entered.state)
+
+    async def rotate_keys(self, call: Call, tenant: str | None) -> EncryptionReply:
+        """Make a new data key, which encrypts from now on. Nothing is drained, and what is stored stays readable."""
+        with await self.gates.enter(call, tenant, "rotate_keys") as entered:
+            with self._noting(call, entered.caller, entered.tenant, "rotate_keys"):
+                number = await self._keys_of(entered.state).rotate(entered.state)
+            await self._journal_keys("rotate_keys", entered, f"data key {number} encrypts from now on")
+            return self._encryption(entered.state)
+
+    async def rewrap_keys(self, call: Call, tenant: str | None) -> EncryptionReply:
+        """Wrap all data keys anew by the tenant's key as it is configured now. No message is touched."""
+        with await self.gates.enter(call, tenant, "rewrap_keys") as entered:
+            with self._noting(call, entered.caller, entered.tenant, "rewrap_keys"):
+                count, key = await self._keys_of(entered.state).rewrap(entered.state)
+            await self._journal_keys("rewrap_keys", entered, f"{count} keys wrapped by {key}")
+            return self._encryption(entered.state)
+
+    def _keys_of(self, tenant: TenantState) -> Sealing:
+        if self._sealing is None or (not tenant.config.encryption.enabled and tenant.id not in self.shard.data_keys):
+            raise Conflict("encryption: it was never switched on for this tenant", tenant=tenant.name)
+        return self._sealing
+
+    async def _journal_keys(self, act: str, entered: Entered, details: str) -> None:
+        who = entered.caller
+        entry = Entry(
+            act, entered.tenant, "", who.principal, who.remote, who.request_id, details=details,
+            user_agent=who.user_agent,
+        )  # fmt: skip
+        await self.shard.note_entries([entry])
+
+    def _encryption(self, tenant: TenantState) -> EncryptionReply:
+        wanted, sealing = tenant.config.encryption, self._sealing
+        keys = sealing.data_keys(tenant) if sealing is not None else []
+        used = sealing is not None and (wanted.enabled or bool(keys))
+        health = sealing.health_of(tenant) if sealing is not None and used else None
+        return EncryptionReply(
+            tenant=tenant.name,
+            enabled=wanted.enabled,
+            key=str(sealing.key_of(tenant.name, wanted)) if sealing is not None and used else wanted.key,
+            key_state=health.state if health is not None else "unknown",
+            key_error=health.text if health is not None and health.state != "ok" else None,
+            secret_attributes=wanted.secret_attributes,
+            rotate_every_ms=wanted.rotate_every_ms,
+            next_rotation_at=keys[-1].created_at + wanted.rotate_every_ms if wanted.enabled and keys else None,
+            data_keys=[
+                DataKeyItem(number=one.number, key=str(one.key), created_at=one.created_at, uses=one.uses)
+                for one in keys
+            ],
+        )
 
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
         """Return a tenant's quotas against its usage."""
@@ -403,6 +489,7 @@ class Control:
             "durability": self.durability,
             "journal_records": last - first + 1,
             "journal_lag": self._exporter.lag_records if self._exporter is not None else None,
+            "keys": self._sealing.health().summary if self._sealing is not None else "off",
             "journal_export": self._exporter.failure or "ok" if self._exporter is not None else "off",
         }
 

@@ -106,7 +106,7 @@ class Gatekeeper:
     ) -> None:
         self._shard = shard
         self._clock = clock
-        self._background = background
+        self.in_background = background
         self.authenticator = Authenticator(
             shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
         )
@@ -380,13 +380,13 @@ class Gatekeeper:
             )
             for one in refusals
         ]  # fmt: skip
-        self._background(self._shard.note_entries(entries))
+        self.in_background(self._shard.note_entries(entries))
 
     def _raise_alert(self, alert: Alert) -> None:
         self.tally.alerts[alert.kind] += 1
         details = f"{alert.severity}: {alert.details}"
         entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
-        self._background(self._shard.note_entries([entry]))
+        self.in_background(self._shard.note_entries([entry]))
 
     # ---- housekeeping ----
 
@@ -397,7 +397,7 @@ class Gatekeeper:
         self.consumers.collect()
         self._turns += 1
         if self._turns % _NOTE_USE_EVERY == 0:
-            self._background(self._note_uses())
+            self.in_background(self._note_uses())
 
     async def _note_uses(self) -> None:
         used = self.authenticator.last_used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.service.gatekeeper import Gatekeeper
+    from tenantq.service.sealing import Sealing
 
 TENANTS_MAX: Final = 100
 """Tenants that have a label of their own, those with most messages first; the rest share the label 'other'."""
@@ -51,10 +53,13 @@ class _TenantSums:
 class Metrics:
     """Collects from the parts of a server."""
 
-    def __init__(self, shard: Shard, gates: Gatekeeper, exporter: Exporter | None) -> None:
+    def __init__(
+        self, shard: Shard, gates: Gatekeeper, exporter: Exporter | None, sealing: Sealing | None = None
+    ) -> None:
         self._shard = shard
         self._exporter = exporter
         self._gates = gates
+        self._sealing = sealing
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -67,6 +72,8 @@ class Metrics:
         yield from self._of_tenants()
         yield from self._of_gates()
         yield from self._of_shard()
+        if self._sealing is not None:
+            yield from self._of_keys(self._sealing)
 
     def _of_tenants(self) -> Iterable[Metric]:
         tenants = self._shard.tenants_served().values()
@@ -107,6 +114,22 @@ class Metrics:
         yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=gates.slots.in_flight)
         yield GaugeMetricFamily(
             "tenantq_requests_waiting", "Requests that wait for a place.", value=gates.slots.waiting
+        )
+
+    def _of_keys(self, sealing: Sealing) -> Iterable[Metric]:
+        health = sealing.health()
+        keys = GaugeMetricFamily(
+            "tenantq_kms_keys", "Keys that wrap data keys, used since the start.", labels=["provider", "state"]
+        )
+        for (provider, state), count in Counter((one.provider, one.state) for one in health.keys).items():
+            keys.add_metric([provider, state], count)
+        yield keys
+        yield GaugeMetricFamily(
+            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(sealing.sealed_tenants)
+        )
+        yield GaugeMetricFamily("tenantq_data_keys_cached", "Data keys in memory.", value=health.cached_keys)
+        yield CounterMetricFamily(
+            "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=sealing.broken
         )
 
     def _of_shard(self) -> Iterable[Metric]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,11 @@ import msgspec
 
 from tenantq import limits
 from tenantq.engine.shard import check_poll
-from tenantq.errors import Invalid, NotFound, TenantqError
+from tenantq.errors import Conflict, Erased, Invalid, KmsError, NotFound, SealBroken, TenantqError
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX
 from tenantq.message import Delivery, Facts, NewMessage, Page, Result, check_batch, check_text
 from tenantq.names import check_queue_name
+from tenantq.randomness import id_bytes
 from tenantq.service.control import Control
 
 if TYPE_CHECKING:
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
     from tenantq.message import Added, Outcome
     from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Entered
+    from tenantq.service.sealing import Sealing
 
     _T = TypeVar("_T")
+
+log = logging.getLogger("tenantq")
 
 
 class Service(Control):
@@ -55,7 +61,7 @@ class Service(Control):
         )
         with entered:
             try:
-                added = await self.shard.add(entered.tenant, queue, messages, entered.caller, batch_key=key)
+                added = await self._add(entered, queue, messages, key)
             except TenantqError:
                 self.gates.give_back(entered, queue, "write", len(messages), sum(sizes))
                 raise
@@ -63,6 +69,34 @@ class Service(Control):
             if refused:
                 self.gates.give_back(entered, queue, "write", len(refused), sum(refused))
             return added
+
+    async def _add(
+        self, entered: Entered, queue: str, messages: Sequence[NewMessage | TenantqError], key: str | None
+    ) -> list[Added]:
+        """Have the engine add messages: encrypted where the tenant's are."""
+        state = entered.state
+        digests: tuple[bytes, ...] = ()
+        given = messages
+        if not state.config.encryption.enabled:
+            if state.id in self.shard.data_keys:
+                known = await self._vault().recognise(state, messages, key)
+                given, digests = known.messages, known.digests
+            try:
+                return await self.shard.add(
+                    entered.tenant, queue, given, entered.caller, batch_key=key, batch_digests=digests
+                )
+            except Conflict:
+                if not state.config.encryption.enabled:
+                    raise  # otherwise it was switched on while they stood in line
+        batch = await self._vault().seal_messages(state, queue, messages, key)
+        return await self.shard.add(
+            entered.tenant, queue, batch.messages, entered.caller, batch_key=key, batch_digests=batch.digests
+        )
+
+    def _vault(self) -> Sealing:
+        if self._sealing is None:
+            raise KmsError("This server has no key management, and the tenant is encrypted.")
+        return self._sealing
 
     # ---- consuming ----
 
@@ -109,6 +143,8 @@ class Service(Control):
         used = 0
         try:
             got = await self.shard.poll(entered.tenant, queue, max=max, lease_ms=lease_ms, caller=entered.caller)
+            if got and entered.state.id in self.shard.data_keys:
+                got = await self._opened(entered, got)
             used = len(got) - 1 if got else 0
         finally:
             if extra > used:
@@ -132,15 +168,63 @@ class Service(Control):
             except TenantqError:
                 await self._put_back(got, entered)
                 raise
+            if entered.state.id in self.shard.data_keys:
+                got = await self._opened(entered, got)
             self.gates.charge(entered, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
         return got
 
+    async def _opened(self, entered: Entered, got: list[Delivery]) -> list[Delivery]:
+        """Return leased messages of one tenant in plain. Where the keys cannot be had, all are released, without an attempt used.
+
+        One that is broken is given back as failed, so that it ends among the dead letters and holds nobody up.
+        """
+        try:
+            opened = await self._vault().open_deliveries(self.shard.tenant_state(got[0].tenant).id, got)
+        except TenantqError:
+            await self._put_back(got, entered)
+            raise
+        except asyncio.CancelledError:
+            self.gates.in_background(self._put_back(got, entered))
+            raise
+        if opened.broken:
+            await self._set_aside(opened.broken, entered)
+            if not opened.whole:
+                first = opened.broken[0]
+                raise SealBroken(tenant=first.tenant, queue=first.queue, id=first.id)
+        return opened.whole
+
+    async def _set_aside(self, broken: list[Delivery], entered: Entered) -> None:
+        """Give messages back as failed that do not open: they were changed or moved in the store."""
+        self._vault().broken += len(broken)
+        for (tenant, queue), receipts in _by_place(broken).items():
+            log.error("%d messages of %s/%s do not open: their stored bytes were changed", len(receipts), tenant, queue)
+            with contextlib.suppress(NotFound):  # the queue went meanwhile, and they with it
+                await self.shard.nack(tenant, queue, receipts, reason=SealBroken.code, caller=entered.caller)
+
+    async def _open_fleet(self, entered: Entered, got: list[Delivery]) -> tuple[list[Delivery], TenantqError | None]:
+        """Return what a fleet can have in plain, and what stood against the rest. Tenants whose keys cannot be had are left alone."""
+        failure: TenantqError | None = None
+        served, sealed = self.shard.tenants_served(), self.shard.data_keys
+        theirs: dict[str, list[Delivery]] = {}
+        for one in got:
+            if one.sealed:
+                theirs.setdefault(one.tenant, []).append(one)
+        opened: dict[str, Delivery] = {}
+        for tenant, ones in theirs.items():
+            try:
+                if tenant not in served or served[tenant].id not in sealed:
+                    raise Erased(tenant=tenant)
+                opened.update({one.receipt: one for one in await self._opened(entered, ones)})
+            except TenantqError as error:
+                failure = error
+                self._vault().rest(tenant)
+        return [
+            one if not one.sealed else opened[one.receipt] for one in got if not one.sealed or one.receipt in opened
+        ], failure
+
     async def _put_back(self, got: Sequence[Delivery], entered: Entered) -> None:
         """Release what was leased for a caller who may not have it any more."""
-        places: dict[tuple[str, str], list[str]] = {}
-        for one in got:
-            places.setdefault((one.tenant, one.queue), []).append(one.receipt)
-        for (tenant, queue), receipts in places.items():
+        for (tenant, queue), receipts in _by_place(got).items():
             with contextlib.suppress(NotFound):  # the queue went meanwhile, and they with it
                 await self.shard.release(tenant, queue, receipts, entered.caller)
 
@@ -168,8 +252,10 @@ class Service(Control):
             while True:
                 left_ms = wait_ms - (self.clock.monotonic_ms() - started_ms) if wait_ms else 0
                 short = self.gates.short_for_fleets(queue)
+                if self._sealing is not None:
+                    short.update(self._sealing.resting())
                 served = allowed
-                if short:  # their rates are used up: the others go on, and they when they may again
+                if short:  # their rates are used up, or their keys out of reach: the others go on, and they when they may again
                     everyone = allowed if allowed is not None else self.shard.tenants_served()
                     served = [name for name in everyone if name not in short]
                 got = await self.shard.fleet_poll(
@@ -180,11 +266,19 @@ class Service(Control):
                     lease_ms=lease_ms,
                     caller=entered.caller,
                 )
+                failure = None
+                if got and self.shard.data_keys:
+                    got, failure = await self._open_fleet(entered, got)
                 for one in got:
                     self.gates.charge_fleet(one.tenant, queue, len(one.body))
                 if got and wait_ms:
                     return await self._still_theirs(call, entered, queue, tenants, got)
-                if got or not short or self.clock.monotonic_ms() - started_ms >= wait_ms:
+                over = self.clock.monotonic_ms() - started_ms >= wait_ms
+                if failure is not None and not got:
+                    if over:
+                        raise failure
+                    continue
+                if got or not short or over:
                     return got
 
     def _fleet_tenants(
@@ -278,7 +372,16 @@ class Service(Control):
     ) -> list[Outcome]:
         """Finish leased messages. Settling is never held up by a rate limit: that would use up attempts."""
         with await self._enter_queue(call, tenant, "ack", queue) as entered:
-            return await self.shard.ack(entered.tenant, queue, receipts, results=results, caller=entered.caller)
+            state, given = entered.state, results
+            if results is not None and state.config.encryption.enabled:
+                given = await self._vault().seal_results(state, queue, receipts, results)
+            try:
+                return await self.shard.ack(entered.tenant, queue, receipts, results=given, caller=entered.caller)
+            except Conflict:
+                if results is None or given is not results or not state.config.encryption.enabled:
+                    raise
+            given = await self._vault().seal_results(state, queue, receipts, results)  # it was switched on meanwhile
+            return await self.shard.ack(entered.tenant, queue, receipts, results=given, caller=entered.caller)
 
     async def nack(
         self,
@@ -324,7 +427,11 @@ class Service(Control):
             page = await self._found(
                 call, entered, "peek", queue, self.shard.peek(entered.tenant, queue, limit=limit, cursor=cursor)
             )
-            seen = page.messages if self._may_read(entered, queue) else [_hidden(one) for one in page.messages]
+            seen = page.messages
+            if not self._may_read(entered, queue):
+                seen = [_hidden(one) for one in seen]
+            elif entered.state.id in self.shard.data_keys:
+                seen = await self._vault().open_facts(entered.state.id, seen)
             self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
             return Page(seen, page.cursor)
 
@@ -332,7 +439,13 @@ class Service(Control):
         """Return everything known of a message; without its body for who may not read it."""
         with await self._enter_queue(call, tenant, "get", queue, rate="read") as entered:
             facts = await self._found(call, entered, "get", queue, self.shard.get(entered.tenant, queue, id))
-            seen = facts if self._may_read(entered, queue) else _hidden(facts)
+            seen = facts
+            if not self._may_read(entered, queue):
+                seen = _hidden(facts)
+            elif facts.sealed:
+                (seen,) = await self._vault().open_facts(entered.state.id, [facts])
+                if seen.body_error:
+                    raise SealBroken(tenant=entered.tenant, queue=queue, id=facts.id)
             self.gates.charge(entered, queue, "read", 0, len(seen.body))
             return seen
 
@@ -348,9 +461,11 @@ class Service(Control):
             if wait_ms:
                 await self.gates.confirm(call, entered, "result", queue)
             if self._may_read(entered, queue) or found.value is None:
+                if found.sealed:
+                    found = await self._vault().open_result(entered.state.id, queue, id_bytes(id), found)
                 self.gates.charge(entered, queue, "read", 0, len(found.value or b""))
                 return found, False
-            return msgspec.structs.replace(found, value=None), True
+            return msgspec.structs.replace(found, value=None, sealed=False), True
 
     async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[Row]:
         """Return the journal's rows about one message."""
@@ -370,7 +485,15 @@ class Service(Control):
 
 
 def _hidden(facts: Facts) -> Facts:
-    return msgspec.structs.replace(facts, body=b"", attributes={}, group=None, hidden=True)
+    return msgspec.structs.replace(facts, body=b"", attributes={}, sealed_attributes=b"", group=None, hidden=True)
+
+
+def _by_place(got: Sequence[Delivery]) -> dict[tuple[str, str], list[str]]:
+    """Return receipts by tenant and queue."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in got:
+        places.setdefault((one.tenant, one.queue), []).append(one.receipt)
+    return places
 
 
 def _check_consumer(consumer: str | None) -> None:

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 _POINT_READ = ("m", "le", "ik", "re", "qc", "meta")
+_BEFORE_STORE = {
+    "lock",
+    "format.new",
+    "keyring.json",
+    "keyring.json.lock",
+    "keyring.key",
+}  # may be there before the store
 _CONSUMED = ("m", "vi", "le", "li", "gr", "ex", "ik", "re")
 
 
@@ -291,7 +298,7 @@ class Store:
     def _check_format(self, *, read_only: bool) -> None:
         file = self.path / "format"
         if not file.exists():
-            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in {"lock", "format.new"})
+            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in _BEFORE_STORE)
             if strangers:
                 raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
             if not read_only:

@@ -6,12 +6,14 @@ import struct
 
 import msgspec
 
+from tenantq.limits import SEAL_BYTES
 from tenantq.message import DeadLetter, HistoryEntry, Result
 
 # ---- m: a message's body and fixed facts, written once ----
 
 MESSAGE_HEAD = struct.Struct(">BBHQQQ")
 HAS_EXTRAS = 1
+SEALED = 2
 QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
 """In place of max_attempts: the queue's own counts, as it is when it is asked for."""
 
@@ -21,6 +23,7 @@ class Extras(msgspec.Struct, frozen=True, array_like=True):
 
     group: str | None = None
     attributes: dict[str, str] = {}
+    sealed_attributes: bytes = b""  # those that are secret, encrypted
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
@@ -34,25 +37,36 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     group: str | None
     attributes: dict[str, str]
-    size: int  # body and extras, as charged
+    size: int  # body and extras, as charged: of an encrypted body, what its plaintext has
+    sealed: bool = False  # the body is encrypted
+    sealed_attributes: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_extras = msgspec.msgpack.Decoder(Extras).decode
 
 
-def pack_extras(group: str | None, attributes: dict[str, str]) -> bytes:
-    """Return the bytes of a message's group and attributes."""
-    return _encode(Extras(group, attributes))
+def pack_extras(group: str | None, attributes: dict[str, str], sealed_attributes: bytes = b"") -> bytes:
+    """Return the bytes of a message's group and attributes; empty where it has neither."""
+    if sealed_attributes:
+        return _encode(Extras(group, attributes, sealed_attributes))
+    return _encode((group, attributes)) if attributes or group is not None else b""
 
 
 def pack_message(
-    priority: int, max_attempts: int, added_at: int, visible_at: int, expires_at: int, extras: bytes, body: bytes
+    priority: int,
+    max_attempts: int,
+    added_at: int,
+    visible_at: int,
+    expires_at: int,
+    extras: bytes,
+    body: bytes,
+    flags: int = 0,
 ) -> bytes:
-    """Return a m value; ``extras`` is empty for most messages."""
+    """Return a m value; ``extras`` is empty for most messages, ``flags`` is SEALED or nothing."""
     if not extras:
-        return MESSAGE_HEAD.pack(0, priority, max_attempts, added_at, visible_at, expires_at) + body
-    head = MESSAGE_HEAD.pack(HAS_EXTRAS, priority, max_attempts, added_at, visible_at, expires_at)
+        return MESSAGE_HEAD.pack(flags, priority, max_attempts, added_at, visible_at, expires_at) + body
+    head = MESSAGE_HEAD.pack(flags | HAS_EXTRAS, priority, max_attempts, added_at, visible_at, expires_at)
     return b"".join((head, len(extras).to_bytes(4), extras, body))
 
 
@@ -60,9 +74,12 @@ def unpack_message(value: bytes) -> MessageRow:
     """Read a m value."""
     flags, priority, max_attempts, added_at, visible_at, expires_at = MESSAGE_HEAD.unpack_from(value)
     start = MESSAGE_HEAD.size
+    sealed = bool(flags & SEALED)
+    uncharged = SEAL_BYTES if sealed else 0
     if not flags & HAS_EXTRAS:
         body = value[start:]
-        return MessageRow(priority, max_attempts, added_at, visible_at, expires_at, body, None, {}, len(body))
+        size = len(body) - uncharged
+        return MessageRow(priority, max_attempts, added_at, visible_at, expires_at, body, None, {}, size, sealed)
     length = int.from_bytes(value[start : start + 4])
     extras = _decode_extras(value[start + 4 : start + 4 + length])
     body = value[start + 4 + length :]
@@ -75,7 +92,9 @@ def unpack_message(value: bytes) -> MessageRow:
         body,
         extras.group,
         extras.attributes,
-        len(body) + length,
+        len(body) + length - uncharged,
+        sealed,
+        extras.sealed_attributes,
     )
 
 

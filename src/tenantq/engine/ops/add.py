@@ -10,10 +10,11 @@ from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.engine.usage import Room
 from tenantq.errors import Conflict, TenantqError
 from tenantq.journal.record import column
+from tenantq.limits import SEAL_BYTES
 from tenantq.message import Added
 from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
-from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_message
+from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ _BATCH = b"\0batch\0"  # no key of a message begins so
 class Add(Operation):
     """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
 
-    __slots__ = ("batch_key", "given", "messages", "plain_priority", "queue_name")
+    __slots__ = ("batch_digests", "batch_key", "given", "messages", "plain_priority", "queue_name", "sealed")
     journal_op = "add"
 
     def __init__(
@@ -41,17 +42,24 @@ class Add(Operation):
         messages: Sequence[tuple[NewMessage, bytes] | TenantqError],
         batch_key: str | None = None,
         plain_priority: int | None = None,
+        *,
+        sealed: bool = False,
+        batch_digests: tuple[bytes, ...] = (),
     ) -> None:
-        size = sum(len(one[0].body) for one in messages if not isinstance(one, TenantqError))
+        size = sum([len(one[0].body) for one in messages if not isinstance(one, TenantqError)])
         super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
         self.queue_name = queue_name
         self.given = messages
         self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = messages
         self.batch_key = batch_key
         self.plain_priority = plain_priority  # all are nothing but a body, of this priority; None: not all are
+        self.sealed = sealed  # all are encrypted
+        self.batch_digests = batch_digests  # what stands for the batch, and what else may; none: it is computed here
 
     def execute(self, round: Round) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
+        if not self.sealed and self.tenant.config.encryption.enabled:
+            raise unsealed(self.tenant.name, self.queue_name)
         room = None if self.tenant.config.quotas is NO_QUOTAS else Room(self.tenant, round.now + round.wall)
         if self.queue_name not in self.tenant.queues and self._nothing_fits(room):
             self._refuse_all(round)
@@ -86,13 +94,15 @@ class Add(Operation):
                 reply.append(checked)
                 continue
             message, extras = checked
+            if message.raw_id is not None:
+                id = message.raw_id  # noqa: PLW2901  # the one it was sealed for
             if message.key is not None:
                 known = self._known(round, queue, message)
                 if known is not None:
                     reply.append(known)
                     continue
             if room is not None:
-                refused = room.take(len(message.body) + len(extras), len(added), total)
+                refused = room.take(message.size + len(extras), len(added), total)
                 if refused is not None:
                     reply.append(Added(_NO_ID, error=refused))
                     continue
@@ -103,7 +113,8 @@ class Add(Operation):
             ttl_ms = message.ttl_ms or config.ttl_ms
             expires_at = visible_at + ttl_ms if ttl_ms else 0
             allowed = QUEUE_DEFAULT_ATTEMPTS if message.max_attempts is None else message.max_attempts
-            put(prefix + id, pack_message(priority, allowed, now, visible_at, expires_at, extras, body), m)
+            flags = SEALED if message.sealed else 0
+            put(prefix + id, pack_message(priority, allowed, now, visible_at, expires_at, extras, body, flags), m)
             if expires_at:
                 put(expiry_key(prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
                 queue.next_expiry = min(queue.next_expiry, expires_at)
@@ -116,7 +127,7 @@ class Add(Operation):
                     queue.ready += 1
                 put(level.prefix + suffix, b"", vi)
             added.append(id)
-            size = len(body) + len(extras)
+            size = message.size + len(extras)
             total += size
             sizes.append(size)
             priorities.append(priority)
@@ -134,9 +145,15 @@ class Add(Operation):
         """Add messages that are nothing but a body: the way that most batches go."""
         now, prefix, put, store = round.now, queue.prefix, round.batch.put, round.store
         m, vi = store.m.handle, store.vi.handle
-        ids = round.core.ids.take(now, len(self.given))
-        bodies = [one[0].body for one in self.given if isinstance(one, tuple)]
-        head = MESSAGE_HEAD.pack(0, priority, QUEUE_DEFAULT_ATTEMPTS, now, now, 0)
+        given = [one[0] for one in self.given if isinstance(one, tuple)]
+        bodies = [one.body for one in given]
+        flags = uncharged = 0
+        if self.sealed:
+            flags, uncharged = SEALED, SEAL_BYTES
+            ids = [one.raw_id for one in given if one.raw_id is not None]
+        else:
+            ids = round.core.ids.take(now, len(given))
+        head = MESSAGE_HEAD.pack(flags, priority, QUEUE_DEFAULT_ATTEMPTS, now, now, 0)
         level = queue.level(priority)
         waiting = level.prefix + be64(now)
         for id, body in zip(ids, bodies, strict=True):
@@ -146,7 +163,7 @@ class Add(Operation):
         self.reply = [Added(id) for id in ids]
         if self.batch_key is not None:
             self._remember_batch(round, queue, self.reply)
-        self._count(round, queue, ids, [len(body) for body in bodies], priority)
+        self._count(round, queue, ids, [len(body) - uncharged for body in bodies], priority)
 
     def _count(
         self, round: Round, queue: QueueState, added: list[bytes], sizes: list[int], priorities: list[int] | int
@@ -166,7 +183,7 @@ class Add(Operation):
         """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
         if room is not None:
             self.messages = [
-                one if isinstance(one, TenantqError) else room.take(len(one[0].body) + len(one[1]), 0, 0) or one
+                one if isinstance(one, TenantqError) else room.take(one[0].size + len(one[1]), 0, 0) or one
                 for one in self.given
             ]
         return all(isinstance(one, TenantqError) for one in self.messages)
@@ -182,7 +199,7 @@ class Add(Operation):
         row = round.key(queue, digest(message.key.encode()))
         if row is None or row.expires_at <= round.now:
             return None
-        if row.body_digest != digest(message.body):
+        if row.body_digest != message.known_as and row.body_digest != _digest(message):
             return Added(
                 _NO_ID,
                 error=Conflict(
@@ -198,7 +215,7 @@ class Add(Operation):
         row = round.key(queue, self._batch_hash())
         if row is None or row.expires_at <= round.now:
             return False
-        if row.body_digest != self._batch_digest():
+        if row.body_digest not in (self.batch_digests or (self._batch_digest(),)):
             raise Conflict(
                 "key: this idempotency key was used with another batch; use a new key for new work",
                 tenant=self.tenant.name,
@@ -213,7 +230,8 @@ class Add(Operation):
     def _remember_batch(self, round: Round, queue: QueueState, reply: list[Added]) -> None:
         """Note the batch's key with the ids of its messages; those that were refused may come again."""
         ids = b"".join(one.raw_id for one in reply)
-        _put_key(round, queue, self._batch_hash(), ids, self._batch_digest())
+        digests = self.batch_digests or (self._batch_digest(),)
+        _put_key(round, queue, self._batch_hash(), ids, digests[0])
 
     def _batch_hash(self) -> bytes:
         assert self.batch_key is not None
@@ -221,14 +239,30 @@ class Add(Operation):
 
     def _batch_digest(self) -> bytes:
         """Return what tells this batch from another: the number, order and bodies of its messages."""
-        bodies = [one[0].body if isinstance(one, tuple) else b"" for one in self.given]
-        return digest(b"".join([len(body).to_bytes(4) + body for body in bodies]))
+        return digest(batch_bytes([one[0].body if isinstance(one, tuple) else b"" for one in self.given]))
 
     @staticmethod
     def _note_key(round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
         """Remember the key for this message."""
         assert message.key is not None
-        _put_key(round, queue, digest(message.key.encode()), id, digest(message.body))
+        _put_key(round, queue, digest(message.key.encode()), id, _digest(message))
+
+
+def batch_bytes(bodies: list[bytes]) -> bytes:
+    """Return what tells one batch from another, to be digested: the number, order and bodies of its messages."""
+    return b"".join([len(body).to_bytes(4) + body for body in bodies])
+
+
+def unsealed(tenant: str, queue: str) -> Conflict:
+    """Return the refusal of plaintext for a tenant whose messages are encrypted: the last fence before the disk."""
+    return Conflict(
+        "encryption: it is switched on for this tenant, and this is not encrypted", tenant=tenant, queue=queue
+    )
+
+
+def _digest(message: NewMessage) -> bytes:
+    """Return what stands for a message where an idempotency key remembers it."""
+    return message.digest if message.digest is not None else digest(message.body)
 
 
 def _put_key(round: Round, queue: QueueState, hashed: bytes, ids: bytes, body_digest: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq import limits
 from tenantq.engine import dead_letter, discard, fleet, groups
 from tenantq.engine.operation import Operation
+from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
@@ -127,7 +128,7 @@ class _Settle(Operation):
 class Ack(_Settle):
     """Finish messages, with or without results."""
 
-    __slots__ = ("results",)
+    __slots__ = ("results", "unsealed")
     journal_op = "ack"
 
     def __init__(
@@ -139,10 +140,17 @@ class Ack(_Settle):
         results: Sequence[Result | None] | None,
     ) -> None:
         super().__init__(tenant, caller, queue_name, receipts)
+        self.unsealed = results is not None and any(one is not None and not one.sealed for one in results)
         self.results: dict[tuple[bytes, int], Result | None] = {}
         for parsed, result in zip(self.receipts, results or (), strict=False):
             if parsed is not None:
                 self.results.setdefault(parsed, result)  # of a receipt that comes twice, the first counts
+
+    def execute(self, round: Round) -> None:
+        """Settle each receipt that is current; a result in plain is refused where the tenant's are encrypted."""
+        if self.unsealed and self.tenant.config.encryption.enabled:
+            raise unsealed(self.tenant.name, self.queue_name)
+        super().execute(round)
 
     def settle_all(self, round: Round, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Finish plain messages in one go; what needs more has its own way."""

@@ -245,7 +245,7 @@ async def trace(service: Service, request: Request, _: object) -> Reply:
 
 
 def _facts(facts: Facts) -> MessageFacts:
-    text, base64 = (None, None) if facts.hidden else text_or_base64(facts.body)
+    text, base64 = (None, None) if facts.hidden or facts.body_error else text_or_base64(facts.body)
     return MessageFacts(
         id=facts.id,
         tenant=facts.tenant,
@@ -254,6 +254,8 @@ def _facts(facts: Facts) -> MessageFacts:
         body=text,
         body_base64=base64,
         body_hidden=facts.hidden,
+        body_error=facts.body_error or None,
+        encrypted=facts.sealed,
         size=facts.size,
         priority=facts.priority,
         attributes=facts.attributes,

@@ -66,6 +66,21 @@ async def delete_tenant(service: Service, request: Request, body: DestroyRequest
     return NO_CONTENT
 
 
+async def get_encryption(service: Service, request: Request, _: object) -> Reply:
+    """Tell how a tenant is encrypted."""
+    return json_reply(await service.get_encryption(request.call, request.tenant))
+
+
+async def rotate_keys(service: Service, request: Request, _: object) -> Reply:
+    """Make a new data key."""
+    return json_reply(await service.rotate_keys(request.call, request.tenant))
+
+
+async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
+    """Wrap all data keys anew."""
+    return json_reply(await service.rewrap_keys(request.call, request.tenant))
+
+
 async def usage(service: Service, request: Request, _: object) -> Reply:
     """Tell a tenant's quotas against its usage."""
     return json_reply(await service.usage(request.call, request.tenant))

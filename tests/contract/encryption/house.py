@@ -1,0 +1,74 @@
+"""A house whose tenants can be encrypted: a real keyring, whose provider a test can make fail."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+from tenantq.kms.default_keyring import default_keyring
+from tenantq.kms.keyring import KeyringFile
+from tenantq.kms.local import LocalKms, unlock_of
+from tenantq.kms.own_keys import OwnKeys
+from tenantq.kms.settings import RetrySettings
+from tenantq.kms.steady import SteadyKms
+from tenantq.service import Call, Sealing, Service
+from tenantq.vault import StoredBook, Vault, VaultSettings
+from tests.contract.gates.house import House
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.errors import TenantqError
+    from tenantq.kms.interface import Context
+
+SECRET = "the-plaintext-that-nobody-may-find"
+
+
+class FailingKms(LocalKms):
+    """The real provider ``local``, until ``failure`` is set."""
+
+    failure: TenantqError | None = None
+
+    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return await super().wrap(key, plaintext, context)
+
+    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return await super().unwrap(key, wrapped, context)
+
+
+class EncryptedHouse(House):
+    """A shard with gates, a vault on a keyring of the data directory, and a service."""
+
+    def __init__(self, shard: Shard, clock: ManualClock, directory: Path) -> None:
+        super().__init__(shard, clock)
+        settings = default_keyring(directory, in_use=False)
+        self.ring = KeyringFile(directory / "keyring.json", unlock_of(settings, os.environ))
+        self.provider = FailingKms(settings)
+        once = RetrySettings(attempts=1, rest_ms=0)
+        self.kms = SteadyKms("local", self.provider, clock, random.Random(3), once)
+        self.book = StoredBook(shard)
+        self.vault = Vault(self.book, {"local": self.kms}, clock, settings=VaultSettings())
+        self.sealing = Sealing(shard, self.vault, self.book, clock, own_keys=OwnKeys(self.ring, clock))
+        self.service = Service(shard, self.gates, clock, None, self.sealing)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.vault.close()
+        await self.kms.close()
+
+    async def encrypted(self, tenant: str = "acme", **encryption: Any) -> Call:
+        """Make a tenant whose messages are encrypted, and return a request of its administrator."""
+        await self.tenant(tenant, encryption={"enabled": True, **encryption})
+        return await self.key(tenant)
+
+    def forget_keys(self) -> None:
+        """Have the vault ask the key management again for every key, as after a restart."""
+        for tenant in [*self.vault._tenants]:
+            self.vault.forget(tenant)

@@ -1,0 +1,275 @@
+"""Encrypted tenants at work: who may see bodies sees them, the store never does, and nothing else is different."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq import limits
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TooLarge
+from tenantq.message import NewMessage, Result
+from tests.contract.encryption.house import SECRET
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from tenantq.service import Call
+    from tests.contract.encryption.conftest import OpenEncryptedHouse
+    from tests.contract.encryption.house import EncryptedHouse
+
+
+async def stored(house: EncryptedHouse, id: str, queue: str = "work") -> NewMessage:
+    """Return a message as the engine has it."""
+    facts = await house.shard.get("acme", queue, id)
+    return NewMessage(
+        body=facts.body, sealed=facts.sealed, sealed_attributes=facts.sealed_attributes, attributes=facts.attributes,
+        raw_id=facts.raw_id,
+    )  # fmt: skip
+
+
+async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open_for_who_may_read_them(
+    house: EncryptedHouse,
+) -> None:
+    """Poll, peek, get and result give plaintext; the rows hold none of it."""
+    owner = await house.encrypted()
+    attributes = {"secret_token": SECRET, "kind": "order"}
+    (added,) = await house.add(owner, "work", SECRET, attributes=attributes)
+    row = await stored(house, added.id)
+    assert row.sealed
+    assert row.attributes == {"kind": "order"}
+    assert SECRET.encode() not in row.body + row.sealed_attributes
+    page = await house.service.peek(owner, None, "work")
+    facts = await house.service.get(owner, None, "work", added.id)
+    for seen in (page.messages[0], facts):
+        assert (seen.body, seen.attributes, seen.sealed) == (SECRET.encode(), attributes, True)
+    (got,) = await house.take(owner, "work")
+    assert (got.body, got.attributes, got.id, got.sealed) == (SECRET.encode(), attributes, added.id, False)
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", SECRET.encode())])
+    kept = await house.shard.result("acme", "work", added.id)
+    assert kept.sealed
+    assert SECRET.encode() not in (kept.value or b"")
+    found, hidden = await house.service.result(owner, None, "work", added.id)
+    assert (found, hidden) == (Result("completed", SECRET.encode()), False)
+
+
+async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) -> None:
+    """It may tell of the body."""
+    owner = await house.encrypted()
+    (added,) = await house.add(owner, "work", "x")
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("failed", None, SECRET)])
+    assert (await house.shard.result("acme", "work", added.id)).error is None
+    assert (await house.service.result(owner, None, "work", added.id))[0] == Result("failed", None, SECRET)
+
+
+async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(house: EncryptedHouse) -> None:
+    """Bodies, attributes and results are hidden, also while the keys cannot be had."""
+    owner = await house.encrypted()
+    viewer = await house.key("acme", "viewer")
+    first, second = await house.add(owner, "work", SECRET, SECRET, attributes={"secret_token": SECRET})
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", SECRET.encode())])
+    house.forget_keys()
+    house.provider.failure = KmsError("no")
+    facts = await house.service.get(viewer, None, "work", second.id)
+    page = await house.service.peek(viewer, None, "work")
+    for seen in (facts, *page.messages):
+        assert (seen.body, seen.attributes, seen.sealed_attributes, seen.hidden) == (b"", {}, b"", True)
+    found, hidden = await house.service.result(viewer, None, "work", first.id)
+    assert (found.value, found.error, hidden) == (None, None, True)
+
+
+async def test_56_a_dead_letter_opens_where_it_lies_and_where_it_goes_back_to(house: EncryptedHouse) -> None:
+    """Its record is the one of its origin, wherever it is read."""
+    owner = await house.encrypted()
+    await house.service.put_queue(owner, None, "work", {"max_attempts": 1})
+    (added,) = await house.add(owner, "work", SECRET, attributes={"secret_a": SECRET})
+    (got,) = await house.take(owner, "work")
+    await house.service.nack(owner, None, "work", [got.receipt])
+    assert (await house.service.get(owner, None, "work-dlq", added.id)).body == SECRET.encode()
+    (letter,) = (await house.service.peek(owner, None, "work-dlq")).messages
+    assert (letter.body, letter.attributes) == (SECRET.encode(), {"secret_a": SECRET})
+    (got,) = await house.take(owner, "work-dlq")
+    assert (got.body, got.attributes) == (SECRET.encode(), {"secret_a": SECRET})
+    await house.service.release(owner, None, "work-dlq", [got.receipt])
+    task = await house.service.redrive(owner, None, "work", filter=RedriveFilter())
+    await house.shard.finished(task)
+    (got,) = await house.take(owner, "work")
+    assert (got.body, got.id) == (SECRET.encode(), added.id)
+
+
+async def test_a_fleet_gets_plaintext_of_encrypted_and_other_tenants_alike(house: EncryptedHouse) -> None:
+    """In one poll."""
+    await house.encrypted("acme")
+    await house.encrypted("blue")
+    await house.tenant("plain")
+    for tenant in ("acme", "blue", "plain"):
+        await house.add(house.admin, "work", f"of {tenant}", tenant=tenant)
+    got = await house.service.fleet_poll(house.admin, "work", max=10)
+    assert sorted(one.body for one in got) == [b"of acme", b"of blue", b"of plain"]
+
+
+async def test_what_is_charged_and_counted_is_the_plaintext(house: EncryptedHouse) -> None:
+    """Encryption changes neither sizes in figures, quotas and journal, nor the limit of a body."""
+    owner = await house.encrypted()
+    await house.tenant("acme", quotas={"message_bytes": limits.BODY_BYTES_MAX})
+    (added,) = await house.add(owner, "work", "x" * limits.BODY_BYTES_MAX)
+    assert added.error is None
+    assert house.shard.stats("acme", "work").bytes == limits.BODY_BYTES_MAX
+    assert (await house.service.get(owner, None, "work", added.id)).size == limits.BODY_BYTES_MAX
+    (row,) = await house.rows(tenant="acme", op="add")
+    assert row.bytes == limits.BODY_BYTES_MAX
+    (added,) = await house.add(owner, "work", "x" * (limits.BODY_BYTES_MAX + 1))
+    assert isinstance(added.error, TooLarge)
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt])
+    assert house.shard.stats("acme", "work").bytes == 0
+
+
+async def test_bad_messages_of_a_batch_keep_their_places(house: EncryptedHouse) -> None:
+    """As without encryption: each is judged by itself."""
+    owner = await house.encrypted()
+    batch = [message("a"), message("b", priority=99), Invalid("unreadable"), message("c", group="g", delay_ms=5)]
+    added = await house.service.add(owner, None, "work", batch)
+    assert [one.error is None for one in added] == [True, False, False, True]
+    assert [one.body for one in await house.take(owner, "work", 10)] == [b"a"]
+    await house.pass_time(5)
+    assert [one.body for one in await house.take(owner, "work", 10)] == [b"c"]
+
+
+async def test_order_groups_and_priorities_hold(house: EncryptedHouse) -> None:
+    """Ids are handed out beforehand, and still rise in the order of adding."""
+    owner = await house.encrypted()
+    for number in range(5):
+        await house.add(owner, "work", f"low {number}", f"low {number} again")
+        await house.add(owner, "orders.fifo", f"step {number}", group="one")
+    await house.add(owner, "work", "high", priority=9)
+    got = await house.take(owner, "work", 20)
+    assert [one.body.decode() for one in got] == [
+        "high", *(f"low {number}{again}" for number in range(5) for again in ("", " again"))
+    ]  # fmt: skip
+    for number in range(5):
+        (step,) = await house.take(owner, "orders.fifo", 9)
+        assert step.body == f"step {number}".encode()
+        await house.service.ack(owner, None, "orders.fifo", [step.receipt])
+
+
+# ---- idempotency ----
+
+
+async def add_keyed(house: EncryptedHouse, call: Call, body: str) -> str:
+    """Add under the key 'k' and return the id, or the error's code."""
+    (added,) = await house.add(call, "work", body, key="k")
+    return added.error.code if added.error is not None else added.id
+
+
+async def test_29_the_same_key_adds_once_though_every_record_is_another(house: EncryptedHouse) -> None:
+    """Sequentially and 20 at a time; with another body it is a conflict."""
+    owner = await house.encrypted()
+    ids = {await add_keyed(house, owner, SECRET) for _ in range(3)}
+    ids |= set(await asyncio.gather(*(add_keyed(house, owner, SECRET) for _ in range(20))))
+    assert len(ids) == 1
+    assert await add_keyed(house, owner, "another") == "conflict"
+    assert house.shard.stats("acme", "work").ready == 1
+
+
+async def test_29_a_batch_under_a_key_adds_once(house: EncryptedHouse) -> None:
+    """And is a conflict with other bodies."""
+    owner = await house.encrypted()
+    batch = [message("a"), message("b")]
+    first = await house.service.add(owner, None, "work", batch, "k")
+    again = await house.service.add(owner, None, "work", batch, "k")
+    assert [one.id for one in first] == [one.id for one in again]
+    with pytest.raises(Conflict):
+        await house.service.add(owner, None, "work", [message("a"), message("c")], "k")
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_29_a_key_is_known_again_after_encryption_was_switched(house: EncryptedHouse, first: bool) -> None:  # noqa: FBT001
+    """On or off, between a try and the next one."""
+    owner = await house.encrypted()
+    await house.add(owner, "other", "so that there are keys")
+    await house.tenant("acme", encryption={"enabled": first})
+    id = await add_keyed(house, owner, SECRET)
+    batch = await house.service.add(owner, None, "work", [message("a")], "b")
+    await house.tenant("acme", encryption={"enabled": not first})
+    assert await add_keyed(house, owner, SECRET) == id
+    assert await add_keyed(house, owner, "another") == "conflict"
+    again = await house.service.add(owner, None, "work", [message("a")], "b")
+    assert [one.id for one in again] == [one.id for one in batch]
+
+
+# ---- switching, restarting ----
+
+
+async def test_switching_on_and_off_keeps_everything_readable(house: EncryptedHouse) -> None:
+    """On a live tenant, with messages of both kinds in one poll."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    bodies = []
+    for number, enabled in enumerate((False, True, False, True)):
+        await house.tenant("acme", encryption={"enabled": enabled})
+        (added,) = await house.add(owner, "work", f"body {number}")
+        assert (await stored(house, added.id)).sealed is enabled
+        bodies.append(f"body {number}".encode())
+    assert [one.body for one in await house.take(owner, "work", 9)] == bodies
+
+
+async def test_58_after_a_restart_everything_opens(open_house: OpenEncryptedHouse) -> None:
+    """Leased messages, waiting ones, results, and keys of idempotency."""
+    house = await open_house()
+    owner = await house.encrypted()
+    id = await add_keyed(house, owner, SECRET)
+    (got,) = await house.take(owner, "work")
+    await house.add(owner, "work", "waits")
+    await house.close()
+    await house.shard.close()
+    house = await open_house()
+    assert await add_keyed(house, owner, SECRET) == id
+    results = [Result("completed", b"done")]
+    assert (await house.service.ack(owner, None, "work", [got.receipt], results))[0].ok
+    assert (await house.service.result(owner, None, "work", id))[0].value == b"done"
+    assert [one.body for one in await house.take(owner, "work", 9)] == [b"waits"]
+
+
+async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(house: EncryptedHouse) -> None:
+    """Whoever goes around the service is refused; who stood in line while it was switched on is encrypted after all."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    with pytest.raises(Conflict, match="not encrypted"):
+        await house.shard.add("acme", "work", [message("plain")])
+    (got,) = await house.take(owner, "work")
+    with pytest.raises(Conflict, match="not encrypted"):
+        await house.shard.ack("acme", "work", [got.receipt], results=[Result("completed", b"plain")])
+    await house.tenant("acme", encryption={"enabled": False})
+    switching = asyncio.ensure_future(house.tenant("acme", encryption={"enabled": True}))
+    added = await asyncio.gather(*(house.add(owner, "work", SECRET) for _ in range(3)))
+    await switching
+    rows = [await stored(house, one.id) for (one,) in added]
+    assert [row.sealed or row.body == SECRET.encode() for row in rows] == [True] * 3
+
+
+async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house: EncryptedHouse) -> None:
+    """A name that is none, a provider that is not there, a key that is not in the keyring."""
+    await house.tenant("acme")
+    for key, error in (("nonsense", Invalid), ("aws-kms:alias/x", KmsError), ("local:unknown", KeyDisabled)):
+        with pytest.raises(error):
+            await house.tenant("acme", encryption={"enabled": True, "key": key})
+    assert not house.shard.tenant_state("acme").config.encryption.enabled
+    with pytest.raises(KeyDisabled):
+        await house.tenant("newcomer", encryption={"enabled": True, "key": "local:unknown"})
+    assert "newcomer" not in house.shard.tenants()
+
+
+@pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])
+async def test_which_attributes_are_secret_is_the_tenants_choice(house: EncryptedHouse, patterns: list[str]) -> None:
+    """By name, with wildcards; all; or none."""
+    owner = await house.encrypted(secret_attributes=patterns)
+    attributes = {"pin": "1", "card_no": "2", "secret_x": "3"}
+    (added,) = await house.add(owner, "work", "x", attributes=attributes)
+    shown = {"pin", "card_no"} if len(patterns) == 2 else set(attributes) if patterns else set()
+    assert set((await stored(house, added.id)).attributes) == set(attributes) - shown
+    (got,) = await house.take(owner, "work")
+    assert got.attributes == attributes
