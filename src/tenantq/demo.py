@@ -43,10 +43,11 @@ class DemoTenant(msgspec.Struct, frozen=True):
     batch: int  # messages at once
     pause_s: float  # between batches
     backlog_max: int  # it pauses at this many ready messages
+    encrypted: bool = False
 
 
 TENANTS: Final = (
-    DemoTenant("acme", 2, 1, 0.1, 1_000),
+    DemoTenant("acme", 2, 1, 0.1, 1_000, encrypted=True),
     DemoTenant("globex", 1, 2, 0.25, 1_000),
     DemoTenant("loud-corp", 1, 100, 0.1, 10_000),
 )
@@ -79,7 +80,7 @@ async def prepare(url: str, tokens: DemoTokens) -> None:
     async with AsyncClient(url, token=tokens.admin) as admin:
         for tenant in TENANTS:
             there = admin.tenant(tenant.name)
-            await there.configure(weight=tenant.weight)
+            await there.configure(weight=tenant.weight, encryption={"enabled": tenant.encrypted})
             await there.queue(QUEUE).configure(max_attempts=3, backoff_base_ms=200, backoff_max_ms=1_000)
             await there.queue(DEAD_LETTERS).configure()
             tokens.tenants[tenant.name] = await _key(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WORDS: Final[dict[str, bool | None]] = {"none": None, "null": None, "true": True, "false": False}
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES: Final = re.compile(r"(\d+)(KiB|MiB|GiB|TiB)")
-_LISTS: Final = {"regions"}
+_LISTS: Final = {"regions", "secret_attributes"}
 
 set_option = click.option(
     "--set",

@@ -32,6 +32,8 @@ _COMMANDS: Final = {
     "key": "tenantq.cli.key_command:key",
     "grant": "tenantq.cli.grant_command:grant",
     "usage": "tenantq.cli.usage_command:usage",
+    "encryption": "tenantq.cli.encryption_command:encryption",
+    "keyring": "tenantq.cli.keyring_command:keyring",
     "audit": "tenantq.cli.audit_command:audit",
     "profile": "tenantq.cli.profile_command:profile",
     "completion": "tenantq.cli.completion_command:completion",

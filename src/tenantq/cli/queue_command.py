@@ -176,7 +176,7 @@ def peek(connection: Connection, *, name: str, limit: int, cursor: str | None, a
             one.attempts,
             age(max(0, now - one.added_at)),
             one.size,
-            "(hidden)" if one.hidden else preview(one.body),
+            "(hidden)" if one.hidden else f"({one.body_error})" if one.body_error else preview(one.body),
         )
         for one in page.messages
     ]

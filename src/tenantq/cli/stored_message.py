@@ -21,7 +21,7 @@ def stored_fields(message: StoredMessage) -> dict[str, Any]:
         if name not in ("body", "hidden", "history", "dead")
     }
     fields["body_hidden"] = message.hidden
-    if not message.hidden:
+    if not message.hidden and message.body_error is None:
         fields |= body_fields(message.body)
     fields["history"] = [msgspec.structs.asdict(entry) for entry in message.history]
     fields["dead"] = msgspec.structs.asdict(message.dead) if message.dead is not None else None

@@ -23,6 +23,7 @@ _created_key = msgspec.json.Decoder(wire.CreatedKey).decode
 _keys_reply = msgspec.json.Decoder(wire.KeysReply).decode
 _grants_reply = msgspec.json.Decoder(wire.GrantsReply).decode
 _usage_reply = msgspec.json.Decoder(wire.UsageReply).decode
+_encryption_reply = msgspec.json.Decoder(wire.EncryptionReply).decode
 _audit_reply = msgspec.json.Decoder(wire.AuditReply).decode
 
 PAGE = 1_000
@@ -108,6 +109,22 @@ class AsyncTenant:
         return await self._core.call(
             Request(method="GET", target=f"{self._path}/audit{where}", decode=_audit_reply, gzip=True)
         )
+
+    # ---- encryption ----
+
+    async def encryption(self) -> wire.EncryptionReply:
+        """Return how it is encrypted, its data keys, and how the key does that wraps them."""
+        return await self._core.call(Request(method="GET", target=f"{self._path}/encryption", decode=_encryption_reply))
+
+    async def rotate_keys(self) -> wire.EncryptionReply:
+        """Make a new data key, which encrypts from now on. What is stored stays readable, and nothing is drained."""
+        target = f"{self._path}/encryption/rotate"
+        return await self._core.call(Request(method="POST", target=target, decode=_encryption_reply, repeatable=False))
+
+    async def rewrap_keys(self) -> wire.EncryptionReply:
+        """Wrap all data keys anew by the tenant's key as it is configured now. No message is touched."""
+        target = f"{self._path}/encryption/rewrap"
+        return await self._core.call(Request(method="POST", target=target, decode=_encryption_reply))
 
     # ---- keys and grants ----
 

@@ -70,6 +70,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     state: Literal["ready", "delayed", "blocked", "in_flight"]
     body: bytes  # empty where hidden
     hidden: bool  # this credential may not read bodies and attributes
+    encrypted: bool  # at rest; the body here is the plaintext
+    body_error: str | None  # the code of the error for which body and attributes cannot be shown
     size: int
     priority: int
     attributes: dict[str, str]
@@ -116,6 +118,8 @@ def stored_message(facts: MessageFacts) -> StoredMessage:
         state=facts.state,
         body=from_wire(facts.body, facts.body_base64) or b"",
         hidden=facts.body_hidden,
+        encrypted=facts.encrypted,
+        body_error=facts.body_error,
         size=facts.size,
         priority=facts.priority,
         attributes=facts.attributes,

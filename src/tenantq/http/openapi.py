@@ -32,6 +32,7 @@ PROBLEMS: Final = {
     403: "The credential does not allow this",
     404: "No such path, tenant, queue, message or result",
     409: "In conflict with what is there: a taken name or key, a queue that is being deleted, a lost lease",
+    410: "The tenant's keys were destroyed; what they encrypted cannot be read again",
     413: "The body, batch or message is over its limit",
     415: "The body is not application/json, or compressed in an unknown way",
     422: "A field or parameter is unknown, malformed or out of range; the detail names it",
@@ -47,6 +48,7 @@ _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
     "principal": ({"type": "string", "minLength": 1}, "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`."),
 }
+_MAY_BE_ERASED: Final = {"add", "poll", "ack", "peek", "get", "result", "rotate_keys", "rewrap_keys"}  # they need keys
 _HEADERS_ALWAYS: Final = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
 
 
@@ -201,6 +203,8 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
             expected += [413, 415]
         if route.conflicts:
             expected.append(409)
+        if route.action in _MAY_BE_ERASED:
+            expected += [409, 410]
         for status in sorted(expected):
             responses.setdefault(str(status), {"$ref": f"#/components/responses/Problem{status}"})
     responses["default"] = {"$ref": "#/components/responses/Problem"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.errors import TenantqError
     from tenantq.kms.interface import Context
 
-SECRET = "the-plaintext-that-nobody-may-find"
+PLAINTEXT = "the-plaintext-that-nobody-may-find"
 
 
 class FailingKms(LocalKms):

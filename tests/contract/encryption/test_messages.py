@@ -11,7 +11,7 @@ from tenantq import limits
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TooLarge
 from tenantq.message import NewMessage, Result
-from tests.contract.encryption.house import SECRET
+from tests.contract.encryption.house import PLAINTEXT
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -34,24 +34,24 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
 ) -> None:
     """Poll, peek, get and result give plaintext; the rows hold none of it."""
     owner = await house.encrypted()
-    attributes = {"secret_token": SECRET, "kind": "order"}
-    (added,) = await house.add(owner, "work", SECRET, attributes=attributes)
+    attributes = {"secret_token": PLAINTEXT, "kind": "order"}
+    (added,) = await house.add(owner, "work", PLAINTEXT, attributes=attributes)
     row = await stored(house, added.id)
     assert row.sealed
     assert row.attributes == {"kind": "order"}
-    assert SECRET.encode() not in row.body + row.sealed_attributes
+    assert PLAINTEXT.encode() not in row.body + row.sealed_attributes
     page = await house.service.peek(owner, None, "work")
     facts = await house.service.get(owner, None, "work", added.id)
     for seen in (page.messages[0], facts):
-        assert (seen.body, seen.attributes, seen.sealed) == (SECRET.encode(), attributes, True)
+        assert (seen.body, seen.attributes, seen.sealed) == (PLAINTEXT.encode(), attributes, True)
     (got,) = await house.take(owner, "work")
-    assert (got.body, got.attributes, got.id, got.sealed) == (SECRET.encode(), attributes, added.id, False)
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", SECRET.encode())])
+    assert (got.body, got.attributes, got.id, got.sealed) == (PLAINTEXT.encode(), attributes, added.id, False)
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
     kept = await house.shard.result("acme", "work", added.id)
     assert kept.sealed
-    assert SECRET.encode() not in (kept.value or b"")
+    assert PLAINTEXT.encode() not in (kept.value or b"")
     found, hidden = await house.service.result(owner, None, "work", added.id)
-    assert (found, hidden) == (Result("completed", SECRET.encode()), False)
+    assert (found, hidden) == (Result("completed", PLAINTEXT.encode()), False)
 
 
 async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) -> None:
@@ -59,18 +59,18 @@ async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) ->
     owner = await house.encrypted()
     (added,) = await house.add(owner, "work", "x")
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("failed", None, SECRET)])
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("failed", None, PLAINTEXT)])
     assert (await house.shard.result("acme", "work", added.id)).error is None
-    assert (await house.service.result(owner, None, "work", added.id))[0] == Result("failed", None, SECRET)
+    assert (await house.service.result(owner, None, "work", added.id))[0] == Result("failed", None, PLAINTEXT)
 
 
 async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(house: EncryptedHouse) -> None:
     """Bodies, attributes and results are hidden, also while the keys cannot be had."""
     owner = await house.encrypted()
     viewer = await house.key("acme", "viewer")
-    first, second = await house.add(owner, "work", SECRET, SECRET, attributes={"secret_token": SECRET})
+    first, second = await house.add(owner, "work", PLAINTEXT, PLAINTEXT, attributes={"secret_token": PLAINTEXT})
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", SECRET.encode())])
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
     house.forget_keys()
     house.provider.failure = KmsError("no")
     facts = await house.service.get(viewer, None, "work", second.id)
@@ -85,19 +85,19 @@ async def test_56_a_dead_letter_opens_where_it_lies_and_where_it_goes_back_to(ho
     """Its record is the one of its origin, wherever it is read."""
     owner = await house.encrypted()
     await house.service.put_queue(owner, None, "work", {"max_attempts": 1})
-    (added,) = await house.add(owner, "work", SECRET, attributes={"secret_a": SECRET})
+    (added,) = await house.add(owner, "work", PLAINTEXT, attributes={"secret_a": PLAINTEXT})
     (got,) = await house.take(owner, "work")
     await house.service.nack(owner, None, "work", [got.receipt])
-    assert (await house.service.get(owner, None, "work-dlq", added.id)).body == SECRET.encode()
+    assert (await house.service.get(owner, None, "work-dlq", added.id)).body == PLAINTEXT.encode()
     (letter,) = (await house.service.peek(owner, None, "work-dlq")).messages
-    assert (letter.body, letter.attributes) == (SECRET.encode(), {"secret_a": SECRET})
+    assert (letter.body, letter.attributes) == (PLAINTEXT.encode(), {"secret_a": PLAINTEXT})
     (got,) = await house.take(owner, "work-dlq")
-    assert (got.body, got.attributes) == (SECRET.encode(), {"secret_a": SECRET})
+    assert (got.body, got.attributes) == (PLAINTEXT.encode(), {"secret_a": PLAINTEXT})
     await house.service.release(owner, None, "work-dlq", [got.receipt])
     task = await house.service.redrive(owner, None, "work", filter=RedriveFilter())
     await house.shard.finished(task)
     (got,) = await house.take(owner, "work")
-    assert (got.body, got.id) == (SECRET.encode(), added.id)
+    assert (got.body, got.id) == (PLAINTEXT.encode(), added.id)
 
 
 async def test_a_fleet_gets_plaintext_of_encrypted_and_other_tenants_alike(house: EncryptedHouse) -> None:
@@ -168,8 +168,8 @@ async def add_keyed(house: EncryptedHouse, call: Call, body: str) -> str:
 async def test_29_the_same_key_adds_once_though_every_record_is_another(house: EncryptedHouse) -> None:
     """Sequentially and 20 at a time; with another body it is a conflict."""
     owner = await house.encrypted()
-    ids = {await add_keyed(house, owner, SECRET) for _ in range(3)}
-    ids |= set(await asyncio.gather(*(add_keyed(house, owner, SECRET) for _ in range(20))))
+    ids = {await add_keyed(house, owner, PLAINTEXT) for _ in range(3)}
+    ids |= set(await asyncio.gather(*(add_keyed(house, owner, PLAINTEXT) for _ in range(20))))
     assert len(ids) == 1
     assert await add_keyed(house, owner, "another") == "conflict"
     assert house.shard.stats("acme", "work").ready == 1
@@ -192,10 +192,10 @@ async def test_29_a_key_is_known_again_after_encryption_was_switched(house: Encr
     owner = await house.encrypted()
     await house.add(owner, "other", "so that there are keys")
     await house.tenant("acme", encryption={"enabled": first})
-    id = await add_keyed(house, owner, SECRET)
+    id = await add_keyed(house, owner, PLAINTEXT)
     batch = await house.service.add(owner, None, "work", [message("a")], "b")
     await house.tenant("acme", encryption={"enabled": not first})
-    assert await add_keyed(house, owner, SECRET) == id
+    assert await add_keyed(house, owner, PLAINTEXT) == id
     assert await add_keyed(house, owner, "another") == "conflict"
     again = await house.service.add(owner, None, "work", [message("a")], "b")
     assert [one.id for one in again] == [one.id for one in batch]
@@ -221,13 +221,13 @@ async def test_58_after_a_restart_everything_opens(open_house: OpenEncryptedHous
     """Leased messages, waiting ones, results, and keys of idempotency."""
     house = await open_house()
     owner = await house.encrypted()
-    id = await add_keyed(house, owner, SECRET)
+    id = await add_keyed(house, owner, PLAINTEXT)
     (got,) = await house.take(owner, "work")
     await house.add(owner, "work", "waits")
     await house.close()
     await house.shard.close()
     house = await open_house()
-    assert await add_keyed(house, owner, SECRET) == id
+    assert await add_keyed(house, owner, PLAINTEXT) == id
     results = [Result("completed", b"done")]
     assert (await house.service.ack(owner, None, "work", [got.receipt], results))[0].ok
     assert (await house.service.result(owner, None, "work", id))[0].value == b"done"
@@ -245,10 +245,10 @@ async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(house:
         await house.shard.ack("acme", "work", [got.receipt], results=[Result("completed", b"plain")])
     await house.tenant("acme", encryption={"enabled": False})
     switching = asyncio.ensure_future(house.tenant("acme", encryption={"enabled": True}))
-    added = await asyncio.gather(*(house.add(owner, "work", SECRET) for _ in range(3)))
+    added = await asyncio.gather(*(house.add(owner, "work", PLAINTEXT) for _ in range(3)))
     await switching
     rows = [await stored(house, one.id) for (one,) in added]
-    assert [row.sealed or row.body == SECRET.encode() for row in rows] == [True] * 3
+    assert [row.sealed or row.body == PLAINTEXT.encode() for row in rows] == [True] * 3
 
 
 async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house: EncryptedHouse) -> None:
