@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, scale, transport, way_in
+from bench import cycles, fairness, gates, neighbour, scale, secrets, transport, way_in
 
 SECTIONS = {
     "cycles": cycles.run,
@@ -15,6 +15,7 @@ SECTIONS = {
     "scale": scale.run,
     "gates": gates.run,
     "way_in": way_in.run,
+    "secrets": secrets.run,
     "transport": transport.run,
     "neighbour": neighbour.run,
 }

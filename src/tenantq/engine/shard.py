@@ -104,6 +104,15 @@ def _checked(
     return checked, size - sealed * limits.SEAL_BYTES, priority if plain and (whole or not sealed) else None, whole
 
 
+def _sealed_plain(
+    messages: Sequence[NewMessage | TenantqError],
+) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None, bool]:
+    """Return the same of sealed messages that are known to be plain and of one priority."""
+    checked = [(message, b"") for message in messages if isinstance(message, NewMessage)]
+    size = sum([len(message.body) for message, _ in checked]) - len(checked) * limits.SEAL_BYTES
+    return [*checked], size, checked[0][0].priority, True
+
+
 class Shard(Administration):
     """The engine of one data directory, used from one event loop.
 
@@ -122,18 +131,20 @@ class Shard(Administration):
         *,
         batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
+        sealed_plain: bool = False,
     ) -> list[Added]:
         """Add messages to a queue, making it where the tenant allows; one reply per message, in order.
 
         An error in place of a message, from whoever read it, is answered in its place. The same batch again under the
         same ``batch_key`` adds nothing again; it costs less than a key for every message. Of sealed messages ``batch_digests``
-        says what stands for the batch, and what else may have stood for it.
+        says what stands for the batch, and what else may have stood for it; with ``sealed_plain`` all of them were found to be plain
+        and of one priority before they were sealed, and are not looked at again.
         """
         if batch_key is not None:
             check_text("key", batch_key, limits.KEY_CHARS_MAX)
         check_queue_name(queue)
         check_batch("messages", messages)
-        checked, size, priority, sealed = _checked(messages)
+        checked, size, priority, sealed = _sealed_plain(messages) if sealed_plain else _checked(messages)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
         self._check_space()

@@ -51,6 +51,7 @@ class SealedBatch(msgspec.Struct, frozen=True):
 
     messages: Sequence[NewMessage | TenantqError]
     digests: tuple[bytes, ...] = ()
+    plain: bool = False  # all are nothing but bodies, of one priority
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -190,7 +191,7 @@ class Sealing:
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])
             digests = sealer.digest(raw), digest(raw)
         if len(good) == len(checked):
-            return SealedBatch(sealed, digests)
+            return SealedBatch(sealed, digests, plain and len({one.priority for one in good}) == 1)
         following = iter(sealed)
         return SealedBatch([one if isinstance(one, TenantqError) else next(following) for one in checked], digests)
 
@@ -245,11 +246,12 @@ class Sealing:
         if not sealed:
             return Opened(got)
         reader = self._vault.reader(tenant_id)
-        await reader.load([one.body for one in sealed])
+        blobs = [one.body for one in sealed]
+        await reader.load(blobs)
         queue = got[0].queue
-        if len(sealed) < len(got) or any(one.origin or one.sealed_attributes or one.queue != queue for one in got):
+        if len(sealed) < len(got) or [1 for one in got if one.origin or one.sealed_attributes or one.queue != queue]:
             return _opened_singly(reader, got)
-        bodies = reader.open_bodies(queue, [one.raw_id for one in got], [one.body for one in got])
+        bodies = reader.open_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
         whole = [
             replace(one, body=body, sealed=False) for one, body in zip(got, bodies, strict=True) if type(body) is bytes

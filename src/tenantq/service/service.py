@@ -90,8 +90,9 @@ class Service(Control):
                     raise  # otherwise it was switched on while they stood in line
         batch = await self._vault().seal_messages(state, queue, messages, key)
         return await self.shard.add(
-            entered.tenant, queue, batch.messages, entered.caller, batch_key=key, batch_digests=batch.digests
-        )
+            entered.tenant, queue, batch.messages, entered.caller, batch_key=key, batch_digests=batch.digests,
+            sealed_plain=batch.plain,
+        )  # fmt: skip
 
     def _vault(self) -> Sealing:
         if self._sealing is None:

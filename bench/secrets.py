@@ -1,0 +1,158 @@
+"""What encryption costs, and what the journal costs: full cycles by 100 through the service, 1 KiB bodies, fsync on.
+
+The two sides of each comparison take turns in one run, so that a disturbance of the machine hits both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import time
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from bench.table import Table
+from tenantq.access import Grant
+from tenantq.clock import SystemClock
+from tenantq.engine.round import Round
+from tenantq.engine.shard import Shard
+from tenantq.journal.record import Entry
+from tenantq.kms import KmsSettings, open_kms
+from tenantq.kms.default_keyring import default_keyring
+from tenantq.kms.keyring import KeyringFile
+from tenantq.kms.local import unlock_of
+from tenantq.kms.own_keys import OwnKeys
+from tenantq.message import NewMessage
+from tenantq.randomness import system_randomness
+from tenantq.service import Call, Gatekeeper, GateSettings, Sealing, Service
+from tenantq.vault import StoredBook, Vault
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from pathlib import Path
+
+_ADMIN = "bench-admin-token-0123456789"
+_BATCH = 100
+_BODY_BYTES = 1_024
+_ENCRYPTION_MAX = 20  # per cent of throughput
+_JOURNAL_MAX = 15
+_BACKGROUND: set[asyncio.Task[None]] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+
+
+@asynccontextmanager
+async def _house(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
+    """Yield a service with one tenant in plain and one encrypted, and a caller of each."""
+    clock = SystemClock()
+    async with Shard(path) as shard:
+        gates = Gatekeeper(shard, clock, GateSettings(), _in_background)
+        local = default_keyring(path, in_use=False)
+        kms = open_kms(KmsSettings(local=local), clock, system_randomness())
+        book = StoredBook(shard)
+        vault = Vault(book, kms, clock)
+        own_keys = OwnKeys(KeyringFile(path / "keyring.json", unlock_of(local, os.environ)), clock)
+        service = Service(shard, gates, clock, sealing=Sealing(shard, vault, book, clock, own_keys=own_keys))
+        await service.bootstrap(_ADMIN)
+        admin = Call(bearer=_ADMIN, remote="127.0.0.1")
+        calls = {}
+        for name, enabled in (("plain", False), ("sealed", True)):
+            await service.put_tenant(admin, name, {"encryption": {"enabled": enabled}})
+            key = await service.create_key(admin, name, "bench", Grant(role="tenant-admin"))
+            calls[name] = Call(bearer=key.token, remote="127.0.0.1", request_id="r")
+        yield service, calls
+        await gates.close()
+        await vault.close()
+        for one in kms.values():
+            await one.close()
+
+
+async def _cycles(service: Service, call: Call, times: int) -> None:
+    messages = [NewMessage(body=os.urandom(_BODY_BYTES)) for _ in range(_BATCH)]
+    for _ in range(times):
+        await service.add(call, None, "q", messages)
+        left = _BATCH
+        while left:
+            got = await service.poll(call, None, "q", max=left, wait_ms=1_000)
+            await service.ack(call, None, "q", [one.receipt for one in got])
+            left -= len(got)
+
+
+async def _timed(service: Service, call: Call, callers: int, times: int) -> float:
+    """Return the messages a second that so many callers get through."""
+    gc.collect()
+    started = time.perf_counter()
+    await asyncio.gather(*(_cycles(service, call, times) for _ in range(callers)))
+    return callers * times * _BATCH / (time.perf_counter() - started)
+
+
+@contextmanager
+def _no_journal() -> Iterator[None]:
+    """Have rounds journal nothing: no entries, no columns, no record, no hash."""
+    nothing = Entry("nothing", "", "", "")
+
+    def log(round: Round, *_: object, **__: object) -> None:
+        if not round.entries:
+            round.entries.append(nothing)
+
+    def seal(_: Round, previous: bytes, __: bytes) -> bytes:
+        return previous
+
+    def column(_: object) -> int:
+        return 0
+
+    with (
+        mock.patch.object(Round, "log", log),
+        mock.patch.object(Round, "seal", seal),
+        mock.patch("tenantq.engine.ops.add.column", column),
+        mock.patch("tenantq.engine.deal.column", column),
+        mock.patch("tenantq.engine.ops.settle.column", column),
+    ):
+        yield
+
+
+async def _compare(
+    table: Table, what: str, most: int, sides: list[Callable[[], Coroutine[Any, Any, float]]], turns: int, callers: int
+) -> None:
+    """Let two sides take turns, and tell what the second loses against the first."""
+    for side in sides:
+        await side()  # once to warm up
+    speeds: list[list[float]] = [[], []]
+    for turn in range(turns):
+        for index in (0, 1) if turn % 2 else (1, 0):
+            speeds[index].append(await sides[index]())
+    first, second = (statistics.median(one) for one in speeds)
+    loss = statistics.median([100 * (1 - slow / fast) for fast, slow in zip(*speeds, strict=True)])
+    table.row(what, callers, f"{first:,.0f}", f"{second:,.0f}", f"{loss:.1f}", most, "yes" if loss <= most else "NO")
+
+
+async def run(directory: Path, *, quick: bool) -> None:
+    table = Table("cost of", "callers", "without msgs/s", "with msgs/s", "loss %", "wanted at most", "met")
+    turns = 5 if quick else 21
+    async with _house(directory / "one") as (service, calls), _house(directory / "two") as (other, others):
+        for callers in (1, 16):
+            times = (8 if callers == 1 else 1) if quick else (16 if callers == 1 else 2)
+
+            async def plain(callers: int = callers, times: int = times) -> float:
+                return await _timed(service, calls["plain"], callers, times)
+
+            async def sealed(callers: int = callers, times: int = times) -> float:
+                return await _timed(service, calls["sealed"], callers, times)
+
+            async def unjournaled(callers: int = callers, times: int = times) -> float:
+                with _no_journal():
+                    return await _timed(other, others["plain"], callers, times)
+
+            async def journaled(callers: int = callers, times: int = times) -> float:
+                return await _timed(other, others["plain"], callers, times)
+
+            await _compare(table, "encryption", _ENCRYPTION_MAX, [plain, sealed], turns, callers)
+            await _compare(table, "the journal", _JOURNAL_MAX, [unjournaled, journaled], turns, callers)
+    table.show()

@@ -1,0 +1,357 @@
+"""When keys cannot be had, or stored bytes were changed: typed errors, nothing lost, nothing in plain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.errors import (
+    Erased,
+    KeyDisabled,
+    KmsDenied,
+    KmsUnavailable,
+    SealBroken,
+    TenantqError,
+    Unavailable,
+)
+from tenantq.http.problem import problem_reply
+from tenantq.message import Result
+from tenantq.randomness import id_bytes
+from tests.contract.encryption.house import PLAINTEXT
+from tests.contract.gates.house import REASON
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from tenantq.service import Call
+    from tests.contract.encryption.house import EncryptedHouse
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("failure", [KmsUnavailable("throttled"), KmsDenied("no"), KeyDisabled("off")])
+async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
+    house: EncryptedHouse, failure: TenantqError
+) -> None:
+    """No message, no queue, no plaintext; what was paid for the rate is given back."""
+    owner = await house.encrypted()
+    house.provider.failure = failure
+    before = await house.journal_end()
+    for call in (house.add(owner, "work", PLAINTEXT), house.service.add(owner, None, "work", [message("a")], "key")):
+        with pytest.raises(type(failure)):
+            await call
+    assert "work" not in house.shard.queues("acme")
+    assert not await house.rows(before, op="add")
+    house.provider.failure = None
+    assert (await house.add(owner, "work", PLAINTEXT))[0].error is None
+
+
+async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_attempt(house: EncryptedHouse) -> None:
+    """At once deliverable again when it is over, as a first delivery."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", PLAINTEXT, "second")
+    house.forget_keys()
+    house.provider.failure = KmsUnavailable("out")
+    for options in ({}, {"wait_ms": 1_000}):
+        with pytest.raises(KmsUnavailable):
+            await house.take(owner, "work", 5, **options)
+    stats = house.shard.stats("acme", "work")
+    assert (stats.ready, stats.in_flight) == (2, 0)
+    house.provider.failure = None
+    got = await house.take(owner, "work", 5)
+    assert [(one.body, one.attempt) for one in got] == [(PLAINTEXT.encode(), 1), (b"second", 1)]
+
+
+async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothing(house: EncryptedHouse) -> None:
+    """Peek, get and result are refused; the lease stays, and can be acked when it is over."""
+    owner = await house.encrypted()
+    first, second = await house.add(owner, "work", PLAINTEXT, "second")
+    got = await house.take(owner, "work", 1)
+    await house.service.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"1")])
+    (got,) = [await house.take(owner, "work", 1)]
+    house.forget_keys()
+    house.provider.failure = KmsUnavailable("out")
+    receipts, results = [got[0].receipt], [Result("completed", PLAINTEXT.encode())]
+    calls = (
+        house.service.get(owner, None, "work", second.id),
+        house.service.result(owner, None, "work", first.id),
+        house.service.ack(owner, None, "work", receipts, results),
+    )
+    for call in calls:
+        with pytest.raises(KmsUnavailable):
+            await call
+    house.provider.failure = None
+    assert (await house.service.ack(owner, None, "work", receipts, results))[0].ok
+    assert (await house.service.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
+
+
+async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(house: EncryptedHouse) -> None:
+    """Work goes on for a while; then it stops with a typed error, and never in plain."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "before")
+    house.provider.failure = KmsUnavailable("out")
+    await house.add(owner, "work", "meanwhile")
+    assert [one.body for one in await house.take(owner, "work", 5)] == [b"before", b"meanwhile"]
+    await house.pass_time(HOUR_MS)
+    for call in (house.add(owner, "work", "too late"), house.take(owner, "work", 5)):
+        with pytest.raises(KmsUnavailable):
+            await call
+    house.provider.failure = None
+    await house.add(owner, "work", "after")
+
+
+async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(house: EncryptedHouse) -> None:
+    """The others' messages come; its own when it is over. A fleet that serves nobody else gets the error."""
+    await house.encrypted("acme")
+    await house.tenant("plain")
+    await house.add(house.admin, "work", "sealed", tenant="acme")
+    await house.add(house.admin, "work", "open", tenant="plain")
+    house.forget_keys()
+    house.provider.failure = KmsUnavailable("out")
+    got = await house.service.fleet_poll(house.admin, "work", max=10)
+    assert [one.body for one in got] == [b"open"]
+    assert await house.service.fleet_poll(house.admin, "work", max=10) == []  # it is left alone for a moment
+    await house.pass_time(1_000)
+    with pytest.raises(KmsUnavailable):
+        await house.service.fleet_poll(house.admin, "work", max=10)
+    waiting = asyncio.ensure_future(house.service.fleet_poll(house.admin, "work", max=10, wait_ms=30_000))
+    await house.settled()
+    house.provider.failure = None
+    for _ in range(3):
+        await house.pass_time(1_000)
+    assert [(one.body, one.attempt) for one in await waiting] == [(b"sealed", 1)]
+
+
+async def test_a_caller_who_gives_up_while_keys_are_fetched_leaves_no_lease_behind(
+    house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was leased for it is released."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    house.forget_keys()
+    asked, gate = asyncio.Event(), asyncio.Event()
+    unwrap = house.provider.unwrap
+
+    async def held_up(*arguments: object) -> bytes:
+        asked.set()
+        await gate.wait()
+        return await unwrap(*arguments)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(house.provider, "unwrap", held_up)
+    polling = asyncio.ensure_future(house.take(owner, "work"))
+    await asked.wait()
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+    await house.settled()
+    assert house.shard.stats("acme", "work").ready == 1
+    gate.set()
+    assert [one.attempt for one in await house.take(owner, "work")] == [1]
+
+
+def test_57_an_outage_says_when_to_come_back() -> None:
+    """As Retry-After, in whole seconds."""
+    error = KmsUnavailable("out")
+    error.retry_after_ms = 4_200
+    assert b"Retry-After: 5\r\n" in problem_reply(error, "r").headers
+    assert b"Retry-After: 1\r\n" in problem_reply(Unavailable(), "r").headers
+
+
+# ---- changed and moved bytes ----
+
+
+def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    """Exchange the stored bytes of two messages: (tenant, queue, id) each."""
+    store = house.shard._store
+    keys = [house.shard.tenant_state(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
+    values = [store.get(store.m, key) for key in keys]
+    batch = WriteBatch(raw_mode=True)
+    for key, value in zip(keys, reversed(values), strict=True):
+        assert value is not None
+        batch.put(key, value, store.m.handle)
+    store.write(batch)
+
+
+async def added(house: EncryptedHouse, tenant: str, queue: str, body: str) -> tuple[str, str, str]:
+    """Add a message and return its place."""
+    (one,) = await house.add(house.admin, queue, body, tenant=tenant)
+    return tenant, queue, one.id
+
+
+@pytest.mark.parametrize("other", [("acme", "work"), ("acme", "elsewhere"), ("blue", "work")])
+async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_open(
+    house: EncryptedHouse, other: tuple[str, str]
+) -> None:
+    """A typed error on every way to it; it is not lost, ends among the dead letters, and the server goes on."""
+    owner = await house.encrypted("acme")
+    await house.encrypted("blue")
+    await house.service.put_queue(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
+    here = await added(house, "acme", "work", "mine")
+    there = await added(house, *other, "another's")
+    swap(house, here, there)
+    with pytest.raises(SealBroken):
+        await house.service.get(owner, None, "work", here[2])
+    page = await house.service.peek(owner, None, "work")
+    assert {(one.body, one.body_error) for one in page.messages} == {(b"", "seal_broken")}
+    for _ in range(2):
+        with pytest.raises(SealBroken):
+            await house.take(owner, "work", 1)
+        if other == ("acme", "work"):
+            with pytest.raises(SealBroken):
+                await house.take(owner, "work", 1)
+        await house.pass_time(1)
+    assert await house.take(owner, "work", 9) == []
+    (letter,) = [one for one in (await house.service.peek(owner, None, "work-dlq")).messages if one.id == here[2]]
+    assert (letter.dead is not None and letter.dead.reason) == "seal_broken"
+    assert house.sealing.broken >= 2
+    await house.add(owner, "work", "goes on")
+    assert [one.body for one in await house.take(owner, "work", 9)] == [b"goes on"]
+
+
+async def test_56_a_broken_message_holds_nobody_up(house: EncryptedHouse) -> None:
+    """The whole ones of a poll are delivered."""
+    owner = await house.encrypted()
+    places = [await added(house, "acme", "work", f"body {number}") for number in range(4)]
+    swap(house, places[0], places[1])
+    assert [one.body for one in await house.take(owner, "work", 9)] == [b"body 2", b"body 3"]
+
+
+async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house: EncryptedHouse) -> None:
+    """And a record's first bytes alone are none either."""
+    owner = await house.encrypted()
+    here = await added(house, "acme", "work", "mine")
+    store = house.shard._store
+    key = house.shard.tenant_state("acme").queues["work"].prefix + id_bytes(here[2])
+    value = store.get(store.m, key) or b""
+    for forged in (value[:28] + b"plaintext" * 9, value[:34], value[:28]):
+        batch = WriteBatch(raw_mode=True)
+        batch.put(key, forged, store.m.handle)
+        store.write(batch)
+        with pytest.raises(SealBroken):
+            await house.service.get(owner, None, "work", here[2])
+
+
+# ---- rotation, rewrapping, the end ----
+
+
+async def work_on(house: EncryptedHouse, call: Call, rounds: int, seen: list[bytes]) -> None:
+    """Add and consume, by tens."""
+    for number in range(rounds):
+        await house.add(call, "work", *(f"{number} {place}" for place in range(10)))
+        got = await house.take(call, "work", 10)
+        seen += [one.body for one in got]
+        await house.service.ack(call, None, "work", [one.receipt for one in got])
+
+
+async def test_57_rotating_and_rewrapping_under_load_loses_nothing(house: EncryptedHouse) -> None:
+    """Data keys and the keyring's own key, while four producers and consumers are at work; old messages stay readable."""
+    owner = await house.encrypted()
+    (old,) = await house.add(owner, "archive", "of the first key")
+    seen: list[bytes] = []
+    working = [asyncio.ensure_future(work_on(house, owner, 15, seen)) for _ in range(4)]
+    for _ in range(3):
+        await house.service.rotate_keys(owner, None)
+        await asyncio.to_thread(house.ring.rotate_key, "tenant-acme", house.clock.wall_ms())
+        await house.service.rewrap_keys(owner, None)
+    await asyncio.gather(*working)
+    assert sorted(seen) == sorted(
+        f"{number} {place}".encode() for number in range(15) for place in range(10) for _ in "1234"
+    )
+    reply = await house.service.get_encryption(owner, None)
+    assert [one.number for one in reply.data_keys] == [1, 2, 3, 4]
+    assert (reply.key, reply.key_state, reply.enabled) == ("local:tenant-acme", "ok", True)
+    house.forget_keys()
+    assert (await house.service.get(owner, None, "archive", old.id)).body == b"of the first key"
+    assert [row.principal for row in await house.rows(tenant="acme", op="rotate_keys")] == ["key:" + key_id(owner)] * 3
+    assert len(await house.rows(tenant="acme", op="rewrap_keys")) == 3
+
+
+def key_id(call: Call) -> str:
+    """Return the id of a caller's key."""
+    return (call.bearer or "").split("_")[1]
+
+
+async def test_57_a_data_key_is_rotated_on_schedule(house: EncryptedHouse) -> None:
+    """When it is due, by the next message."""
+    owner = await house.encrypted(rotate_every_ms=2 * HOUR_MS)
+    await house.add(owner, "work", "x")
+    await house.pass_time(2 * HOUR_MS)
+    for _ in range(3):
+        await house.add(owner, "work", "x")
+        await asyncio.sleep(0.02)  # the keyring is read on a thread
+    reply = await house.service.get_encryption(owner, None)
+    assert [one.number for one in reply.data_keys] == [1, 2]
+
+
+async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(house: EncryptedHouse) -> None:
+    """Change the tenant's key, rewrap, retire the old one: no message was touched, all open."""
+    owner = await house.encrypted()
+    (added,) = await house.add(owner, "work", "x")
+    house.ring.add_key("another", 5)
+    await house.tenant("acme", encryption={"key": "local:another"})
+    reply = await house.service.rewrap_keys(owner, None)
+    assert {one.key for one in reply.data_keys} == {"local:another"}
+    house.ring.remove_key("tenant-acme")
+    house.forget_keys()
+    assert (await house.service.get(owner, None, "work", added.id)).body == b"x"
+
+
+async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_the_keyring(
+    house: EncryptedHouse,
+) -> None:
+    """So that not even a backup that holds the wrapped keys opens; one made anew under the name has nothing of it."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", PLAINTEXT)
+    before = await house.journal_end()
+    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant"]
+    assert "tenant-acme" not in house.ring.read().document.keys
+    assert not house.shard.data_keys
+    owner = await house.encrypted()
+    await house.add(owner, "work", "anew")
+    assert [one.body for one in await house.take(owner, "work", 9)] == [b"anew"]
+
+
+async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_repeated(
+    house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows stay until the keys are gone."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    house.ring.path.rename(house.ring.path.with_suffix(".away"))
+    with pytest.raises(KmsUnavailable):
+        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert "acme" in house.shard.tenants()
+    with pytest.raises(Erased):
+        await house.add(owner, "work", "x")
+    house.ring.path.with_suffix(".away").rename(house.ring.path)
+    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert "acme" not in house.shard.tenants()
+
+
+async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedHouse) -> None:
+    """And its status says so."""
+    await house.tenant("plain")
+    for call in (house.service.rotate_keys(house.admin, "plain"), house.service.rewrap_keys(house.admin, "plain")):
+        with pytest.raises(TenantqError, match="never switched on"):
+            await call
+    reply = await house.service.get_encryption(house.admin, "plain")
+    assert (reply.enabled, reply.key, reply.data_keys) == (False, None, [])
+
+
+async def test_the_health_of_keys_is_in_readiness_and_metrics_without_their_names(house: EncryptedHouse) -> None:
+    """What an operator watches."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    assert house.service.readiness()["keys"] == "ok"
+    house.forget_keys()
+    house.provider.failure = KeyDisabled("off")
+    with pytest.raises(KeyDisabled):
+        await house.add(owner, "work", "x")
+    assert (house.service.readiness()["keys"], house.service.readiness()["ready"]) == ("1 disabled", True)
+    text = (await house.service.metrics(house.admin)).decode()
+    assert 'tenantq_kms_keys{provider="local",state="disabled"} 1.0' in text
+    assert "tenantq_encrypted_tenants 1.0" in text
+    assert "tenant-acme" not in text
