@@ -15,7 +15,7 @@ import pytest
 from tenantq import errors
 from tenantq.cli.exit_codes import exit_code
 from tenantq.cli.main import tenantq as command_line
-from tenantq.config import QueueConfig, ShardSettings, TenantConfig
+from tenantq.config import Encryption, QueueConfig, ShardSettings, TenantConfig
 from tenantq.doctor import Kind
 from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401
 from tenantq.gates.certificate import CertificateGrant
@@ -110,6 +110,7 @@ SETTINGS: Final = [
     ("operations.md", TenantConfig),
     ("operations.md", QueueConfig),
     ("http.md", HttpSettings),
+    ("encryption.md", Encryption),
 ]
 
 
@@ -157,6 +158,8 @@ def _shown(default: object) -> str:
         return "none"
     if isinstance(default, bool):
         return str(default).lower()
+    if isinstance(default, tuple):
+        return f"`{msgspec.json.encode(default).decode()}`"
     return f"{default:,}" if isinstance(default, int) else f'`"{default}"`'
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def encryption() -> None:
     """Look at a tenant's encryption; make new data keys, or wrap them anew.
 
-    Switched on and off by: tenantq tenant set NAME --set encryption.enabled=true
+    Switched on and off by: tenantq tenant configure NAME --set encryption.enabled=true
     """
 
 

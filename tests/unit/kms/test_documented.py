@@ -49,6 +49,12 @@ def test_every_setting_is_documented_with_its_default(kind: type[msgspec.Struct]
     assert dict(_rows(f"### `{kind.__name__}`")) == shown
 
 
+def test_every_section_of_the_settings_is_named() -> None:
+    """Each provider's, the retries', and the default key."""
+    for field in KmsSettings.__struct_fields__:
+        assert f"[kms.{field}]" in DOCUMENT or f"`kms.{field}`" in DOCUMENT or field == "gcp", field
+
+
 def test_the_example_of_settings_is_valid() -> None:
     """As a server would read it."""
     (text,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)

@@ -1,0 +1,97 @@
+"""A real server whose tenant's key is in AWS KMS, as moto's server plays it behind a front that can fail as AWS does."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import boto3  # type: ignore[import-untyped]  # boto3 has no types
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tenantq import AsyncClient
+from tenantq.client import Retries
+from tenantq.errors import KmsError, Unavailable
+from tenantq.kms.settings import AwsSettings, KmsSettings, RetrySettings
+from tests.contract.http.real_server import ADMIN, real_server
+from tests.unit.kms.http_double import Answer, serving
+from tests.unit.kms.test_aws import REGION, Front, id_of, new_key, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tenantq.server import Server
+
+DOWN = Answer(500, {"__type": "KMSInternalException", "message": "down"})
+THROTTLED = refusal("ThrottlingException")
+
+
+@contextmanager
+def aws() -> Iterator[Front]:
+    """Run moto's server and the front before it."""
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
+    port = moto.get_host_and_port()[1]
+    front = Front(port)
+    front.admin = boto3.client("kms", region_name=REGION, endpoint_url=f"http://127.0.0.1:{port}")
+    try:
+        with serving(front):
+            yield front
+    finally:
+        front.admin.close()
+        moto.stop()
+        moto._server.server_close()  # type: ignore[union-attr]  # moto leaves the socket open
+
+
+def server(data_dir: Path, front: Front, key: str) -> Server:
+    """Return a server whose tenants use a key of AWS unless they name another."""
+    kms = KmsSettings(
+        default_key=f"aws-kms:{key}",
+        aws=AwsSettings(region=REGION, endpoint_url=f"http://127.0.0.1:{front.port}"),
+        retry=RetrySettings(attempts=2, backoff_base_ms=1, backoff_max_ms=1, rest_ms=0),
+    )
+    return real_server(data_dir, kms=kms)
+
+
+def client(one: Server) -> AsyncClient:
+    """Return an administrator's client that tries everything once."""
+    return AsyncClient(f"http://127.0.0.1:{one.port}", token=ADMIN, retries=Retries(count=0))
+
+
+async def test_57_a_server_on_aws_kms_lives_through_outage_throttling_and_a_disabled_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed errors over HTTP, nothing lost, no attempt used, no plaintext; and all is well when it is over."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    data_dir = tmp_path / "data"
+    with aws() as front:
+        key = new_key(front)
+        async with server(data_dir, front, key) as one, client(one) as admin:
+            acme = admin.tenant("acme")
+            await acme.configure(encryption={"enabled": True})
+            await acme.queue("work").add("of great value")
+            assert (await acme.rotate_keys()).key == f"aws-kms:{key}"
+            await acme.queue("work").add("too")
+            assert {one.key for one in (await acme.rewrap_keys()).data_keys} == {f"aws-kms:{key}"}
+        async with server(data_dir, front, key) as one, client(one) as admin:  # with nothing in memory
+            acme, work = admin.tenant("acme"), admin.tenant("acme").queue("work")
+            for fault in (DOWN, THROTTLED):
+                for call in (lambda: work.add("x"), lambda: work.poll(5)):
+                    front.faults = [fault] * 20
+                    with pytest.raises(Unavailable) as refused:
+                        await call()
+                    assert refused.value.retry_after_ms >= 1_000
+            front.faults = []
+            front.admin.disable_key(KeyId=id_of(key))
+            for call in (lambda: work.add("x"), lambda: work.poll(5)):
+                with pytest.raises(KmsError):
+                    await call()
+            assert (await acme.encryption()).key_state == "disabled"
+            front.admin.enable_key(KeyId=id_of(key))
+            stats = await work.stats()
+            assert (stats.ready, stats.in_flight, stats.added_total) == (2, 0, 2)
+            got = await work.poll(5)
+            assert [(one.text, one.attempt) for one in got] == [("of great value", 1), ("too", 1)]
