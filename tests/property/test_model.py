@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,7 +19,9 @@ from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, LeaseLost, NotFound
 from tenantq.message import NewMessage, Result
+from tenantq.store.keys import digest
 from tenantq.store.rows import unpack_message
+from tenantq.vault.sealed import DataKey
 from tests.property.model import Held, Model, ModelQueue
 from tests.shards import freeze, settled
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 TENANTS = ("acme", "globex", "default")
 QUEUES = ("jobs", "jobs-2", "line.fifo")
+SEALER = DataKey(1, 1, bytes(32))
 
 places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(QUEUES))
 any_places = st.tuples(st.sampled_from(TENANTS), st.sampled_from((*QUEUES, "jobs-dlq", "line-dlq.fifo")))
@@ -74,9 +78,14 @@ class ShardMachine(RuleBasedStateMachine):
 
     async def make_queues(self) -> None:
         for tenant in TENANTS:
-            await self.shard.put_tenant(tenant)
-            for name in QUEUES:
-                await self.make_queue(tenant, name)
+            await self.make_tenant(tenant)
+
+    async def make_tenant(self, tenant: str) -> None:
+        await self.shard.put_tenant(tenant)
+        for number in (0, 1):  # what seals is not told in here, but the doctor wants to see that it is there
+            await self.shard.put_data_key(self.shard.tenant_state(tenant).id, number, b"wrapped")
+        for name in QUEUES:
+            await self.make_queue(tenant, name)
 
     async def make_queue(self, tenant: str, name: str) -> None:
         await self.shard.put_queue(
@@ -97,13 +106,38 @@ class ShardMachine(RuleBasedStateMachine):
         for message, reply in zip(batch, added, strict=True):
             self.note_added(place, message, reply.raw_id, duplicate=reply.duplicate, error=reply.error)
 
+    @rule(place=places, batch=st.lists(messages, min_size=1, max_size=5))
+    def add_sealed(self, place: tuple[str, str], batch: list[NewMessage]) -> None:
+        """As the service does for an encrypted tenant: the ids first, then the seal, then the message."""
+        ids = self.shard.new_ids(len(batch))
+        sealed = [
+            msgspec.structs.replace(
+                one, body=SEALER.seal(place[1], id, "body", one.body, id[4:]), raw_id=id, sealed=True,
+                digest=digest(one.body),
+            )
+            for one, id in zip(batch, ids, strict=True)
+        ]  # fmt: skip
+        added = self.run(self.shard.add(*place, sealed))
+        for plain, message, reply in zip(batch, sealed, added, strict=True):
+            self.note_added(
+                place, message, reply.raw_id, duplicate=reply.duplicate, error=reply.error, plaintext=plain.body
+            )
+
     def note_added(
-        self, place: tuple[str, str], message: NewMessage, id: bytes, *, duplicate: bool, error: object
+        self,
+        place: tuple[str, str],
+        message: NewMessage,
+        id: bytes,
+        *,
+        duplicate: bool,
+        error: object,
+        plaintext: bytes | None = None,
     ) -> None:
         queue, now = self.model.queue(*place), self.model.now
         known = queue.keys.get(message.key) if message.key is not None else None
+        said = message.body if plaintext is None else plaintext
         if known is not None:
-            if known[1] != message.body:
+            if known[1] != said:
                 assert isinstance(error, Conflict)
             else:
                 assert duplicate
@@ -112,7 +146,7 @@ class ShardMachine(RuleBasedStateMachine):
         assert error is None
         assert not duplicate
         if message.key is not None:
-            queue.keys[message.key] = (id, message.body, now + self.model.dedup_ms)
+            queue.keys[message.key] = (id, said, now + self.model.dedup_ms)
         visible_at = now + message.delay_ms
         bound = self.model.max_attempts if message.max_attempts is None else message.max_attempts
         assert self.run(self.shard.get(*place, id)).body == message.body
@@ -158,6 +192,8 @@ class ShardMachine(RuleBasedStateMachine):
             held.taken_from = held.visible_at
             assert delivery.attempt == held.attempts
             assert (delivery.body, delivery.priority, delivery.group) == (held.body, held.priority, held.group)
+            if delivery.sealed:  # it opens, also as a dead letter, and after it went back
+                SEALER.open(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
 
     @rule(queue=st.sampled_from(("jobs", "jobs-2")), max=st.integers(1, 8))
     def fleet_poll(self, queue: str, max: int) -> None:
@@ -404,9 +440,7 @@ class ShardMachine(RuleBasedStateMachine):
 
         async def delete() -> None:
             await self.shard.delete_tenant(tenant, reason="model test")
-            await self.shard.put_tenant(tenant)
-            for name in QUEUES:
-                await self.make_queue(tenant, name)
+            await self.make_tenant(tenant)
 
         self.run(delete())
 

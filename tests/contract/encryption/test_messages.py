@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq import limits
+from tenantq.doctor import examine
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TooLarge
 from tenantq.message import NewMessage, Result
-from tests.contract.encryption.house import PLAINTEXT
-from tests.shards import message
+from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
+from tests.shards import freeze, message
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
     from tenantq.service import Call
+    from tests.conftest import OpenShard
     from tests.contract.encryption.conftest import OpenEncryptedHouse
-    from tests.contract.encryption.house import EncryptedHouse
 
 
 async def stored(house: EncryptedHouse, id: str, queue: str = "work") -> NewMessage:
@@ -273,3 +277,34 @@ async def test_which_attributes_are_secret_is_the_tenants_choice(house: Encrypte
     assert set((await stored(house, added.id)).attributes) == set(attributes) - shown
     (got,) = await house.take(owner, "work")
     assert got.attributes == attributes
+
+
+async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_no_key_is_lost(
+    open_house: OpenEncryptedHouse, open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Copies of the live store, as kills at these moments would leave it, while data keys are rotated."""
+    house = await open_house()
+    owner = await house.encrypted()
+    acknowledged: dict[str, bytes] = {}
+
+    async def produce(name: str) -> None:
+        for number in range(12):
+            body = f"{name} {number}"
+            (one,) = await house.add(owner, "work", body, key=body)
+            acknowledged[one.id] = body.encode()
+
+    producing = [asyncio.ensure_future(produce(name)) for name in ("a", "b", "c")]
+    crashes: list[tuple[Path, dict[str, bytes]]] = []
+    for number in range(3):
+        await house.service.rotate_keys(owner, None)
+        known = dict(acknowledged)
+        freeze(tmp_path / "data", tmp_path / f"crash-{number}")
+        crashes.append((tmp_path / f"crash-{number}", known))
+    await asyncio.gather(*producing)
+    for directory, known in crashes:
+        again = EncryptedHouse(await open_shard(directory.name), clock, directory)
+        got = await again.service.poll(again.admin, "acme", "work", max=100)
+        assert known.items() <= {one.id: one.body for one in got}.items()
+        await again.close()
+        await again.shard.close()
+        assert not examine(directory).findings
