@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tenantq.kms.settings import LocalSettings
+
+log = logging.getLogger("tenantq")
 
 NAME: Final = "local"
 
@@ -105,7 +108,10 @@ class LocalKms:
             raise KmsUnavailable(f"local: the keyring cannot be read: {error.strerror}") from None
         except Invalid as error:
             self._keyring = None
-            raise KmsUnavailable(f"local: the keyring cannot be used: {error.message}") from None
+            # Callers of a tenant learn what is wrong, and not where the server's files are.
+            text = error.message.replace(f"{self._path}: ", "").replace(str(self._path), "the keyring")
+            log.error("the keyring cannot be used: %s", error.message)
+            raise KmsUnavailable(f"local: the keyring cannot be used: {text}") from None
         return self._keyring
 
     def _read(self) -> Keyring:
