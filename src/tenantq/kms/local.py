@@ -110,7 +110,7 @@ class LocalKms:
             self._keyring = None
             # Callers of a tenant learn what is wrong, and not where the server's files are.
             text = error.message.replace(f"{self._path}: ", "").replace(str(self._path), "the keyring")
-            log.error("the keyring cannot be used: %s", error.message)
+            log.warning("the keyring cannot be used: %s", error.message)
             raise KmsUnavailable(f"local: the keyring cannot be used: {text}") from None
         return self._keyring
 
