@@ -30,7 +30,7 @@ GROUPS = {
     "quotas": ("backlog", 5, -1),
     "limits": ("write", {"ops_per_sec": 5}, {"ops_per_sec": 0}),
     "concurrency": ("requests", 5, 0),
-    "encryption": ("enabled", False, True),
+    "encryption": ("rotate_every_ms", 3_600_000, 5),
 }
 """For each group of settings: one of them, a value that it takes, and one that it refuses."""
 
