@@ -376,9 +376,10 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"regions": ["a"] * 33}, "regions"),
     ({"regions": ["eu"]}, "regions"),  # this shard is in none
     ({"create_queues": 1}, "create_queues"),
-    ({"encryption": {"enabled": True}}, "encryption"),
+    ({"encryption": {"rotate_every_ms": 5}}, "encryption"),
+    ({"encryption": {"secret_attributes": ["a"] * 33}}, "encryption"),
     ({"encryption": {"enabled": "no"}}, "encryption"),
-    ({"encryption": {"key": "k"}}, "encryption"),
+    ({"encryption": {"key": ""}}, "encryption"),
     ({"defaults": {"lease_ms": 0}}, "lease_ms"),
     ({"defaults": {"dead_letter": "x"}}, "defaults"),
     ({"defaults": {"limits": {"write": {"ops_per_sec": -1}}}}, "limits"),

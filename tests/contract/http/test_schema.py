@@ -67,7 +67,7 @@ def _fitting_body(body: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]
         body.pop("dead_letter", None)  # not its own
     if isinstance(body.get("defaults"), dict):
         body["defaults"].pop("dead_letter", None)  # not the same for all queues
-    for unconfigured in ("encryption", "regions"):  # of which this server has none
+    for unconfigured in ("encryption", "regions"):  # whose keys and places this server has not
         body.pop(unconfigured, None)
     if body.get("results") is not None:
         body["results"] = (body["results"] * len(body["receipts"]))[: len(body["receipts"])]
