@@ -167,6 +167,9 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "delete_queue": ((TENANT, ("gone", anything)), {"confirm": ("gone", anything), "reason": REASONED, "force": (False, anything)}),
     "get_tenant": ((TENANT,), {}),
     "usage": ((TENANT,), {}),
+    "get_encryption": ((TENANT,), {}),
+    "rotate_keys": ((TENANT,), {}),
+    "rewrap_keys": ((TENANT,), {}),
     "audit": (
         (TENANT,),
         {"action": NOTHING, "result": (None, anything), "principal": NOTHING, "start": NOTHING, "end": NOTHING,
