@@ -20,15 +20,8 @@ from tenantq.clock import SystemClock
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Entry
-from tenantq.kms import KmsSettings, open_kms
-from tenantq.kms.default_keyring import default_keyring
-from tenantq.kms.keyring import KeyringFile
-from tenantq.kms.local import unlock_of
-from tenantq.kms.own_keys import OwnKeys
 from tenantq.message import NewMessage
-from tenantq.randomness import system_randomness
-from tenantq.service import Call, Gatekeeper, GateSettings, Sealing, Service
-from tenantq.vault import StoredBook, Vault
+from tenantq.service import Call, Gatekeeper, GateSettings, Service, open_sealing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -54,12 +47,8 @@ async def _house(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
     clock = SystemClock()
     async with Shard(path) as shard:
         gates = Gatekeeper(shard, clock, GateSettings(), _in_background)
-        local = default_keyring(path, in_use=False)
-        kms = open_kms(KmsSettings(local=local), clock, system_randomness())
-        book = StoredBook(shard)
-        vault = Vault(book, kms, clock)
-        own_keys = OwnKeys(KeyringFile(path / "keyring.json", unlock_of(local, os.environ)), clock)
-        service = Service(shard, gates, clock, sealing=Sealing(shard, vault, book, clock, own_keys=own_keys))
+        sealing = open_sealing(shard, path, clock)
+        service = Service(shard, gates, clock, sealing=sealing)
         await service.bootstrap(_ADMIN)
         admin = Call(bearer=_ADMIN, remote="127.0.0.1")
         calls = {}
@@ -69,9 +58,7 @@ async def _house(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
             calls[name] = Call(bearer=key.token, remote="127.0.0.1", request_id="r")
         yield service, calls
         await gates.close()
-        await vault.close()
-        for one in kms.values():
-            await one.close()
+        await sealing.close()
 
 
 async def _cycles(service: Service, call: Call, times: int) -> None:

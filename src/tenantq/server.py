@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
 
 from tenantq.clock import Clock, SystemClock
 from tenantq.engine.shard import Shard
@@ -19,22 +16,14 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.http.listener import Listener
 from tenantq.journal.signing import SigningKey
 from tenantq.journal.target import open_target
-from tenantq.kms import open_kms
-from tenantq.kms.default_keyring import default_keyring
-from tenantq.kms.keyring import KeyringFile
-from tenantq.kms.local import unlock_of
-from tenantq.kms.own_keys import OwnKeys
-from tenantq.randomness import system_randomness
-from tenantq.service import Gatekeeper, Sealing, Service
+from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
 from tenantq.settings import ServerSettings, split_address
-from tenantq.vault import StoredBook, Vault
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
     from tenantq.journal.exporter import Exporter
-    from tenantq.kms import Kms
 
 log = logging.getLogger("tenantq")
 
@@ -54,8 +43,7 @@ class Server:
         self._listener: Listener | None = None
         self._exporter: Exporter | None = None
         self._jwt: JwtVerifier | None = None
-        self._kms: dict[str, Kms] = {}
-        self._vault: Vault | None = None
+        self._sealing: Sealing | None = None
 
     async def start(self) -> None:
         """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
@@ -69,8 +57,10 @@ class Server:
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
             )
             self._exporter = self._make_exporter()
-            sealing = self._open_vault()
-            self.service = Service(self.shard, self._gates, self.clock, self._exporter, sealing)
+            self._sealing = open_sealing(
+                self.shard, Path(settings.data_dir), self.clock, settings.kms, settings.vault
+            )  # fmt: skip
+            self.service = Service(self.shard, self._gates, self.clock, self._exporter, self._sealing)
             if self._exporter is not None:
                 await self._exporter.start()
             self.new_admin_token = await self.service.bootstrap(self._admin_token)
@@ -102,10 +92,8 @@ class Server:
             await exporter.close()
         if self._jwt is not None:
             self._jwt.close()
-        if self._vault is not None:
-            await self._vault.close()
-        for kms in self._kms.values():
-            await kms.close()
+        if self._sealing is not None:
+            await self._sealing.close()
         await self.shard.close()
 
     async def __aenter__(self) -> Self:
@@ -129,24 +117,6 @@ class Server:
             return None
         target = open_target(settings.target if settings.target is not None else data_dir / "journal")
         return Exporter(self.shard, target, SigningKey.load_or_make(data_dir), self.clock, settings)
-
-    def _open_vault(self) -> Sealing:
-        """Return what encrypts tenants, with a keyring in the data directory where none is configured."""
-        settings = self.settings.kms
-        book = StoredBook(self.shard)
-        own_keys = None
-        if settings.local is None:
-            in_use = any(key.key.provider == "local" for id in self.shard.data_keys for key in book.known(id).values())
-            local = default_keyring(Path(self.settings.data_dir), in_use=in_use)
-            settings = msgspec.structs.replace(settings, local=local)
-        if settings.default_key is None and settings.local is not None:
-            ring = KeyringFile(Path(settings.local.keyring), unlock_of(settings.local, os.environ))
-            own_keys = OwnKeys(ring, self.clock)
-        self._kms = open_kms(settings, self.clock, system_randomness())
-        self._vault = Vault(book, self._kms, self.clock, settings=self.settings.vault)
-        return Sealing(
-            self.shard, self._vault, book, self.clock, default_key=settings.default_key, own_keys=own_keys
-        )  # fmt: skip
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` beside the requests; a failure is logged, and the shard's own failure stops the server anyway."""

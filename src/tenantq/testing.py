@@ -28,15 +28,8 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, TenantqError
 from tenantq.http.connection import Connection
 from tenantq.http.listener import Listener
-from tenantq.kms import KmsSettings, open_kms
-from tenantq.kms.default_keyring import default_keyring
-from tenantq.kms.keyring import KeyringFile
-from tenantq.kms.local import unlock_of
-from tenantq.kms.own_keys import OwnKeys
 from tenantq.names import DEFAULT_TENANT
-from tenantq.randomness import system_randomness
-from tenantq.service import Gatekeeper, GateSettings, Sealing, Service
-from tenantq.vault import StoredBook, Vault
+from tenantq.service import Gatekeeper, GateSettings, Service, open_sealing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -264,13 +257,8 @@ class FakeServer:
         self._shard = Shard(self._directory / "data", settings=settings, clock=clock)
         await self._shard.open()
         self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background)
-        keyring = default_keyring(self._directory / "data", in_use=False)
-        self._kms = open_kms(KmsSettings(local=keyring), clock, system_randomness())
-        book = StoredBook(self._shard)
-        self._vault = Vault(book, self._kms, clock)
-        own_keys = OwnKeys(KeyringFile(Path(keyring.keyring), unlock_of(keyring, {})), clock)
-        sealing = Sealing(self._shard, self._vault, book, clock, own_keys=own_keys)
-        service = Service(self._shard, self._gates, clock, sealing=sealing)
+        self._sealing = open_sealing(self._shard, self._directory / "data", clock)
+        service = Service(self._shard, self._gates, clock, sealing=self._sealing)
         await service.bootstrap(self.admin_token)
         self._listener = Listener(service, clock=clock)
 
@@ -278,9 +266,7 @@ class FakeServer:
         await self._listener.close(grace_ms=0)
         with contextlib.suppress(TenantqError):
             await self._gates.close()
-        await self._vault.close()
-        for kms in self._kms.values():
-            await kms.close()
+        await self._sealing.close()
         await self._shard.close()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -3,7 +3,18 @@
 from tenantq.service.call import Call, QueueInfo, TenantInfo
 from tenantq.service.control import Control
 from tenantq.service.gatekeeper import Gatekeeper, GateSettings
+from tenantq.service.opening import open_sealing
 from tenantq.service.sealing import Sealing
 from tenantq.service.service import Service
 
-__all__ = ["Call", "Control", "GateSettings", "Gatekeeper", "QueueInfo", "Sealing", "Service", "TenantInfo"]
+__all__ = [
+    "Call",
+    "Control",
+    "GateSettings",
+    "Gatekeeper",
+    "QueueInfo",
+    "Sealing",
+    "Service",
+    "TenantInfo",
+    "open_sealing",
+]

@@ -7,7 +7,7 @@ nothing here is called.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence  # msgspec reads the fields' types
+from collections.abc import Mapping, Sequence  # msgspec reads the fields' types
 from fnmatch import translate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from tenantq.engine.ops.settle import parse_receipt
 from tenantq.engine.shard import check_results
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyRef
+from tenantq.kms.own_keys import PREFIX
 from tenantq.message import Delivery, Facts, NewMessage, Result, check_message, is_plain
 from tenantq.store.keys import digest
 from tenantq.vault import KeyPolicy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tenantq.config import Encryption
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.kms.interface import KeyHealth
+    from tenantq.kms.interface import KeyHealth, Kms
     from tenantq.kms.own_keys import OwnKeys
     from tenantq.vault import Sealer, Vault, VaultHealth, WrappedKey
     from tenantq.vault.stored_book import StoredBook
@@ -71,6 +72,7 @@ class Sealing:
         book: StoredBook,
         clock: Clock,
         *,
+        providers: Mapping[str, Kms],
         default_key: str | None = None,
         own_keys: OwnKeys | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class Sealing:
         self._vault = vault
         self._book = book
         self._clock = clock
+        self._providers = providers
         self._default_key = default_key
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
@@ -86,6 +89,12 @@ class Sealing:
         self.broken = 0  # messages that did not open since the start, and were set aside
         self.sealed_tenants = shard.data_keys
         """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
+
+    async def close(self) -> None:
+        """Forget every key, and let go of the key management systems."""
+        await self._vault.close()
+        for provider in self._providers.values():
+            await provider.close()
 
     # ---- keys ----
 
@@ -112,6 +121,8 @@ class Sealing:
         """Raise unless a tenant's key works; one of its own is made first, unless there are data keys that an earlier one wrapped."""
         ref = self.key_of(tenant, encryption)
         own = self._own_keys
+        if ref.provider == "local" and ref.key.startswith(PREFIX) and ref.key != PREFIX + tenant:
+            raise Invalid(f"encryption.key: keys named {PREFIX}… are destroyed with their tenant; name another one")
         if own is not None and ref == own.ref(tenant):
             wrapped = self._book.known(tenant_id).values() if tenant_id is not None else ()
             if all(key.key != ref for key in wrapped):

@@ -17,17 +17,17 @@ from tenantq.gates.consumers import CONSUMER_CHARS_MAX
 from tenantq.message import Delivery, Facts, NewMessage, Page, Result, check_batch, check_text
 from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
+from tenantq.service.call import Call
 from tenantq.service.control import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
     from typing import TypeVar
 
     from tenantq.access import Principal
     from tenantq.engine.queue_state import TenantState
     from tenantq.journal.record import Row
     from tenantq.message import Added, Outcome
-    from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Entered
     from tenantq.service.sealing import Sealing
 
@@ -78,8 +78,8 @@ class Service(Control):
         digests: tuple[bytes, ...] = ()
         given = messages
         if not state.config.encryption.enabled:
-            if state.id in self.shard.data_keys:
-                known = await self._vault().recognise(state, messages, key)
+            if self._sealing is not None and state.id in self.shard.data_keys:
+                known = await self._sealing.recognise(state, messages, key)
                 given, digests = known.messages, known.digests
             try:
                 return await self.shard.add(
@@ -88,11 +88,18 @@ class Service(Control):
             except Conflict:
                 if not state.config.encryption.enabled:
                     raise  # otherwise it was switched on while they stood in line
-        batch = await self._vault().seal_messages(state, queue, messages, key)
+        with self._noting_keys(entered, "add", queue):
+            batch = await self._vault().seal_messages(state, queue, messages, key)
         return await self.shard.add(
             entered.tenant, queue, batch.messages, entered.caller, batch_key=key, batch_digests=batch.digests,
             sealed_plain=batch.plain,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _noting_keys(self, entered: Entered, act: str, queue: str) -> Iterator[None]:
+        """Have the journal tell of a call that failed for want of a key."""
+        with self._noting(Call(user_agent=entered.caller.user_agent), entered.caller, entered.tenant, act, queue):
+            yield
 
     def _vault(self) -> Sealing:
         if self._sealing is None:
@@ -180,7 +187,8 @@ class Service(Control):
         One that is broken is given back as failed, so that it ends among the dead letters and holds nobody up.
         """
         try:
-            opened = await self._vault().open_deliveries(self.shard.tenant_state(got[0].tenant).id, got)
+            with self._noting_keys(entered, "poll", got[0].queue):
+                opened = await self._vault().open_deliveries(self.shard.tenant_state(got[0].tenant).id, got)
         except TenantqError:
             await self._put_back(got, entered)
             raise

@@ -55,13 +55,13 @@ class EncryptedHouse(House):
         self.kms = SteadyKms("local", self.provider, clock, random.Random(3), once)
         self.book = StoredBook(shard)
         self.vault = Vault(self.book, {"local": self.kms}, clock, settings=VaultSettings())
-        self.sealing = Sealing(shard, self.vault, self.book, clock, own_keys=OwnKeys(self.ring, clock))
+        own_keys = OwnKeys(self.ring, clock)
+        self.sealing = Sealing(shard, self.vault, self.book, clock, providers={"local": self.kms}, own_keys=own_keys)
         self.service = Service(shard, self.gates, clock, None, self.sealing)
 
     async def close(self) -> None:
         await super().close()
-        await self.vault.close()
-        await self.kms.close()
+        await self.sealing.close()
 
     async def encrypted(self, tenant: str = "acme", **encryption: Any) -> Call:
         """Make a tenant whose messages are encrypted, and return a request of its administrator."""

@@ -12,6 +12,7 @@ from tenantq.doctor import examine
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TooLarge
 from tenantq.message import NewMessage, Result
+from tenantq.service import Service
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
 
@@ -258,13 +259,32 @@ async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(house:
 async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house: EncryptedHouse) -> None:
     """A name that is none, a provider that is not there, a key that is not in the keyring."""
     await house.tenant("acme")
-    for key, error in (("nonsense", Invalid), ("aws-kms:alias/x", KmsError), ("local:unknown", KeyDisabled)):
+    await house.encrypted("blue")
+    wrong = (
+        ("nonsense", Invalid), ("aws-kms:alias/x", KmsError), ("local:unknown", KeyDisabled), ("local:tenant-blue", Invalid)
+    )  # fmt: skip
+    for key, error in wrong:
         with pytest.raises(error):
             await house.tenant("acme", encryption={"enabled": True, "key": key})
     assert not house.shard.tenant_state("acme").config.encryption.enabled
     with pytest.raises(KeyDisabled):
         await house.tenant("newcomer", encryption={"enabled": True, "key": "local:unknown"})
     assert "newcomer" not in house.shard.tenants()
+
+
+async def test_a_server_without_key_management_takes_no_encryption_and_hands_nothing_sealed_out(
+    house: EncryptedHouse,
+) -> None:
+    """Typed errors, and never plaintext or records."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    house.service = Service(house.shard, house.gates, house.clock)
+    with pytest.raises(Invalid, match="no key management"):
+        await house.tenant("blue", encryption={"enabled": True})
+    for call in (house.add(owner, "work", "x"), house.take(owner, "work")):
+        with pytest.raises(KmsError):
+            await call
+    assert house.shard.stats("acme", "work").ready == 1
 
 
 @pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])

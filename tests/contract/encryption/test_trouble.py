@@ -43,7 +43,8 @@ async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
         with pytest.raises(type(failure)):
             await call
     assert "work" not in house.shard.queues("acme")
-    assert not await house.rows(before, op="add")
+    refused = await house.rows(before, op="add")
+    assert {(row.tenant, row.error_code) for row in refused} == {("acme", failure.code)}
     house.provider.failure = None
     assert (await house.add(owner, "work", PLAINTEXT))[0].error is None
 
