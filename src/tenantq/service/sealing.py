@@ -86,6 +86,7 @@ class Sealing:
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
         self._resting: dict[str, int] = {}  # tenants whose messages could not be opened, and until when (monotonic)
+        self._shredded: set[int] = set()  # tenants whose data keys were destroyed, and that are not gone yet
         self.broken = 0  # messages that did not open since the start, and were set aside
         self.sealed_tenants = shard.data_keys
         """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
@@ -143,15 +144,21 @@ class Sealing:
         return await self._vault.rewrap(tenant.id, ref), ref
 
     async def shred(self, tenant: TenantState) -> None:
-        """Destroy a tenant's data keys, and the key of its own that wrapped them: not even a backup opens any more."""
-        await self._vault.shred(tenant.id)
-        if self._own_keys is not None:
+        """Destroy a tenant's data keys, and the key of its own that wrapped them: not even a backup opens any more.
+
+        Where it was broken off it may be repeated.
+        """
+        if tenant.id in self.sealed_tenants:
+            self._shredded.add(tenant.id)
+            await self._vault.shred(tenant.id)
+        if self._own_keys is not None and (tenant.config.encryption.enabled or tenant.id in self._shredded):
             await self._own_keys.destroy(tenant.name)
 
     def forget(self, tenant: TenantState) -> None:
         """Let go of everything about a tenant that is gone."""
         self._vault.forget(tenant.id)
         self._policies.pop(tenant.id, None)
+        self._shredded.discard(tenant.id)
 
     def data_keys(self, tenant: TenantState) -> list[WrappedKey]:
         """Return a tenant's data keys, oldest first, its secret not among them."""

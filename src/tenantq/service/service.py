@@ -12,7 +12,7 @@ import msgspec
 
 from tenantq import limits
 from tenantq.engine.shard import check_poll
-from tenantq.errors import Conflict, Erased, Invalid, KmsError, NotFound, SealBroken, TenantqError
+from tenantq.errors import Conflict, Invalid, KmsError, NotFound, SealBroken, TenantqError
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX
 from tenantq.message import Delivery, Facts, NewMessage, Page, Result, check_batch, check_text
 from tenantq.names import check_queue_name
@@ -213,7 +213,6 @@ class Service(Control):
     async def _open_fleet(self, entered: Entered, got: list[Delivery]) -> tuple[list[Delivery], TenantqError | None]:
         """Return what a fleet can have in plain, and what stood against the rest. Tenants whose keys cannot be had are left alone."""
         failure: TenantqError | None = None
-        served, sealed = self.shard.tenants_served(), self.shard.data_keys
         theirs: dict[str, list[Delivery]] = {}
         for one in got:
             if one.sealed:
@@ -221,8 +220,6 @@ class Service(Control):
         opened: dict[str, Delivery] = {}
         for tenant, ones in theirs.items():
             try:
-                if tenant not in served or served[tenant].id not in sealed:
-                    raise Erased(tenant=tenant)
                 opened.update({one.receipt: one for one in await self._opened(entered, ones)})
             except TenantqError as error:
                 failure = error

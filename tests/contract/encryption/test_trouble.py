@@ -332,6 +332,14 @@ async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_
     assert "acme" not in house.shard.tenants()
 
 
+async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(house: EncryptedHouse) -> None:
+    """Not even by a row in the journal."""
+    await house.tenant("plain")
+    before = await house.journal_end()
+    await house.service.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
+    assert [row.op for row in await house.rows(before)] == ["delete_tenant"]
+
+
 async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedHouse) -> None:
     """And its status says so."""
     await house.tenant("plain")
