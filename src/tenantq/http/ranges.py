@@ -121,11 +121,7 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "regions": {"items": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"}, "maxItems": 32},
     },
     "Encryption": {
-        "key": {
-            "type": "string",
-            "pattern": "^(local|aws-kms|gcp-kms|azure-kv):.",
-            "maxLength": limits.ENCRYPTION_KEY_CHARS_MAX,
-        },
+        "key": {"pattern": "^(local|aws-kms|gcp-kms|azure-kv):.", "maxLength": limits.ENCRYPTION_KEY_CHARS_MAX},
         "rotate_every_ms": _number(3_600_000, 3_660 * 86_400_000),
         "secret_attributes": {
             "items": _text(limits.ATTRIBUTE_NAME_CHARS_MAX),

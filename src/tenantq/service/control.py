@@ -13,6 +13,7 @@ from tenantq.engine.usage import reset_time
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.api_key import check_token, new_key, token_hash
 from tenantq.journal.record import Entry
+from tenantq.kms.interface import KeyRef
 from tenantq.message import Caller, check_int, check_text
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.quotas import QuotaState, state_of
@@ -109,6 +110,8 @@ class Control:
         state = self.shard.tenants_served().get(tenant)
         before = state.config if state is not None else TenantConfig()
         wanted = change_tenant(before, {"encryption": changes["encryption"]}).encryption
+        if wanted.key is not None:
+            KeyRef.parse(wanted.key)
         if not wanted.enabled or (before.encryption.enabled and wanted.key == before.encryption.key):
             return
         if self._sealing is None:

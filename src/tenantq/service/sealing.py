@@ -204,7 +204,7 @@ class Sealing:
                 _sealed_message(sealer, queue, one, id, record, secret)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
-        digests = ()
+        digests: tuple[bytes, ...] = ()
         if batch_key is not None:
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])
             digests = sealer.digest(raw), digest(raw)
@@ -233,7 +233,7 @@ class Sealing:
             else one
             for one in messages
         ]
-        digests = ()
+        digests: tuple[bytes, ...] = ()
         if batch_key is not None:
             checked = [_judged(one) for one in messages]
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from pyarrow import parquet  # type: ignore[import-untyped]  # pyarrow has no types
+from pyarrow import parquet
 
 from tenantq import AsyncClient
 from tenantq.errors import Conflict, TenantqError
