@@ -10,7 +10,7 @@ import pytest
 from tenantq import limits
 from tenantq.doctor import examine
 from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TooLarge
+from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
 from tenantq.message import NewMessage, Result
 from tenantq.service import Service
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
@@ -136,7 +136,12 @@ async def test_what_is_charged_and_counted_is_the_plaintext(house: EncryptedHous
 async def test_bad_messages_of_a_batch_keep_their_places(house: EncryptedHouse) -> None:
     """As without encryption: each is judged by itself."""
     owner = await house.encrypted()
-    batch = [message("a"), message("b", priority=99), Invalid("unreadable"), message("c", group="g", delay_ms=5)]
+    batch: list[NewMessage | TenantqError] = [
+        message("a"),
+        message("b", priority=99),
+        Invalid("unreadable"),
+        message("c", group="g", delay_ms=5),
+    ]
     added = await house.service.add(owner, None, "work", batch)
     assert [one.error is None for one in added] == [True, False, False, True]
     assert [one.body for one in await house.take(owner, "work", 10)] == [b"a"]
