@@ -65,7 +65,7 @@ def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     root = tmp_path_factory.mktemp("busy")
     target = DirectoryTarget(root / "journal")
     target.path.mkdir()
-    write_days(target, days=4, rounds=1)
+    write_days(target, days=3, rounds=1)
     lake = WatchedLake(root / "lake")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

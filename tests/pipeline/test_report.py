@@ -13,7 +13,7 @@ import pytest
 from tenantq.cli.main import run as command_line
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.report.write import file_name, write_reports
-from tenantq.pipeline.schemas import SLO_DAILY, USAGE_HOURLY, VERDICTS
+from tenantq.pipeline.schemas import USAGE_HOURLY, VERDICTS
 from tests.pipeline.chromium import Chromium
 from tests.pipeline.tenants_at_work import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
 
@@ -54,7 +54,7 @@ def reports(spark: SparkSession, busy_lake: Lake, tmp_path_factory: pytest.TempP
     """Return a directory with the reports of the busy lake."""
     out = tmp_path_factory.mktemp("reports")
     written = write_reports(spark, busy_lake, out)
-    assert (written.tenants, written.first_day, written.last_day) == (len(TENANTS), "2026-01-01", "2026-01-04")
+    assert (written.tenants, written.first_day, written.last_day) == (len(TENANTS), "2026-01-01", "2026-01-03")
     return out
 
 
@@ -146,13 +146,9 @@ def test_many_tenants_and_queues_stay_bounded(spark: SparkSession, lake: Lake, t
     zero = {name: 0 for name in USAGE_HOURLY.names if name not in {"byte_hours", "byte_ms"}}
     names = [("tenant-0000", f"queue-{at:03d}") for at in range(100)] + [(f"tenant-{at:04d}", "q") for at in range(1, 1_000)]  # fmt: skip
     usage = [{**zero, "tenant": tenant, "queue": queue, "operations": 1_000 - place % 100, "byte_hours": Decimal(1), "byte_ms": Decimal(1), "hour": "00", "date": "2026-01-01"} for place, (tenant, queue) in enumerate(names)]  # fmt: skip
-    none = dict.fromkeys(SLO_DAILY.names)
-    counts = dict.fromkeys(("deliveries", "acked", "slow", "dead", "expired", "oldest_age_ms"), 1)
-    slo = [{**none, **counts, "target": 0.9, "tenant": tenant, "queue": queue, "date": "2026-01-01"} for tenant, queue in names]  # fmt: skip
     with lake.locked():
         lake.stage(spark.createDataFrame([], VERDICTS), "segments")
         lake.stage(spark.createDataFrame(usage, USAGE_HOURLY), "usage_hourly")
-        lake.stage(spark.createDataFrame(slo, SLO_DAILY), "slo_daily")
         lake.commit()
     assert write_reports(spark, lake, tmp_path).tenants == 1_000
     sizes = [page.stat().st_size for page in tmp_path.glob("tenants/*.html")]
