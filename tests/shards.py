@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tenantq.journal.query import END_OF_RECORD, JournalReader
+from tenantq.journal.record import Row
+from tenantq.journal.row_filter import JournalFilter
 from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
@@ -30,6 +33,21 @@ async def settled(shard: Shard) -> None:
         await shard._idle.wait()
         if not shard._step_scheduled and not shard.core.lines:
             return
+
+
+async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[Row]:
+    """Return all rows behind a record that match, of a tenant only those since it was made."""
+    await settled(shard)
+    owner = shard.tenants_served().get(wanted.get("tenant", ""))
+    first = owner.since if owner is not None else 1
+    reader, found = JournalReader(shard, None), list[Row]()
+    place: tuple[int, int] | None = (after, END_OF_RECORD)
+    matching = JournalFilter(ops=frozenset((op,)) if op is not None else None, **wanted)
+    while place is not None:
+        page = reader.page(matching, limit=1_000, place=place, first_seq=first)
+        found += page.rows
+        place = page.more
+    return found
 
 
 async def pass_time(shard: Shard, clock: ManualClock, ms: int) -> None:

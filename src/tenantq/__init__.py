@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tenantq.errors import Erased as Erased
     from tenantq.errors import Forbidden as Forbidden
     from tenantq.errors import Invalid as Invalid
+    from tenantq.errors import JournalBehind as JournalBehind
     from tenantq.errors import KeyDisabled as KeyDisabled
     from tenantq.errors import KmsDenied as KmsDenied
     from tenantq.errors import KmsError as KmsError
@@ -63,7 +64,7 @@ _HOMES = {
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
         "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
-        "Invalid", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "Limited", "NotFound",
+        "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "Limited", "NotFound",
         "QuotaExceeded", "RateLimited", "SealBroken", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),

@@ -36,11 +36,15 @@ Action = Literal[
     # access
     "list_keys", "create_key", "revoke_key", "list_grants", "put_grant", "delete_grant", "revoke_token",
     # the platform
-    "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics",
+    "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
+    "list_platform_keys", "create_platform_key", "revoke_platform_key",
 ]  # fmt: skip
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
-_PLATFORM: Final = {"list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics"}
+_PLATFORM: Final = {
+    "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
+    "list_platform_keys", "create_platform_key", "revoke_platform_key",
+}  # fmt: skip
 _LOOK: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
 
 MATRIX: Final[dict[str, frozenset[str]]] = {

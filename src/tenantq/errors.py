@@ -19,6 +19,7 @@
     ├── SealBroken           seal_broken   encrypted bytes do not open: changed, or moved from elsewhere
     ├── Erased               erased        the tenant's data keys were destroyed: nothing of it can be read again
     └── Unavailable          unavailable   the shard cannot take this work now
+        ├── JournalBehind                  too much of the journal waits for its export
         ├── Busy                           the tenant's waiting line is full
         ├── Closed                         the shard, or the client, is closing or closed
         ├── ConnectionFailed               the server was not reached, or the connection broke before its answer
@@ -192,6 +193,12 @@ class Unavailable(TenantqError):
     code = "unavailable"
     status = 503
     retry_after_ms = 0  # set where the server said when trying again may succeed
+
+
+class JournalBehind(Unavailable):
+    """The journal waits for its export, more of it than allowed: no messages are taken until it has caught up. Polls and acks go on."""
+
+    retry_after_ms = 10_000
 
 
 class Busy(Unavailable):

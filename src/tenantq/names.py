@@ -11,6 +11,7 @@ _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,30})[a-z0-9]")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 DEFAULT_TENANT = "default"
+PROBE_TENANTS = ("tenantq-probe-a", "tenantq-probe-b")  # the server's own, between which it probes their isolation
 FIFO_SUFFIX = ".fifo"
 QUEUE_CHARS_MAX = 80
 

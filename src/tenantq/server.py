@@ -14,9 +14,18 @@ from tenantq.errors import TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.http.listener import Listener
+from tenantq.journal.checkpoint import Checkpointer
+from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import SigningKey
 from tenantq.journal.target import open_target
 from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
+from tenantq.service.self_checks import (
+    AuditIntegrity,
+    IsolationProbe,
+    KeyHealthCheck,
+    QuotaAccuracy,
+    SelfChecks,
+)
 from tenantq.settings import ServerSettings, split_address
 
 if TYPE_CHECKING:
@@ -40,8 +49,10 @@ class Server:
         self._admin_token = admin_token
         self._background: set[asyncio.Task[None]] = set()
         self._gates: Gatekeeper | None = None
+        self._service: Service | None = None
         self._listener: Listener | None = None
         self._exporter: Exporter | None = None
+        self._checkpointer: Checkpointer | None = None
         self._jwt: JwtVerifier | None = None
         self._sealing: Sealing | None = None
 
@@ -56,13 +67,23 @@ class Server:
             self._gates = Gatekeeper(
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
             )
-            self._exporter = self._make_exporter()
+            self._audit_key = SigningKey.load_or_make(Path(settings.data_dir))
+            segments = self._make_index()
+            self._exporter = self._make_exporter(segments)
             self._sealing = open_sealing(
                 self.shard, Path(settings.data_dir), self.clock, settings.kms, settings.vault
             )  # fmt: skip
-            self.service = Service(self.shard, self._gates, self.clock, self._exporter, self._sealing)
+            self.service = self._service = Service(
+                self.shard, self._gates, self.clock, self._exporter, self._sealing, segments
+            )
             if self._exporter is not None:
                 await self._exporter.start()
+            self._checkpointer = Checkpointer(
+                self.shard, self._audit_key, self.clock, settings.audit, self._in_background
+            )
+            self._checkpointer.start()
+            self.service.checks = self._make_checks(self._gates, self._sealing)
+            self.service.checks.start()
             self.new_admin_token = await self.service.bootstrap(self._admin_token)
             self._listener = Listener(self.service, settings.listener, clock=self.clock)
             host, port = split_address("http", settings.http)
@@ -79,6 +100,11 @@ class Server:
         grace_ms = self.settings.grace_ms if grace_ms is None else grace_ms
         if self._listener is not None:
             await self._listener.close(grace_ms)
+        if self._service is not None:
+            service, self._service = self._service, None
+            if service.checks is not None:
+                service.checks.close()
+            await service.close()
         if self._gates is not None:
             gates, self._gates = self._gates, None
             try:
@@ -87,6 +113,9 @@ class Server:
                 log.warning("the last refusals could not be journaled: %s", error)
         if self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
+        if self._checkpointer is not None:
+            checkpointer, self._checkpointer = self._checkpointer, None
+            await checkpointer.close()
         if self._exporter is not None and self.shard.failure is None:
             exporter, self._exporter = self._exporter, None
             await exporter.close()
@@ -105,9 +134,26 @@ class Server:
     ) -> None:
         await self.close()
 
-    def _make_exporter(self) -> Exporter | None:
+    def _make_checks(self, gates: Gatekeeper, sealing: Sealing) -> SelfChecks:
+        """Return what checks the server itself now and then."""
+        settings, shard = self.settings.checks, self.shard
+        checks = (
+            IsolationProbe(self.service, shard),
+            KeyHealthCheck(sealing.keys_in_use, sealing.try_key),
+            QuotaAccuracy(shard, settings.tenants, settings.rows),
+            AuditIntegrity(shard, self._audit_key.public, settings.records),
+        )
+        return SelfChecks(checks, shard, gates, self.clock, settings, self._in_background)
+
+    def _make_index(self) -> SegmentIndex:
+        """Return what knows which segments there are, for the audit query; also where nothing more is exported."""
+        where = self.settings.export.target
+        target = open_target(where if where is not None else Path(self.settings.data_dir) / "journal")
+        return SegmentIndex(target, self.shard.shard_name)
+
+    def _make_exporter(self, segments: SegmentIndex) -> Exporter | None:
         """Return what exports the journal, or None where it is switched off or its libraries are not installed."""
-        settings, data_dir = self.settings.export, Path(self.settings.data_dir)
+        settings = self.settings.export
         if not settings.enabled:
             return None
         try:
@@ -115,8 +161,7 @@ class Server:
         except ImportError:
             log.warning("the journal is kept but not exported: install tenantq[parquet], or set export.enabled = false")
             return None
-        target = open_target(settings.target if settings.target is not None else data_dir / "journal")
-        return Exporter(self.shard, target, SigningKey.load_or_make(data_dir), self.clock, settings)
+        return Exporter(self.shard, segments.target, self._audit_key, self.clock, settings, segments)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` beside the requests; a failure is logged, and the shard's own failure stops the server anyway."""

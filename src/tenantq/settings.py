@@ -18,9 +18,11 @@ from tenantq.gates.certificate import CertificateSettings
 from tenantq.gates.json_web_token import JwtSettings
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.http.tls import TlsFiles
+from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.service.gatekeeper import GateSettings, check_gates
+from tenantq.service.self_checks import CheckSettings, check_checks
 from tenantq.vault.settings import VaultSettings, check_vault
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     export: ExportSettings = ExportSettings()
+    audit: AuditSettings = AuditSettings()
+    checks: CheckSettings = CheckSettings()
     kms: KmsSettings = KmsSettings()
     vault: VaultSettings = VaultSettings()
     tls: TlsFiles | None = None  # none: plain HTTP
@@ -73,6 +77,8 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_shard(settings.shard)
     check_http(settings.listener)
     check_export(settings.export)
+    check_audit(settings.audit)
+    check_checks(settings.checks)
     check_gates(settings.gates)
     check_kms(settings.kms)
     check_vault(settings.vault)

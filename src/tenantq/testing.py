@@ -258,12 +258,13 @@ class FakeServer:
         await self._shard.open()
         self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background)
         self._sealing = open_sealing(self._shard, self._directory / "data", clock)
-        service = Service(self._shard, self._gates, clock, sealing=self._sealing)
-        await service.bootstrap(self.admin_token)
-        self._listener = Listener(service, clock=clock)
+        self._service = Service(self._shard, self._gates, clock, sealing=self._sealing)
+        await self._service.bootstrap(self.admin_token)
+        self._listener = Listener(self._service, clock=clock)
 
     async def _close(self) -> None:
         await self._listener.close(grace_ms=0)
+        await self._service.close()
         with contextlib.suppress(TenantqError):
             await self._gates.close()
         await self._sealing.close()

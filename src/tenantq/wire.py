@@ -308,6 +308,16 @@ class CreateKeyRequest(Wire, frozen=True, kw_only=True):
     expires_at: int | None = None
 
 
+class CreatePlatformKeyRequest(Wire, frozen=True, kw_only=True):
+    """Make an API key of the platform: an administrator's, or one for single actions of the platform, until some time."""
+
+    name: str
+    role: Literal["platform-admin"] | None = None
+    actions: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ("*",)  # nothing else: the platform has no queues
+    expires_at: int | None = None
+
+
 class CreatedKey(WireReply, frozen=True, kw_only=True):
     """A new key. Secret and token are shown this once."""
 
@@ -465,10 +475,11 @@ class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class AuditReply(WireReply, frozen=True, kw_only=True):
-    """A page of journal rows, newest last, and the cursor of the next page."""
+    """A page of journal rows in the order asked for, and the cursor of the next page."""
 
     rows: list[dict[str, Any]]
     cursor: str | None = None
+    incomplete: bool = False  # older rows are in segments that the server cannot reach
 
 
 # ---- errors ----

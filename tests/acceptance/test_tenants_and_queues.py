@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.acceptance.command import Served
 
 TENANT_KEYS = {"name", "id", "status", "version", "config"}
@@ -266,3 +268,42 @@ def test_a_real_process_says_the_same(server: Served) -> None:
     done = server.run("tenant", "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == server.ok("tenant", "list", "--json").out
+
+
+def test_the_audit_trail_as_a_file(server: Served, tmp_path: Path) -> None:
+    """In every format; wholly there or not at all; formulas stay text."""
+    server.ok("tenant", "create", "filed")
+    token = server.ok("key", "create", "=cmd", "--tenant", "filed", "--role", "tenant-admin", "--json").json["token"]
+    for number in range(3):
+        server.ok("add", "mail", number, TENANTQ_TOKEN=token)
+    for kind in ("csv", "jsonl", "parquet"):
+        file = tmp_path / f"audit.{kind}"
+        done = server.ok("audit", "export", "--tenant", "filed", "--format", kind, "--out", file, "--json")
+        assert done.json == {"file": str(file), "rows": 6, "format": kind, "incomplete": False}
+        assert file.stat().st_size > 100
+    lines = (tmp_path / "audit.jsonl").read_text().splitlines()
+    assert server.ok("audit", "list", "--tenant", "filed", "--json").out.splitlines() == lines
+    assert server.ok("audit", "--tenant", "filed", "--newest", "--json").out.splitlines() == lines[::-1]
+    both = server.ok("audit", "list", "--tenant", "filed", "--action", "add", "--action", "create_key", "--json")
+    assert [row["op"] for row in both.json_lines] == ["create_key", "add", "add", "add"]
+    assert (
+        server.ok("audit", "export", "--tenant", "filed", "--format", "jsonl", "--out", "-").out.splitlines() == lines
+    )
+    missing = tmp_path / "nowhere" / "audit.csv"
+    assert server.call("audit", "export", "--tenant", "filed", "--format", "csv", "--out", missing).code == 2
+    assert not missing.parent.exists()
+
+
+def test_the_platforms_audit_trail_and_keys(server: Served) -> None:
+    """For administrators only; a key of the platform is made, listed and revoked."""
+    made = server.ok("key", "create", "scraper", "--platform", "--action", "metrics", "--json").json
+    assert f"{made['key_id']}\tscraper\tmetrics\t*\t-\t-\tvalid\n" in server.ok("key", "list", "--platform").out
+    server.ok("key", "revoke", made["key_id"], "--platform")
+    assert f"{made['key_id']}\tscraper\tmetrics\t*\t-\t-\trevoked\n" in server.ok("key", "list", "--platform").out
+    rows = server.ok("audit", "list", "--platform", "--newest", "--action", "revoke_key", "--json").json_lines
+    assert made["key_id"] in rows[0]["details"]
+    assert rows[0]["tenant"] == ""
+    assert "\tcreate_tenant\t" in server.ok("audit", "list", "--platform", "--all").out
+    token = server.ok("key", "create", "k", "--tenant", "default", "--role", "tenant-admin", "--json").json["token"]
+    assert server.call("audit", "list", "--platform", TENANTQ_TOKEN=token).code == 4
+    assert server.call("key", "list", "--platform", "--tenant", "default").code == 2

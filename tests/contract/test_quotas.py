@@ -10,13 +10,12 @@ import pytest
 
 from tenantq.config import ShardSettings
 from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.engine.reads import JournalFilter
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
 from tenantq.quotas import DAY_MS, HOUR_MS
 from tenantq.store.rocks import Store
 from tenantq.store.rows import unpack_message
 from tests.crash.recount import JournalTally, recount
-from tests.shards import freeze, message, pass_time, settled
+from tests.shards import freeze, journal_rows, message, pass_time, settled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -512,6 +511,28 @@ async def test_47_setting_the_clock_back_opens_no_new_window(open_shard: OpenSha
     assert shard.usage(ACME)["messages_per_hour"] == 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_47_a_clock_that_was_far_ahead_does_not_hold_the_window(
+    open_shard: OpenShard, clock: ManualClock, *, restarted: bool
+) -> None:
+    """What was counted stays counted in the hour it comes back to; the next hour and day begin when they begin."""
+    shard = await open_shard()
+    await acme(shard, messages_per_hour=2, messages_per_day=3)
+    years_ms = 3_650 * DAY_MS
+    clock.jump_wall(years_ms)
+    assert not refusals(await add(shard, 2))
+    clock.jump_wall(-years_ms)
+    if restarted:
+        await shard.close()
+        shard = await open_shard()
+    assert refusals(await add(shard))
+    await pass_time(shard, clock, HOUR_MS)
+    assert not refusals(await add(shard))
+    assert refusals(await add(shard))  # the day's
+    await pass_time(shard, clock, DAY_MS)
+    assert not refusals(await add(shard, 2))
+
+
 async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
     """A restart, clean or not, neither forgets nor invents; an hour that ends while it is down has ended."""
     shard = await open_shard("one")
@@ -706,7 +727,7 @@ async def journaled(shard: Shard) -> list[str]:
     await settled(shard)
     found = []
     for op in ("quota_warning", "quota_critical"):
-        rows, _ = await shard.journal_rows(JournalFilter(op=op), after=(0, 0), limit=1_000)
+        rows = await journal_rows(shard, op=op)
         found += [(row.seq, row.n, f"{row.tenant} {op} {row.details}") for row in rows]
     return [text for *_, text in sorted(found)]
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.access import Grant, KeyUse, StoredKey
-from tenantq.engine.reads import JournalFilter
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, Suspended, TenantqError
 from tenantq.message import Result
 from tenantq.store.keys import FAMILIES, tenant_prefix
-from tests.shards import message, pass_time, settled
+from tests.shards import journal_rows, message, pass_time, settled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +129,7 @@ async def test_50_a_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None
         await act(ACME)
         assert shard.tenant_state(ACME).version == before + 1
     assert len(await shard.poll(ACME, Q, max=9)) == 3
-    rows, _ = await shard.journal_rows(JournalFilter(tenant=ACME), after=(0, 0), limit=100)
+    rows = await journal_rows(shard, tenant=ACME)
     assert [row.op for row in rows if row.op.endswith("_tenant")][-4:] == ["suspend_tenant"] * 2 + ["resume_tenant"] * 2
 
 
@@ -243,7 +242,7 @@ async def test_50_a_new_tenant_of_the_same_name_sees_nothing_of_the_old(open_sha
             with pytest.raises(NotFound):
                 await look
         assert shard.access.keys(shard.tenant_state(ACME).id) == {}
-        rows, _ = await shard.journal_rows(JournalFilter(tenant=ACME), after=(0, 0), limit=1_000)
+        rows = await journal_rows(shard, tenant=ACME)
         assert {row.op for row in rows} <= {"create_tenant", "create_queue", "add", "configure_queue"}
         await shard.close()
         shard = await open_shard()

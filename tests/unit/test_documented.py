@@ -23,11 +23,13 @@ from tenantq.gates.json_web_token import JwtSettings
 from tenantq.gates.signals import SignalSettings
 from tenantq.http.settings import HttpSettings
 from tenantq.http.tls import TlsFiles
+from tenantq.journal.checkpoint import AuditSettings
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Row
 from tenantq.quotas import Quotas
 from tenantq.rates import Concurrency, Rate
 from tenantq.service.gatekeeper import GateSettings
+from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.testing import FakeServer
 
@@ -107,6 +109,8 @@ SETTINGS: Final = [
     ("operations.md", GateSettings),
     ("operations.md", SignalSettings),
     ("operations.md", ExportSettings),
+    ("operations.md", AuditSettings),
+    ("operations.md", CheckSettings),
     ("operations.md", TenantConfig),
     ("operations.md", QueueConfig),
     ("http.md", HttpSettings),
@@ -139,7 +143,16 @@ def test_every_metric_is_documented() -> None:
     with FakeServer() as server:
         text = server.client().metrics()
     served = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
-    exported = {"tenantq_journal_lag_records", "tenantq_journal_rows_exported_total"}  # a fake exports nothing
+    exported = {  # a fake exports nothing, and does not check itself
+        "tenantq_self_check_ok",
+        "tenantq_self_check_time_seconds",
+        "tenantq_self_check_ms",
+        "tenantq_self_checks_total",
+        "tenantq_journal_lag_records",
+        "tenantq_journal_lag_bytes",
+        "tenantq_journal_rows_exported_total",
+        "tenantq_journal_export_failures_total",
+    }
     assert listed == served | exported
 
 

@@ -9,12 +9,12 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.output import print_json_line
-from tenantq.doctor import examine
-from tenantq.errors import Invalid
+from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PUBLIC_FILE, PublicKey
 from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
+    from tenantq.doctor.audit_exam import LiveExam
     from tenantq.journal.verify import AuditReport
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The data directory of a server that does not run: its journal and its segments are verified.",
+    help="The data directory of a server that does not run: its journal, its segments, and both together.",
 )
 @click.option("--segments", metavar="URL", help="Only these segments: a directory or URL, such as a copied archive.")
 @click.option(
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def verify(data_dir: Path | None, segments: str | None, public_key: Path | None, *, as_json: bool) -> int:
     """Verify the hash chain, the signatures and every row, offline; name the first record that cannot be trusted.
 
-    An edit, a deletion, an insertion, a reordering and a truncation are each found where they begin.
+    An edit, a deletion, an insertion, a reordering and a truncation are each found where they begin. With --data-dir the live
+    journal and its checkpoints are verified as well, and compared with the segments.
 
     \b
     Exit codes:
@@ -47,24 +48,27 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
-    findings: list[dict[str, Any]] = []
+    if public_key is None and data_dir is not None and (data_dir / PUBLIC_FILE).exists():
+        public_key = data_dir / PUBLIC_FILE
     shown: dict[str, Any] = {}
-    if data_dir is not None:
-        report = examine(data_dir)
-        shown["live_records"] = report.figures.journal_records
-        findings += [
-            {"where": "store", "seq": None, "file": "", "text": finding.text}
-            for finding in report.findings
-            if finding.kind in {"journal", "damaged"}
-        ]
-    archive = _verify_archive(data_dir, segments, public_key)
+    findings: list[dict[str, Any]] = []
+    exam = None
+    try:
+        exam = _open_exam(data_dir, public_key, findings) if data_dir is not None else None
+        key = PublicKey.load(public_key) if public_key is not None else None
+        archive = _verify_archive(data_dir, segments, key, exam)
+        if key is None:
+            click.echo("no public key: the chain is verified, the signatures are not", err=True)
+        if exam is not None:
+            _verify_live(exam, archive, shown, findings)
+    finally:
+        if exam is not None:
+            exam.close()
     if archive is not None:
         shown |= {
-            "segments": archive.segments,
-            "records": archive.records,
-            "rows": archive.rows,
+            "segments": archive.segments, "records": archive.records, "rows": archive.rows,
             "last_seq": archive.last_seq,
-        }
+        }  # fmt: skip
         findings += [
             {"where": f"shard {one.shard}", "seq": one.seq, "file": one.file, "text": one.text}
             for one in archive.findings
@@ -77,11 +81,30 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     return exit_codes.ERROR if findings else exit_codes.OK
 
 
-def _verify_archive(data_dir: Path | None, segments: str | None, public_key: Path | None) -> AuditReport | None:
+def _open_exam(data_dir: Path, public_key: Path | None, findings: list[dict[str, Any]]) -> LiveExam | None:
+    from tenantq.doctor.audit_exam import LiveExam  # noqa: PLC0415  # loads the engine
+
     try:
-        from tenantq.journal.verify import verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
-    except ImportError as error:
-        raise Invalid("segments cannot be read: install tenantq[parquet]") from error
+        return LiveExam(data_dir, PublicKey.load(public_key) if public_key is not None else None)
+    except StoreDamaged as error:
+        findings.append({"where": "store", "seq": None, "file": "", "text": error.message})
+        return None
+
+
+def _verify_live(
+    exam: LiveExam, archive: AuditReport | None, shown: dict[str, Any], findings: list[dict[str, Any]]
+) -> None:
+    links = archive.links if archive is not None else None
+    report = exam.run(links, max(archive.last_seq.values(), default=0) if archive is not None else None)
+    if archive is None and exam.first_seq > 1:
+        click.echo(f"records before {exam.first_seq} are in segments, which were not given: not verified", err=True)
+    shown |= {"live_records": report.records, "live_first_seq": report.first_seq, "checkpoints": report.checkpoints}
+    findings += [{"where": "store", "seq": one.seq, "file": "", "text": one.text} for one in report.findings]
+
+
+def _verify_archive(
+    data_dir: Path | None, segments: str | None, key: PublicKey | None, exam: LiveExam | None
+) -> AuditReport | None:
     if segments is None:
         assert data_dir is not None
         if not (data_dir / "journal").is_dir():
@@ -89,17 +112,16 @@ def _verify_archive(data_dir: Path | None, segments: str | None, public_key: Pat
         segments = str(data_dir / "journal")
     if not segments.count("://") and not Path(segments).is_dir():
         raise Invalid(f"segments: there is no directory {segments}")
-    if public_key is None and data_dir is not None and (data_dir / PUBLIC_FILE).exists():
-        public_key = data_dir / PUBLIC_FILE
-    key = PublicKey.load(public_key) if public_key is not None else None
-    if key is None:
-        click.echo("no public key: the chain is verified, the signatures are not", err=True)
-    return verify_segments(open_target(segments), key)
+    try:
+        from tenantq.journal.verify import verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
+    except ImportError as error:
+        raise Invalid("segments cannot be read: install tenantq[parquet]") from error
+    return verify_segments(open_target(segments), key, links_from=exam.first_seq - 1 if exam is not None else None)
 
 
 def _print(shown: dict[str, Any]) -> None:
     if "live_records" in shown:
-        click.echo(f"store: {shown['live_records']:,} journal records")
+        click.echo(f"store: {shown['live_records']:,} journal records, {shown['checkpoints']:,} checkpoints")
     if "segments" in shown:
         click.echo(f"archive: {shown['segments']:,} segments, {shown['records']:,} records, {shown['rows']:,} rows")
     for finding in shown["findings"]:

@@ -18,7 +18,7 @@ from tenantq.errors import ConnectionFailed, Unauthenticated
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from tenantq.client import Queue, Tenant
+    from tenantq.client import Platform, Queue, Tenant
 
 R = TypeVar("R")
 
@@ -76,6 +76,14 @@ class Connection:
     def tenant(self) -> Tenant:
         """Return the tenant that was named, else the credential's own."""
         return self.client.tenant(self.target.tenant or self.client.own_tenant().name)
+
+    def owner(self, *, platform: bool) -> Tenant | Platform:
+        """Return the platform where that is meant, else the tenant; both have keys and an audit trail."""
+        if not platform:
+            return self.tenant()
+        if self.target.tenant is not None and "tenant" in self.given:
+            raise click.UsageError("give --tenant or --platform, not both")
+        return self.client.platform()
 
     def close(self) -> None:
         """Drop the connections."""

@@ -1,4 +1,4 @@
-"""``tenantq key``: API keys of a tenant."""
+"""``tenantq key``: API keys of a tenant, or of the platform."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, moment, print_json, print_table
 
+_platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
+
 
 @click.group()
 def key() -> None:
-    """Make, list and revoke a tenant's API keys."""
+    """Make, list and revoke API keys, of a tenant or of the platform."""
 
 
 @key.command()
 @click.argument("name")
 @grant_options
+@_platform_option
 @click.option("--quiet", is_flag=True, help="Print only the token.")
 @json_option
 @connected
@@ -29,6 +32,7 @@ def create(
     actions: tuple[str, ...],
     queues: tuple[str, ...],
     expires_at: int | None,
+    platform: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -36,8 +40,10 @@ def create(
 
     \b
     tenantq key create mailer --tenant acme --role producer --queue 'mail*' --expires 90d
+    tenantq key create prometheus --platform --action metrics
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    made = connection.tenant().create_key(name, **given_grant(role, actions, queues), expires_at=expires_at)
+    owner = connection.owner(platform=platform)
+    made = owner.create_key(name, **given_grant(role, actions, queues), expires_at=expires_at)
     if as_json:
         print_json(made)
     elif quiet:
@@ -48,11 +54,12 @@ def create(
 
 
 @key.command("list")
+@_platform_option
 @json_option
 @connected
-def list_keys(connection: Connection, *, as_json: bool) -> None:
-    """List a tenant's keys, without their secrets."""
-    keys = connection.tenant().keys()
+def list_keys(connection: Connection, *, platform: bool, as_json: bool) -> None:
+    """List keys, without their secrets."""
+    keys = connection.owner(platform=platform).keys()
     if as_json:
         print_json({"keys": keys})
         return
@@ -73,11 +80,12 @@ def list_keys(connection: Connection, *, as_json: bool) -> None:
 
 @key.command()
 @click.argument("key_id")
+@_platform_option
 @json_option
 @connected
-def revoke(connection: Connection, *, key_id: str, as_json: bool) -> None:
+def revoke(connection: Connection, *, key_id: str, platform: bool, as_json: bool) -> None:
     """Refuse a key from now on."""
-    connection.tenant().revoke_key(key_id)
+    connection.owner(platform=platform).revoke_key(key_id)
     if as_json:
         print_json({"key_id": key_id, "revoked": True})
     else:

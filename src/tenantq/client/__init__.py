@@ -1,5 +1,6 @@
 """The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio, one core under both."""
 
+from tenantq.client.async_administered import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage
@@ -7,7 +8,7 @@ from tenantq.client.async_queue import AsyncQueue
 from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.bodies import UNSET
 from tenantq.client.settings import NO_RETRIES, Retries, Settings, Tls
-from tenantq.client.sync_client import Client, Fleet, Message, Queue, Tenant
+from tenantq.client.sync_client import Client, Fleet, Message, Platform, Queue, Tenant
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.message import NewMessage
 
@@ -18,6 +19,7 @@ __all__ = [
     "AsyncClient",
     "AsyncFleet",
     "AsyncMessage",
+    "AsyncPlatform",
     "AsyncQueue",
     "AsyncTenant",
     "Client",
@@ -26,6 +28,7 @@ __all__ = [
     "Message",
     "NewMessage",
     "Page",
+    "Platform",
     "Queue",
     "Retries",
     "Settings",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tenantq import wire
+from tenantq.client.async_administered import AsyncPlatform
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_queue import AsyncQueue, query
 from tenantq.client.async_tenant import PAGE, AsyncTenant, all_queues
@@ -88,6 +89,10 @@ class AsyncClient:
     def tenant(self, name: str) -> AsyncTenant:
         """Return a tenant where the credential is granted."""
         return AsyncTenant(self._book, name)
+
+    def platform(self) -> AsyncPlatform:
+        """Return the platform itself: its own keys and the audit trail of everything, for its administrators."""
+        return AsyncPlatform(self._core)
 
     def fleet(self, queue: str, *, tenants: Sequence[str] | None = None) -> AsyncFleet:
         """Return one queue name in many tenants; None: in all where the credential may poll it."""

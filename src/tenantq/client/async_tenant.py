@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 
 from tenantq import wire
+from tenantq.client.async_administered import AsyncAdministered
 from tenantq.client.async_queue import AsyncQueue, nothing, query
 from tenantq.client.core import Core, Request, encode
 from tenantq.names import check_tenant_name
@@ -19,24 +20,21 @@ if TYPE_CHECKING:
 
 _tenant_reply = msgspec.json.Decoder(wire.TenantReply).decode
 _queues_reply = msgspec.json.Decoder(wire.QueuesReply).decode
-_created_key = msgspec.json.Decoder(wire.CreatedKey).decode
-_keys_reply = msgspec.json.Decoder(wire.KeysReply).decode
 _grants_reply = msgspec.json.Decoder(wire.GrantsReply).decode
 _usage_reply = msgspec.json.Decoder(wire.UsageReply).decode
 _encryption_reply = msgspec.json.Decoder(wire.EncryptionReply).decode
-_audit_reply = msgspec.json.Decoder(wire.AuditReply).decode
 
 PAGE = 1_000
 
 
-class AsyncTenant:
+class AsyncTenant(AsyncAdministered):
     """One tenant by name, where the credential is granted. Times are milliseconds."""
 
     def __init__(self, book: QueueBook, name: str) -> None:
         self.name = check_tenant_name(name)
         self._book = book
-        self._core = book.core
         self._path = f"/v1/tenants/{self.name}"
+        super().__init__(book.core, keys=f"{self._path}/keys", audit=f"{self._path}/audit")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -81,35 +79,6 @@ class AsyncTenant:
         """Return its quotas against its usage."""
         return await self._core.call(Request(method="GET", target=f"{self._path}/usage", decode=_usage_reply))
 
-    async def audit(
-        self,
-        *,
-        action: str | None = None,
-        result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None,
-        principal: str | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        queue: str | None = None,
-        message: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> wire.AuditReply:
-        """Return a page of what was done, by whom, with what outcome; its ``cursor`` leads to the next."""
-        where = query(
-            action=action,
-            result=result,
-            principal=principal,
-            start=start,
-            end=end,
-            queue=queue,
-            message=message,
-            limit=limit,
-            cursor=cursor,
-        )
-        return await self._core.call(
-            Request(method="GET", target=f"{self._path}/audit{where}", decode=_audit_reply, gzip=True)
-        )
-
     # ---- encryption ----
 
     async def encryption(self) -> wire.EncryptionReply:
@@ -126,34 +95,7 @@ class AsyncTenant:
         target = f"{self._path}/encryption/rewrap"
         return await self._core.call(Request(method="POST", target=target, decode=_encryption_reply))
 
-    # ---- keys and grants ----
-
-    async def create_key(
-        self,
-        name: str,
-        *,
-        role: str | None = None,
-        actions: Sequence[str] = (),
-        queues: Sequence[str] = ("*",),
-        expires_at: int | None = None,
-    ) -> wire.CreatedKey:
-        """Make an API key: a role or actions, for queues by pattern. Its token is shown this once."""
-        body = wire.CreateKeyRequest(
-            name=name, role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at
-        )
-        request = Request(
-            method="POST", target=f"{self._path}/keys", decode=_created_key, body=encode(body), repeatable=False
-        )
-        return await self._core.call(request)
-
-    async def keys(self) -> list[wire.KeyItem]:
-        """Return its API keys, without their secrets."""
-        return (await self._core.call(Request(method="GET", target=f"{self._path}/keys", decode=_keys_reply))).keys
-
-    async def revoke_key(self, key_id: str) -> None:
-        """Refuse a key from now on."""
-        target = f"{self._path}/keys/{quote(key_id, safe='')}"
-        await self._core.call(Request(method="DELETE", target=target, decode=nothing, repeatable=False))
+    # ---- grants; keys are as the platform has them ----
 
     async def grant(
         self,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -106,10 +107,10 @@ async def _next(source: AsyncIterator[T]) -> T:
     return await anext(source)
 
 
-class Face(Generic[A]):
+class Face(Generic[A_co]):
     """The blocking side of something asynchronous."""
 
-    def __init__(self, inner: A, portal: Portal) -> None:
+    def __init__(self, inner: A_co, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
 

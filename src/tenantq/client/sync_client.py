@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Literal, Self
 
+from tenantq.client.async_administered import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage
@@ -148,6 +149,15 @@ class Tenant(Face[AsyncTenant]):
     revoke_token = hop(AsyncTenant.revoke_token)
 
 
+class Platform(Face[AsyncPlatform]):
+    """The platform itself, for its administrators: its own keys, and the audit trail of everything."""
+
+    audit = hop(AsyncPlatform.audit)
+    create_key = hop(AsyncPlatform.create_key)
+    keys = hop(AsyncPlatform.keys)
+    revoke_key = hop(AsyncPlatform.revoke_key)
+
+
 class Client(Face[AsyncClient]):
     """A connection to a tenantq server, for blocking code: ``with Client(url, token=...) as client``.
 
@@ -212,6 +222,10 @@ class Client(Face[AsyncClient]):
     def tenant(self, name: str) -> Tenant:
         """Return a tenant where the credential is granted."""
         return Tenant(self._inner.tenant(name), self._portal)
+
+    def platform(self) -> Platform:
+        """Return the platform itself."""
+        return Platform(self._inner.platform(), self._portal)
 
     def fleet(self, queue: str, *, tenants: Sequence[str] | None = None) -> Fleet:
         """Return one queue name in many tenants; None: in all where the credential may poll it."""

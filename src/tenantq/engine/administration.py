@@ -9,6 +9,7 @@ from tenantq import limits
 from tenantq.engine import reads
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.engine.ops.access import DropGrant, NoteEntries, NoteKeyUse, PutGrant, PutKey, RevokeKey, RevokeToken
+from tenantq.engine.ops.checkpoint import PutCheckpoint
 from tenantq.engine.ops.data_keys import DropDataKeys, PutDataKey, ReplaceDataKey
 from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
@@ -21,6 +22,7 @@ from tenantq.engine.ops.lifecycle import (
     SuspendTenant,
 )
 from tenantq.engine.ops.trim import TrimJournal
+from tenantq.engine.recount import TenantRecount
 from tenantq.engine.round_loop import SYSTEM, RoundLoop
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.message import LOCAL, Caller, check_int, check_text
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from tenantq.config import QueueConfig, TenantConfig
     from tenantq.engine.access_book import AccessBook
     from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.reads import JournalFilter
-    from tenantq.journal.record import Entry, Row, SealedRecord
+    from tenantq.journal.record import Entry, SealedRecord
+    from tenantq.journal.signing import SigningKey
 
 
 def check_reason(reason: str) -> None:
@@ -140,6 +142,16 @@ class Administration(RoundLoop):
         """Return the wall clock's time as the journal sees it."""
         return self.core.timeline.now_ms() + self.core.timeline.wall_offset_ms()
 
+    def engine_ms(self) -> int:
+        """Return the shard's own time, which never goes back."""
+        return self.core.timeline.now_ms()
+
+    def recount(self, name: str, rows_max: int) -> TenantRecount | None:
+        """Return a tenant's counters and rows as they are now, to be compared anywhere; None: there is no such tenant."""
+        self._check_open()
+        tenant = self.core.catalog.tenants.get(name)
+        return TenantRecount(self.core, tenant, rows_max) if tenant is not None else None
+
     # ---- keys and grants; ``tenant`` None is the platform ----
 
     @property
@@ -244,6 +256,18 @@ class Administration(RoundLoop):
         """Return the hash of a record that the journal holds, or of the one before its first."""
         return reads.journal_link(self.core, seq)
 
+    def last_checkpoint(self) -> int:
+        """Return the record that was signed last; 0: none that the journal still holds."""
+        return reads.last_checkpoint(self.core)
+
+    def read_checkpoints(self, first_seq: int) -> list[tuple[int, bytes]]:
+        """Return checkpoints from a record on, as they are stored. Safe from any thread."""
+        return reads.checkpoints(self.core, first_seq)
+
+    async def put_checkpoint(self, key: SigningKey) -> None:
+        """Sign the journal as it is, with a record of its own."""
+        await self._submit(PutCheckpoint(self._system, SYSTEM, key))
+
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
         self._check_open()
@@ -255,13 +279,10 @@ class Administration(RoundLoop):
             self._journal_first = before
             raise
 
-    async def journal_rows(
-        self, wanted: JournalFilter, *, after: tuple[int, int], limit: int
-    ) -> tuple[list[Row], tuple[int, int] | None]:
-        """Return up to ``limit`` rows behind (seq, n) that match, and where to go on; None: this was all."""
+    def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""
+        return reads.scan_journal(self.core, first_seq, last_seq, limit)
+
+    async def all_synced(self) -> None:
+        """Return when everything written so far is durable, so that a look at the journal misses nothing that was done."""
         await self._all_synced()
-        first = self._journal_first
-        owner = self.core.catalog.tenants.get(wanted.tenant) if wanted.tenant is not None else None
-        if owner is not None:
-            first = max(first, owner.since)
-        return await reads.journal_rows(self.core, wanted, after, limit, first, self._synced_seq)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from tenantq import limits
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, SealedRecord, rows, unseal
 from tenantq.message import Facts, Page, QueueStats, Result
-from tenantq.randomness import id_bytes, id_text
+from tenantq.randomness import id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _TRACE_SLICE = 64
 _GROUP_HEAD_BYTES = 24
-_LAST_ROW = 1 << 62  # behind every row of a record
+CHECKPOINTS_MAX = 100_000
 
 
 def stats(core: Core, queue: QueueState) -> QueueStats:
@@ -219,61 +218,10 @@ def _seq_at(core: Core, engine_ms: int, first_seq: int, last_seq: int) -> int:
     return low
 
 
-class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of the journal are wanted; None: any."""
-
-    tenant: str | None = None
-    op: str | None = None
-    outcomes: frozenset[str] | None = None
-    principal: str | None = None
-    start: int | None = None  # wall clock, from this on
-    end: int | None = None  # wall clock, before this
-    queue: str | None = None
-    message: str | None = None
-
-    def matches(self, row: Row) -> bool:
-        """Tell whether a row is wanted."""
-        return (
-            (self.tenant is None or row.tenant == self.tenant)
-            and (self.op is None or row.op == self.op)
-            and (self.outcomes is None or row.outcome in self.outcomes)
-            and (self.principal is None or row.principal == self.principal)
-            and (self.start is None or row.ts >= self.start)
-            and (self.end is None or row.ts < self.end)
-            and (self.queue is None or row.queue == self.queue)
-            and (self.message is None or row.message_id == self.message)
-        )
-
-    def needles(self) -> list[bytes]:
-        """Return bytes that a record must hold for any of its rows to match; cheaper to look for than to decode."""
-        texts = (self.tenant, self.op, self.principal, self.queue)
-        found = [text.encode() for text in texts if text is not None]
-        return [*found, id_bytes(self.message)] if self.message is not None else found
-
-
-async def journal_rows(
-    core: Core, wanted: JournalFilter, after: tuple[int, int], limit: int, first_seq: int, last_seq: int
-) -> tuple[list[Row], tuple[int, int] | None]:
-    """Return up to ``limit`` matching rows behind (seq, n), and where to go on; at most TRACE_RECORDS_MAX records a call."""
-    store, needles = core.store, wanted.needles()
-    seq = max(first_seq, after[0])
-    end = min(last_seq, seq + limits.TRACE_RECORDS_MAX)
-    found: list[Row] = []
-    while seq <= end:
-        page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
-        if not page:
-            break
-        for _, value in page:
-            if not all(needle in value for needle in needles):
-                continue
-            for row in rows(unseal(value)[1]):
-                if (row.seq, row.n) > after and wanted.matches(row):
-                    found.append(row)
-                    if len(found) == limit:
-                        return found, (row.seq, row.n)
-        seq = from_be64(page[-1][0]) + 1
-        await asyncio.sleep(0)
-    return found, (end, _LAST_ROW) if end < last_seq else None
+def scan_journal(core: Core, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+    """Return up to ``limit`` records that are there, in order, as they are stored."""
+    page = core.store.scan_items(core.store.jn, be64(first_seq), be64(last_seq + 1), limit)
+    return [(from_be64(key), value) for key, value in page]
 
 
 def journal_records(core: Core, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
@@ -297,6 +245,20 @@ def journal_records(core: Core, first_seq: int, last_seq: int, bytes_max: int) -
     if not found:
         raise StoreDamaged(f"journal: record {first_seq} is missing")
     return found
+
+
+def last_checkpoint(core: Core) -> int:
+    """Return the record that was signed last, or 0."""
+    store = core.store
+    found = store.last_item(store.meta, CHECKPOINT_ROW, after(CHECKPOINT_ROW))
+    return from_be64(found[0][len(CHECKPOINT_ROW) :]) if found is not None else 0
+
+
+def checkpoints(core: Core, first_seq: int) -> list[tuple[int, bytes]]:
+    """Return checkpoints from a record on, at most CHECKPOINTS_MAX of them."""
+    store = core.store
+    page = store.scan_items(store.meta, CHECKPOINT_ROW + be64(first_seq), after(CHECKPOINT_ROW), CHECKPOINTS_MAX)
+    return [(from_be64(key[len(CHECKPOINT_ROW) :]), value) for key, value in page]
 
 
 def journal_link(core: Core, seq: int) -> bytes:

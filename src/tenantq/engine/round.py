@@ -13,6 +13,7 @@ from tenantq.engine.core import QuotaEvent
 from tenantq.engine.operation import POINT, REGISTER
 from tenantq.engine.queue_state import HEALED
 from tenantq.errors import Draining, NotFound, StoreFailed, Suspended, TenantqError, Unavailable
+from tenantq.journal import checkpoint
 from tenantq.journal.record import Entry, Record, seal
 from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import be64
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tenantq.engine.core import Core, DeadLetterEvent
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.queue_state import Level, QueueState, TenantState
+    from tenantq.journal.signing import SigningKey
     from tenantq.message import Caller
 
 
@@ -78,6 +80,7 @@ class Round:
         "results_ready",
         "seq",
         "shared",
+        "signing_key",
         "skip",
         "store",
         "wall",
@@ -88,6 +91,7 @@ class Round:
         self.store = core.store
         self.seq = seq
         self.covers = 0  # the last record written when it was handed over for the sync
+        self.signing_key: SigningKey | None = None  # set: the round's record is signed
         self.shared = shared  # other tenants wait for this round to end
         self.now = core.timeline.now_ms()
         self._started_ms = core.clock.monotonic_ms()
@@ -180,12 +184,15 @@ class Round:
                     self.log_tenant(op, tenant, self.core.system, f"{name}: {used} of {limit}")
                     self._events.append(QuotaEvent(tenant.name, name, state, used, limit))
 
-    def seal(self, previous: bytes, last_id: bytes) -> bytes:
-        """Add the journal record to the batch and return its hash."""
+    def seal(self, previous: bytes, last_id: bytes) -> tuple[bytes, int]:
+        """Add the journal record to the batch; return its hash and its size."""
         record = Record(self.core.shard, self.seq, self.now + self.wall, self.now, last_id, self.entries)
         link, value = seal(previous, record)
         self.batch.put(be64(self.seq), value, self.store.jn.handle)
-        return link
+        if self.signing_key is not None:
+            row = checkpoint.sign(self.signing_key, record.shard, record.seq, link, record.ts)
+            self.batch.put(checkpoint.CHECKPOINT_ROW + be64(self.seq), row, self.store.meta.handle)
+        return link, len(value)
 
     def freed(self) -> list[TenantState]:
         """Return the tenants whose queues waited for the quota of leases and that have room in it now."""

@@ -103,6 +103,7 @@ class RoundLoop:
         self._space_checked = -1
         self._has_space = True
         self.rounds = 0  # run so far
+        self.journal_bytes = 0  # of the records written so far
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
 
     # ---- opening and closing ----
@@ -302,10 +303,11 @@ class RoundLoop:
     def _write(self, round: Round) -> None:
         """Write a round's batch and hand it over for syncing; a round without effects is answered at once."""
         if round.finish():
-            link = round.seal(self._link, self.core.ids.last)
+            link, size = round.seal(self._link, self.core.ids.last)
             self._probe("before_write")
             self._store.write(round.batch)
             self._link, self._seq = link, round.seq
+            self.journal_bytes += size
             self.core.leases.apply(round.overlay, round.cleared)
             self._probe("after_write")
             if self._settings.durability == "os":

@@ -3,7 +3,8 @@
 Messages, bytes and leases are sums over the tenant's queues. Only adds and deliveries make them grow, and those count
 their queue at once; what makes them shrink is counted when the round ends. So within a round nothing is ever overshot.
 Messages added in an hour and in a day are stored beside, in the batch that adds them. A window only moves forward: a
-clock that is set back does not open a new one.
+clock that is set back does not open a new one. Only where it had been more than two days ahead, the window follows it back,
+with its count, so that a clock that was wrong for a moment does not hold a window for years.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 COUNTED: Final = ("messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues")
 """The quotas that the shard counts; the others are about a single message or consumer."""
 
+_FAR_DAYS: Final = 2
 _REARM_PERCENT: Final = 10  # a warning comes again only after use fell this far below the soft limit
 _RANK: Final[dict[QuotaState, int]] = {"good": 0, "warning": 1, "critical": 2}
 
@@ -56,9 +58,13 @@ class Usage:
         if hour > self.hour:
             self.hour, self.hour_messages = hour, 0
             self.told.pop("messages_per_hour", None)
+        elif hour and self.hour - hour > _FAR_DAYS * 24:
+            self.hour = hour  # the clock had been far ahead: the window comes back with it, and what was counted stays
         if day > self.day:
             self.day, self.day_messages = day, 0
             self.told.pop("messages_per_day", None)
+        elif day and self.day - day > _FAR_DAYS:
+            self.day = day
 
     def added(self, count: int, wall_ms: int) -> None:
         """Count messages that were added."""

@@ -88,6 +88,13 @@ class Authorizer:
                 self._tenants.popitem(last=False)
         return None if known[2] is None else list(known[2])
 
+    def patterns(self, principal: Principal, tenant: str, action: str) -> tuple[str, ...] | None:
+        """Return the queue patterns for which ``principal`` may do this in ``tenant``; None: for all queues."""
+        now = self._clock.wall_ms()
+        held = [own for own in self._counting(principal, tenant, action, now) if own.allows(action, None, now)]
+        found = tuple(dict.fromkeys(pattern for own in held for pattern in own.queues))
+        return None if "*" in found else found
+
     def check_may_grant(self, principal: Principal, tenant: str, grant: Grant) -> None:
         """Raise Forbidden if ``grant`` holds more than ``principal`` has in ``tenant``: actions, queues or time.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq")
 
-AlertKind = Literal["denials", "cross_tenant", "new_places"]
+AlertKind = Literal["denials", "cross_tenant", "new_places", "self_check"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000

@@ -11,7 +11,7 @@ from tenantq.errors import TenantqError, Unavailable
 from tenantq.http.inflate import inflate
 from tenantq.http.intake import BODY, HEAD, IDLE, Intake
 from tenantq.http.problem import Refusal, problem_reply
-from tenantq.http.reply import CONTINUE, Reply, accepts_gzip, compress, compressed, head
+from tenantq.http.reply import CONTINUE, Reply, Stream, accepts_gzip, compress, compressed, head, stream_head
 from tenantq.http.request import parse_query
 
 if TYPE_CHECKING:
@@ -241,9 +241,12 @@ class Connection(asyncio.Protocol):
                 request = requests.popleft()
                 self._current = request
                 reply = await self._answer(request)
+                if isinstance(reply, Stream):
+                    await self._send_stream(request, reply)
                 self._current = None
                 self._listener.release(request)
-                self._send(request, reply)
+                if isinstance(reply, Reply):
+                    self._send(request, reply)
                 if request.close or self._listener.is_closing:
                     self._close(linger=request.is_unfinished)
                     return
@@ -268,7 +271,7 @@ class Connection(asyncio.Protocol):
             return True
         return self._listener.is_closing and self._intake.stage is IDLE
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: Request) -> Reply | Stream:
         """Ask the service; every error becomes a reply."""
         route, listener = request.route, self._listener
         if request.refusal is not None:
@@ -284,6 +287,8 @@ class Connection(asyncio.Protocol):
                 reply = await route.handler(listener.service, request, body)
             else:
                 reply = await self._answer_unless_told_to_stop(request, body, route.interrupted)
+            if isinstance(reply, Stream):
+                return reply
             if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
                 return await _pack(request, reply)
         except TenantqError as error:
@@ -294,7 +299,7 @@ class Connection(asyncio.Protocol):
             return problem_reply(fault, request.call.request_id)
         return reply
 
-    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply:
+    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply | Stream:
         """Serve a call that may wait: it is given up when the client is gone, and cut short when the listener closes."""
         assert request.route is not None
         self._waits = True
@@ -338,6 +343,41 @@ class Connection(asyncio.Protocol):
             self._transport.write(first)
             self._transport.write(reply.body)
             listener.count_unsent(len(reply.body))
+
+    async def _send_stream(self, request: Request, stream: Stream) -> None:
+        """Send a reply as it is made, no faster than the client takes it. If it breaks off, so does the connection."""
+        listener, chunked = self._listener, not request.is_old
+        request.close = request.close or not chunked  # the end of the connection is the end of the reply
+        counts = listener.figures.replies_total
+        counts[200] = counts.get(200, 0) + 1
+        lines = listener.lines
+        if request.close or listener.is_closing:
+            lines += b"Connection: close\r\n"
+        try:
+            self._write_part(stream_head(stream, lines, request.call.request_id, chunked=chunked))
+            if request.head_only:
+                return
+            async for part in stream.parts:
+                if self._is_lost:
+                    return
+                if part:
+                    self._write_part(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+                if self._room is not None:
+                    self._unsent_since_ms = listener.now_ms
+                    await self._room
+            if chunked:
+                self._write_part(b"0\r\n\r\n")
+        except TenantqError as error:
+            log.warning("request %s breaks off in its middle: %s", request.call.request_id, error)
+            self.abort()
+        finally:
+            await stream.parts.aclose()  # type: ignore[attr-defined]  # they are generators
+
+    def _write_part(self, data: bytes) -> None:
+        if not self._is_lost:
+            self._transport.write(data)
+            if len(data) > _ONE_WRITE_BYTES:
+                self._listener.count_unsent(len(data))
 
     def _is_stuck_writing(self, now_ms: int) -> bool:
         """Tell whether the client has taken nothing for too long of what waits for it."""

@@ -196,6 +196,7 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
         if status != 204:
             schema = schemas.of(route.reply) if route.reply is not None else {"type": "string"}
             response["content"] = {route.reply_kind: {"schema": schema}}
+            response["content"] |= {kind: {"schema": {"type": "string"}} for kind in route.kinds}
         responses[str(status)] = response
     if route.secured:
         expected = [400, 401, 403, 404, 422, 429, 500, 503]

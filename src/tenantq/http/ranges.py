@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq import limits, rates
-from tenantq.access import ACTIONS, PATTERNS_MAX, ROLES
+from tenantq.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES
 from tenantq.limits import TIME_MS_MAX
 
 Schema = dict[str, Any]
@@ -49,6 +49,15 @@ _GRANT: Final[dict[str, Schema]] = {
     "expires_at": _number(0, TIME_MS_MAX),
 }
 _SETTLE: Final[dict[str, Schema]] = {"receipts": _BATCH}
+
+_AUDIT: Final[dict[str, Schema]] = {
+    "action": {"pattern": "^[a-z_*]{1,80}(,[a-z_*]{1,80}){0,63}$"},
+    "principal": _text(300),
+    "queue": _text(300),
+    "message": MESSAGE_ID,
+    "start": _number(0, TIME_MS_MAX),
+    "end": _number(0, TIME_MS_MAX),
+}
 
 FIELDS: Final[dict[str, dict[str, Schema]]] = {
     "AddRequest": {"messages": _BATCH, "key": _text(limits.KEY_CHARS_MAX)},
@@ -98,6 +107,12 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "rate": _number(1, 1_000_000),
     },
     "CreateKeyRequest": {**_GRANT, "name": _text(limits.KEY_CHARS_MAX)},
+    "CreatePlatformKeyRequest": {
+        "name": _text(limits.KEY_CHARS_MAX),
+        "actions": {"items": {"enum": sorted(MATRIX["platform-admin"] - MATRIX["tenant-admin"])}},
+        "queues": {"items": {"enum": ["*"]}, "minItems": 1, "maxItems": 1},
+        "expires_at": _number(0, TIME_MS_MAX),
+    },
     "GrantRequest": _GRANT,
     "RevokeTokenRequest": {
         "token_id": _text(300),
@@ -150,14 +165,8 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "soft_percent": _number(1, 100),
     },
     "WaitQuery": {"wait_ms": _number(0, limits.WAIT_MS_MAX)},
-    "AuditQuery": {
-        "action": _text(300),
-        "principal": _text(300),
-        "queue": QUEUE,
-        "message": MESSAGE_ID,
-        "start": _number(0, TIME_MS_MAX),
-        "end": _number(0, TIME_MS_MAX),
-    },
+    "AuditParameters": _AUDIT,
+    "PlatformAuditParameters": {**_AUDIT, "tenant": _text(300)},
 }
 """By type and field. What may also be null has the bounds on its other form."""
 
@@ -187,6 +196,7 @@ WHOLE: Final[dict[str, Schema]] = {
     },
     "DestroyRequest": {"required": ["confirm", "reason"]},
     "CreateKeyRequest": _GRANTS_SOMETHING,
+    "CreatePlatformKeyRequest": _GRANTS_SOMETHING,
     "GrantRequest": _GRANTS_SOMETHING,
     "RevokeTokenRequest": _any_of(_given("token_id"), _given("principal")),
     "Rate": _any_of({"properties": {"burst": {"type": "null"}}}, _given("ops_per_sec")),

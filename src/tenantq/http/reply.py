@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
@@ -31,6 +31,17 @@ class Reply(msgspec.Struct, gc=False):
     status: int = 200
     kind: bytes = JSON
     headers: bytes = b""
+
+
+class Stream:
+    """A reply of unknown length, sent as it is made: in chunks, or to an old client until the connection ends."""
+
+    __slots__ = ("headers", "kind", "parts")
+
+    def __init__(self, parts: AsyncIterator[bytes], kind: bytes, headers: bytes = b"") -> None:
+        self.parts = parts
+        self.kind = kind
+        self.headers = headers  # further lines, a line end each
 
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
@@ -70,6 +81,18 @@ def head(reply: Reply, lines: bytes, request_id: str) -> bytes:
         request_id.encode(),
         lines,
         reply.headers,
+    )
+
+
+def stream_head(stream: Stream, lines: bytes, request_id: str, *, chunked: bool) -> bytes:
+    """Return everything up to the first part of a stream."""
+    coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bX-Request-Id: %b\r\n%b%b\r\n" % (
+        stream.kind,
+        coding,
+        request_id.encode(),
+        lines,
+        stream.headers,
     )
 
 

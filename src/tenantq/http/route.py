@@ -13,11 +13,11 @@ from tenantq.http.request import explain
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.http.reply import Reply
+    from tenantq.http.reply import Reply, Stream
     from tenantq.http.request import Request
     from tenantq.service import Service
 
-    Handler = Callable[[Service, Request, Any], Awaitable[Reply]]
+    Handler = Callable[[Service, Request, Any], Awaitable[Reply | Stream]]
 
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +40,7 @@ class Route:
         "describes",
         "handler",
         "interrupted",
+        "kinds",
         "method",
         "path",
         "query",
@@ -71,6 +72,7 @@ class Route:
         batch: bool = False,
         secured: bool = True,
         interrupted: Reply | None = None,
+        kinds: tuple[str, ...] = (),
     ) -> None:
         self.method = method
         self.path = path
@@ -87,6 +89,7 @@ class Route:
         self.conflicts = conflicts  # 409 is possible
         self.batch = batch  # items are judged one by one
         self.secured = secured  # wants a credential
+        self.kinds = kinds  # other types of content that the reply may have on request
         self.interrupted = interrupted  # the call may wait for long; its answer when it is told to stop
         self._decode = msgspec.json.Decoder(request).decode
         try:
@@ -128,4 +131,5 @@ class Route:
             batch=self.batch,
             secured=self.secured,
             interrupted=self.interrupted,
+            kinds=self.kinds,
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq.config import QueueConfig, TenantConfig
-from tenantq.http.handlers import access, messages, operations, queues, tenants
+from tenantq.http.handlers import access, audit, messages, operations, queues, tenants
+from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
 from tenantq.http.handlers.queues import PageQuery
-from tenantq.http.handlers.tenants import AuditQuery
 from tenantq.http.route import Empty, Route
 from tenantq.wire import (
     AckRequest,
@@ -18,6 +18,7 @@ from tenantq.wire import (
     AuditReply,
     CreatedKey,
     CreateKeyRequest,
+    CreatePlatformKeyRequest,
     DestroyRequest,
     EncryptionReply,
     ExtendRequest,
@@ -53,6 +54,8 @@ from tenantq.wire import (
 _TENANT: Final = "/v1/tenants/{tenant}"
 _QUEUE: Final = "/v1/tenants/{tenant}/queues/{queue}"
 _MESSAGE: Final = "/v1/tenants/{tenant}/queues/{queue}/messages/{id}"
+
+_AUDIT_KINDS: Final = ("application/x-ndjson", "text/csv", "application/vnd.apache.parquet")
 
 _MESSAGES: Final = (
     Route("POST", f"{_QUEUE}/messages", messages.add, "Add messages", tag="messages", action="add",
@@ -121,8 +124,10 @@ _TENANTS: Final = (
           action="resume_tenant", reply=TenantReply, conflicts=True),
     Route("GET", f"{_TENANT}/usage", tenants.usage, "Quotas against usage", tag="tenants", action="usage",
           reply=UsageReply),
-    Route("GET", f"{_TENANT}/audit", tenants.audit, "What was done, by whom, with what outcome", tag="tenants",
-          action="audit", query=AuditQuery, reply=AuditReply),
+    Route("GET", f"{_TENANT}/audit", audit.audit, "What was done, by whom, with what outcome", tag="tenants",
+          action="audit", query=AuditParameters, reply=AuditReply, kinds=_AUDIT_KINDS),
+    Route("GET", "/v1/audit", audit.audit_platform, "What was done in all tenants and on the platform", tag="tenants",
+          action="audit_platform", query=PlatformAuditParameters, reply=AuditReply, kinds=_AUDIT_KINDS),
     Route("GET", f"{_TENANT}/encryption", tenants.get_encryption, "How a tenant is encrypted, and its data keys",
           tag="tenants", action="get_encryption", reply=EncryptionReply),
     Route("POST", f"{_TENANT}/encryption/rotate", tenants.rotate_keys, "Make a new data key, which encrypts from now on",
@@ -140,6 +145,12 @@ _ACCESS: Final = (
           conflicts=True),
     Route("DELETE", f"{_TENANT}/keys/{{key_id}}", access.revoke_key, "Refuse a key from now on", tag="access",
           action="revoke_key", statuses=(204,), conflicts=True),
+    Route("GET", "/v1/platform/keys", access.list_platform_keys, "The platform's own API keys, without their secrets",
+          tag="access", action="list_platform_keys", reply=KeysReply),
+    Route("POST", "/v1/platform/keys", access.create_platform_key, "Make an API key of the platform", tag="access",
+          action="create_platform_key", request=CreatePlatformKeyRequest, reply=CreatedKey, statuses=(201,), conflicts=True),
+    Route("DELETE", "/v1/platform/keys/{key_id}", access.revoke_platform_key, "Refuse a key of the platform",
+          tag="access", action="revoke_platform_key", statuses=(204,), conflicts=True),
     Route("GET", f"{_TENANT}/grants", access.list_grants, "A tenant's stored grants", tag="access",
           action="list_grants", reply=GrantsReply),
     Route("PUT", f"{_TENANT}/grants/{{principal}}", access.put_grant, "Store what a principal may do", tag="access",

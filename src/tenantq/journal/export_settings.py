@@ -18,6 +18,7 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     segment_rows: int = 50_000  # most rows of one segment
     segment_bytes: int = 32 << 20  # most bytes of records in one segment
     keep_records: int = 10_000  # exported records that stay in the store for quick queries
+    journal_lag_max_bytes: int = 10 << 30  # records that wait for their export; beyond it no messages are taken
 
 
 _RANGES: Final[dict[str, tuple[int, int]]] = {
@@ -25,6 +26,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "segment_rows": (1, 10_000_000),
     "segment_bytes": (1_024, 1 << 30),
     "keep_records": (0, 1 << 40),
+    "journal_lag_max_bytes": (1_024, 1 << 50),
 }
 
 

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from tenantq.clock import Clock, Timer
     from tenantq.journal.record import SealedRecord
+    from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import Target
 
 log = logging.getLogger("tenantq.journal")
 
 _RETRY_MS_MAX: Final = 60_000
+_PAGE: Final = 64
 _RECORDS_HERE_MAX: Final = 500  # about 20 ms of work
 
 
@@ -49,6 +51,17 @@ class JournalSource(Protocol):
 
     def read_journal(self, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
         """Return records in order, up to about ``bytes_max``, at least one. Safe from any thread."""
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes of all records that were written since it was opened."""
+
+    @property
+    def journal_span(self) -> tuple[int, int]:
+        """The first record that is kept and the last that was written."""
+
+    def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""
 
     def journal_link(self, seq: int) -> bytes:
         """Return the hash of a record that is kept or was the last one trimmed."""
@@ -91,18 +104,30 @@ class Exporter:
     """Exports one shard's journal, beside its work."""
 
     def __init__(
-        self, source: JournalSource, target: Target, key: SigningKey, clock: Clock, settings: ExportSettings
+        self,
+        source: JournalSource,
+        target: Target,
+        key: SigningKey,
+        clock: Clock,
+        settings: ExportSettings,
+        index: SegmentIndex | None = None,
     ) -> None:
+        """Prepare an export; ``index`` is told of every segment."""
         self._source = source
         self._target = target
         self._key = key
         self._clock = clock
         self._settings = check_export(settings)
+        self._index = index
         self._timer: Timer | None = None
         self._running: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
         self._failures = 0
         self._found_watermark = False
+        self._waiting_bytes = 0  # of records that waited when they were last measured ...
+        self._measured_bytes = 0  # ... and what had been written by then
         self.exported_seq = 0
+        self.failures_total = 0
         self.segments_total = 0
         self.rows_total = 0
         self.failure = ""  # why the last attempt failed; empty: it did not
@@ -112,14 +137,25 @@ class Exporter:
         """How many durable records wait for their export."""
         return max(0, self._source.journal_synced[1] - self.exported_seq)
 
+    @property
+    def lag_bytes(self) -> int:
+        """How many bytes of records wait for their export."""
+        return max(0, self._waiting_bytes + self._source.journal_bytes - self._measured_bytes)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits that no more messages may be taken."""
+        return self.lag_bytes > self._settings.journal_lag_max_bytes
+
     async def start(self) -> None:
         """Find out how far the export is, and go on from there now and then. A target that is away is asked again later.
 
         Raise StoreDamaged or Invalid if what is at the target is not this journal's.
         """
         try:
-            await asyncio.to_thread(self._find_watermark)
+            await self._look()
         except OSError as error:
+            self._failures, self.failures_total = 1, self.failures_total + 1
             self.failure = str(error)
             log.warning("the journal's target is not there yet: %s", error)
         self._later(self._settings.every_ms)
@@ -137,14 +173,26 @@ class Exporter:
             log.warning("the journal is not exported to its end; the next start goes on: %s", error)
 
     async def export_now(self) -> None:
-        """Export everything that is durable now, segment by segment."""
-        if not self._found_watermark:
+        """Export everything that is durable now, segment by segment; one call after the other, so that nothing is written twice."""
+        async with self._turn:
+            if not self._found_watermark:
+                await self._look()
+            end = self._source.journal_synced[1]
+            with _Encoder() as encoder:
+                while self.exported_seq < end:
+                    await asyncio.to_thread(self._export_one, end, encoder)
+            await self._trim()
+
+    async def _look(self) -> None:
+        """Find out how far the export is, and how much waits for it; where the target is away, all that is kept does."""
+        first, last = self._source.journal_span
+        written = self._source.journal_bytes
+        try:
             await asyncio.to_thread(self._find_watermark)
-        end = self._source.journal_synced[1]
-        with _Encoder() as encoder:
-            while self.exported_seq < end:
-                await asyncio.to_thread(self._export_one, end, encoder)
-        await self._trim()
+            first = self.exported_seq + 1
+        finally:
+            self._waiting_bytes = await asyncio.to_thread(self._sum_bytes, first, last)
+            self._measured_bytes = written
 
     # ---- in time ----
 
@@ -159,6 +207,7 @@ class Exporter:
             await self.export_now()
         except (TenantqError, OSError) as error:
             self._failures += 1
+            self.failures_total += 1
             self.failure = str(error)
             waiting = self.lag_records
             log.error("the journal cannot be exported; %d records wait, none is lost: %s", waiting, error)  # noqa: TRY400  # no trace for what a disk or network did
@@ -201,6 +250,13 @@ class Exporter:
                 f"export: the segments at the target are those of another journal (record {seq} differs)"
             )
         self.exported_seq, self._found_watermark = seq, True
+
+    def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
+        total = 0
+        while first_seq <= last_seq and (page := self._source.scan_journal(first_seq, last_seq, _PAGE)):
+            total += sum(len(value) for _, value in page)
+            first_seq = page[-1][0] + 1
+        return total
 
     def _remove_strays(self, names: list[str]) -> None:
         """Remove segments of this shard that no manifest names: a crash came before it was written."""
@@ -245,6 +301,9 @@ class Exporter:
         self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
         self.exported_seq = last.seq
+        self._waiting_bytes -= sum(len(sealed.link) + len(sealed.payload) for sealed in records)
+        if self._index is not None:
+            self._index.add(manifest)
         self.segments_total += 1
         self.rows_total += rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,6 +11,7 @@ from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
 
 class Target(Protocol):
@@ -20,6 +22,9 @@ class Target(Protocol):
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes; FileNotFoundError if there is none."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Return a file to read parts of; FileNotFoundError if there is none."""
 
     def names(self, under: str) -> list[str]:
         """Return the names of all files under a directory, sorted."""
@@ -54,6 +59,10 @@ class DirectoryTarget:
         """Read a file."""
         return (self.path / name).read_bytes()
 
+    def open(self, name: str) -> BinaryIO:
+        """Open a file."""
+        return (self.path / name).open("rb")
+
     def names(self, under: str) -> list[str]:
         """List files, those half written left out."""
         return sorted(self._walk(self.path / under))
@@ -69,7 +78,7 @@ class DirectoryTarget:
 
 
 class RemoteTarget:
-    """A place that fsspec reaches. Object stores put a whole object or none."""
+    """A place that fsspec reaches. Object stores put a whole object or none. Whatever fails there is an OSError."""
 
     def __init__(self, url: str, **options: Any) -> None:
         try:
@@ -84,28 +93,63 @@ class RemoteTarget:
     def write(self, name: str, data: bytes) -> None:
         """Put an object."""
         path = f"{self._root}/{name}"
-        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(path, data)
+        with _as_os_error():
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(path, data)
 
     def read(self, name: str) -> bytes:
         """Get an object."""
-        data: bytes = self._fs.cat_file(f"{self._root}/{name}")
-        return data
+        with _as_os_error():
+            data: bytes = self._fs.cat_file(f"{self._root}/{name}")
+            return data
+
+    def open(self, name: str) -> BinaryIO:
+        """Open an object; what is read of it is fetched."""
+        with _as_os_error():
+            stream: BinaryIO = self._fs.open(f"{self._root}/{name}", "rb")
+            return stream
 
     def names(self, under: str) -> list[str]:
-        """List objects."""
-        self._fs.invalidate_cache()
-        found = self._fs.find(f"{self._root}/{under}")
+        """List objects. A place that cannot be reached is an OSError, never an empty list: fsspec's own walk would say so."""
+        found: list[str] = []
+        with _as_os_error():
+            self._fs.invalidate_cache()
+            waiting = [f"{self._root}/{under}".rstrip("/")]
+            while waiting:
+                try:
+                    listed = self._fs.ls(waiting.pop(), detail=True)
+                except FileNotFoundError:
+                    continue
+                found += [one["name"] for one in listed if one["type"] == "file"]
+                waiting += [one["name"] for one in listed if one["type"] == "directory"]
         return sorted(path[len(self._root) + 1 :] for path in found)
 
     def delete(self, name: str) -> None:
         """Remove an object."""
-        if self._fs.exists(f"{self._root}/{name}"):
-            self._fs.rm_file(f"{self._root}/{name}")
+        with _as_os_error():
+            if self._fs.exists(f"{self._root}/{name}"):
+                self._fs.rm_file(f"{self._root}/{name}")
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Turn what a store's library raises into an OSError: whoever writes there tries again after one."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def open_target(where: str | Path, **options: Any) -> Target:
     """Return the place that a path or URL names."""
+    if isinstance(where, str) and where.startswith("s3://"):
+        try:
+            from tenantq.journal.bucket import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
+        except ImportError as error:
+            raise Invalid("export.target: a bucket needs pyarrow; install tenantq[parquet]") from error
+        return BucketTarget(where)
     if isinstance(where, str) and "://" in where:
         return RemoteTarget(where, **options)
     return DirectoryTarget(Path(where))

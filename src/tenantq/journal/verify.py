@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenantq.journal.target import Target
 
 FINDINGS_MAX: Final = 100
+LINKS_MAX: Final = 1_000_000
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class AuditReport(msgspec.Struct):
     last_seq: dict[str, int] = {}
     last_link: dict[str, str] = {}
     findings: list[AuditFinding] = []
+    links: dict[int, bytes] = {}  # hashes of the records that were asked for
 
     @property
     def clean(self) -> bool:
@@ -48,17 +50,24 @@ class AuditReport(msgspec.Struct):
 
 
 def verify_segments(
-    target: Target, key: PublicKey | None, progress: Callable[[int, int], None] | None = None
+    target: Target,
+    key: PublicKey | None,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    links_from: int | None = None,
 ) -> AuditReport:
-    """Verify all segments at a target. Without ``key`` signatures are not checked, and the report says so elsewhere."""
-    report = AuditReport(last_seq={}, last_link={}, findings=[])
+    """Verify all segments at a target. Without ``key`` signatures are not checked, and the report says so elsewhere.
+
+    With ``links_from`` the report has the hashes from that record on, at most LINKS_MAX, to compare a live journal with.
+    """
+    report = AuditReport(last_seq={}, last_link={}, findings=[], links={})
     names = manifest_names(target)
     by_shard: dict[str, list[str]] = {}
     for name in names:
         by_shard.setdefault(name.split("/")[1].removeprefix("shard="), []).append(name)
     done = 0
     for shard, mine in by_shard.items():
-        walk = _Walk(target, key, report, shard)
+        walk = _Walk(target, key, report, shard, links_from)
         for name in mine:
             walk.segment(name)
             done += 1
@@ -72,7 +81,10 @@ def verify_segments(
 class _Walk:
     """One shard's segments, in order."""
 
-    def __init__(self, target: Target, key: PublicKey | None, report: AuditReport, shard: str) -> None:
+    def __init__(
+        self, target: Target, key: PublicKey | None, report: AuditReport, shard: str, links_from: int | None
+    ) -> None:
+        self._links_from = links_from
         self._target = target
         self._key = key
         self._report = report
@@ -116,6 +128,8 @@ class _Walk:
                     self._found(seq + 1, manifest.file, wrong)
                     return
                 seq, link, count = seq + 1, stored_link, count + len(stored)
+                if self._links_from is not None and seq >= self._links_from and len(self._report.links) < LINKS_MAX:
+                    self._report.links[seq] = stored_link
         except ValueError as error:
             self._found(seq + 1, manifest.file, f"The segment cannot be read: {error}.")
             return

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tenantq import limits
 from tenantq.access import Grant, StoredKey, check_grant
 from tenantq.config import TenantConfig, change_tenant
-from tenantq.engine.reads import JournalFilter
+from tenantq.engine.access_book import PLATFORM
 from tenantq.engine.usage import reset_time
-from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
+from tenantq.errors import Conflict, Invalid, JournalBehind, NotFound, TenantqError
 from tenantq.gates.api_key import check_token, new_key, token_hash
+from tenantq.gates.authorize import PLATFORM_ACTIONS
 from tenantq.journal.record import Entry
 from tenantq.kms.interface import KeyRef
 from tenantq.message import Caller, check_int, check_text
-from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.quotas import QuotaState, state_of
+from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
 from tenantq.wire import CreatedKey, DataKeyItem, EncryptionReply, GrantItem, KeyItem, UsageItem, UsageReply
@@ -29,20 +31,16 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.journal.record import Row
+    from tenantq.journal.segment_index import SegmentIndex
     from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
     from tenantq.service.sealing import Sealing
+    from tenantq.service.self_checks import SelfChecks
 
 REASON_CHARS_MIN: Final = 10
 PRINCIPAL_CHARS_MAX: Final = 300
 _REDRIVES_MAX: Final = 1_000
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
-_OUTCOMES: Final[dict[str, frozenset[str]]] = {
-    "SUCCESS": frozenset({"ok"}),
-    "DENIED": frozenset({"denied", "throttled"}),
-    "ERROR": frozenset({"refused"}),
-}
 BOOTSTRAP: Final = Caller("system")
 
 
@@ -56,24 +54,30 @@ class Control:
         clock: Clock,
         exporter: Exporter | None = None,
         sealing: Sealing | None = None,
+        segments: SegmentIndex | None = None,
     ) -> None:
         self.shard = shard
         self.gates = gates
         self.clock = clock
         self._exporter = exporter
         self._sealing = sealing  # None: no tenant can be encrypted here
-        self._metrics = Metrics(shard, gates, exporter, sealing)
+        self._trail = AuditTrail(shard, segments)
+        self.checks: SelfChecks | None = None  # set by who wires them
+        self._metrics = Metrics(shard, gates, exporter, sealing, lambda: self.checks)
         self._redrives: dict[str, RedriveTask] = {}
+
+    async def close(self) -> None:
+        """Let what reads the journal beside the event loop come to its end."""
+        await self._trail.close()
 
     async def bootstrap(self, admin_token: str | None) -> str | None:
         """Make sure that there is a platform administrator; return its token if it was made up just now."""
-        keys = self.shard.access.keys(0)
         if admin_token is not None:
             hash = token_hash(check_token(admin_token))
             if self.shard.access.key(hash) is None:
                 await self._put_platform_key(hash.hex()[:16], hash)
             return None
-        if any(key.revoked_at is None and key.grant.role == "platform-admin" for key in keys.values()):
+        if self._administrators():
             return None
         made = new_key()
         await self._put_platform_key(made.id, made.token_hash)
@@ -98,6 +102,9 @@ class Control:
         """Make a tenant or change it; return whether it is new."""
         check_tenant_name(tenant)
         caller = await self.gates.enter_platform(call, "put_tenant", tenant)
+        if tenant in PROBE_TENANTS:
+            with self._noting(call, caller, "", "put_tenant"):
+                raise Conflict("this tenant is the server's own, for its isolation probe", tenant=tenant)
         with self._noting(call, caller, tenant, "put_tenant"):
             await self._check_encryption(tenant, _settings(changes))
         created = await self.shard.put_tenant(tenant, caller, **changes)
@@ -229,40 +236,19 @@ class Control:
             worst = max((_STATES.index(item.state) for item in items.values()), default=0)
             return UsageReply(tenant=entered.tenant, state=_STATES[worst], quotas=items)
 
-    async def audit(
-        self,
-        call: Call,
-        tenant: str | None,
-        *,
-        action: str | None = None,
-        result: str | None = None,
-        principal: str | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        queue: str | None = None,
-        message: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> tuple[list[Row], str | None]:
-        """Return a page of the tenant's journal, oldest first, and the cursor of the next page."""
-        check_int("limit", limit, 1, limits.PAGE_MAX)
-        if result is not None and (type(result) is not str or result not in _OUTCOMES):
-            raise Invalid(f"result: must be one of {', '.join(_OUTCOMES)}")
-        texts = (("action", action), ("principal", principal), ("queue", queue), ("message", message))
-        for field, text in texts:
-            if text is not None:
-                check_text(field, text, PRINCIPAL_CHARS_MAX)
-        for field, time in (("start", start), ("end", end)):
-            if time is not None:
-                check_int(field, time, 0, limits.TIME_MS_MAX)
-        after = _parse_cursor(cursor)
+    async def audit(self, call: Call, tenant: str | None, **wanted: Any) -> AuditPage:
+        """Return a page of the tenant's journal: see AuditQuery. Who may see some queues only sees their rows only."""
+        query = check_query(AuditQuery(**wanted))
         with await self.gates.enter(call, tenant, "audit") as entered:
-            wanted = JournalFilter(
-                tenant=entered.tenant, op=action, outcomes=_OUTCOMES[result] if result is not None else None,
-                principal=principal, start=start, end=end, queue=queue, message=message,
-            )  # fmt: skip
-            rows, more = await self.shard.journal_rows(wanted, after=after, limit=limit)
-            return rows, f"{more[0]}.{more[1]}" if more is not None else None
+            queues = self.gates.authorizer.patterns(entered.principal, entered.tenant, "audit")
+            first = entered.state.since
+            return await self._trail.page(query, tenant=entered.tenant, first_seq=first, queues=queues)
+
+    async def audit_platform(self, call: Call, **wanted: Any) -> AuditPage:
+        """Return a page of the whole journal: all tenants, those that are gone too, and the platform itself."""
+        query = check_query(AuditQuery(**wanted))
+        await self.gates.enter_platform(call, "audit_platform")
+        return await self._trail.page(query, tenant=None)
 
     # ---- queues ----
 
@@ -396,30 +382,12 @@ class Control:
         check_grant(grant)
         with await self.gates.enter(call, tenant, "create_key") as entered:
             self.gates.check_may_grant(call, entered, "create_key", grant)
-            made = new_key()
-            key = StoredKey(
-                id=made.id, tenant=entered.tenant, name=name, grant=grant, token_hash=made.token_hash,
-                created_at=self.shard.wall_ms(), created_by=entered.principal.id,
-            )  # fmt: skip
-            await self.shard.put_key(key, entered.caller)
-            return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
+            return await self._make_key(entered.tenant, name, grant, entered.caller)
 
     async def list_keys(self, call: Call, tenant: str | None) -> list[KeyItem]:
         """Return a tenant's keys without their secrets."""
         with await self.gates.enter(call, tenant, "list_keys") as entered:
-            access, last_used = self.shard.access, self.gates.authenticator.last_used
-            items: list[KeyItem] = []
-            for key in access.keys(entered.state.id).values():
-                use, grant = access.use(key.id), key.grant
-                items.append(
-                    KeyItem(
-                        key_id=key.id, name=key.name, role=grant.role, actions=grant.actions, queues=grant.queues,
-                        expires_at=grant.expires_at, created_at=key.created_at, created_by=key.created_by,
-                        revoked_at=key.revoked_at,
-                        last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
-                    )
-                )  # fmt: skip
-            return items
+            return self._keys(entered.state.id)
 
     async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
         """Refuse a key from now on."""
@@ -427,6 +395,68 @@ class Control:
         with await self.gates.enter(call, tenant, "revoke_key") as entered:
             await self.shard.revoke_key(entered.tenant, key_id, entered.caller)
             self.gates.signals.forget(f"key:{key_id}")
+
+    async def create_platform_key(self, call: Call, name: str, grant: Grant) -> CreatedKey:
+        """Make an API key of the platform: an administrator's, or one for single actions of the platform, such as metrics."""
+        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_grant(grant)
+        caller = await self.gates.enter_platform(call, "create_platform_key", grant=grant)
+        with self._noting(call, caller, "", "create_platform_key"):
+            if grant.role not in {None, "platform-admin"}:
+                raise Invalid("role: a key of the platform is platform-admin, or has actions of the platform")
+            if grant.queues != ("*",):
+                raise Invalid("queues: the platform has none; leave them out")
+            if not PLATFORM_ACTIONS.issuperset(grant.actions):
+                raise Invalid(f"actions: those of the platform are {', '.join(sorted(PLATFORM_ACTIONS))}")
+        return await self._make_key(None, name, grant, caller)
+
+    async def list_platform_keys(self, call: Call) -> list[KeyItem]:
+        """Return the platform's own keys without their secrets."""
+        await self.gates.enter_platform(call, "list_platform_keys")
+        return self._keys(PLATFORM)
+
+    async def revoke_platform_key(self, call: Call, key_id: str) -> None:
+        """Refuse a key of the platform from now on; not the last administrator's, which nobody could replace."""
+        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
+        caller = await self.gates.enter_platform(call, "revoke_platform_key")
+        with self._noting(call, caller, "", "revoke_platform_key"):
+            if self._administrators() == {key_id}:
+                raise Conflict("this is the last key of an administrator: make another one first")
+        await self.shard.revoke_key(None, key_id, caller)
+        self.gates.signals.forget(f"key:{key_id}")
+
+    def _administrators(self) -> set[str]:
+        """Return the ids of the platform administrators' keys that are valid."""
+        now = self.shard.wall_ms()
+        return {
+            key.id
+            for key in self.shard.access.keys(PLATFORM).values()
+            if key.revoked_at is None and key.grant.role == "platform-admin" and not _is_over(key.grant, now)
+        }
+
+    async def _make_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
+        made = new_key()
+        key = StoredKey(
+            id=made.id, tenant=tenant, name=name, grant=grant, token_hash=made.token_hash,
+            created_at=self.shard.wall_ms(), created_by=caller.principal,
+        )  # fmt: skip
+        await self.shard.put_key(key, caller)
+        return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
+
+    def _keys(self, owner_id: int) -> list[KeyItem]:
+        access, last_used = self.shard.access, self.gates.authenticator.last_used
+        items: list[KeyItem] = []
+        for key in access.keys(owner_id).values():
+            use, grant = access.use(key.id), key.grant
+            items.append(
+                KeyItem(
+                    key_id=key.id, name=key.name, role=grant.role, actions=grant.actions, queues=grant.queues,
+                    expires_at=grant.expires_at, created_at=key.created_at, created_by=key.created_by,
+                    revoked_at=key.revoked_at,
+                    last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
+                )
+            )  # fmt: skip
+        return items
 
     async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
         """Store what a principal may do in the tenant."""
@@ -480,6 +510,17 @@ class Control:
         await self.gates.enter_platform(call, "metrics")
         return self._metrics.text()
 
+    @property
+    def _is_behind(self) -> bool:
+        return self._exporter is not None and self._exporter.is_behind
+
+    def _check_journal(self, tenant: str, queue: str) -> None:
+        """Raise JournalBehind while so much of the journal waits for its export that no more messages are taken."""
+        if self._exporter is not None and self._exporter.is_behind:
+            text = f"{self._exporter.lag_bytes} bytes of the journal wait for their export, more than allowed; "
+            text += "messages are taken again when it has caught up, polls and acks go on"
+            raise JournalBehind(text, tenant=tenant, queue=queue)
+
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and why not."""
         failure = self.shard.failure
@@ -492,8 +533,11 @@ class Control:
             "durability": self.durability,
             "journal_records": last - first + 1,
             "journal_lag": self._exporter.lag_records if self._exporter is not None else None,
+            "journal_lag_bytes": self._exporter.lag_bytes if self._exporter is not None else None,
             "keys": self._sealing.health().summary if self._sealing is not None else "off",
+            "adds": "refused: the journal waits for its export" if self._is_behind else "taken",
             "journal_export": self._exporter.failure or "ok" if self._exporter is not None else "off",
+            "checks": self.checks.shown() if self.checks is not None else {},
         }
 
 
@@ -504,6 +548,10 @@ def _settings(changes: object) -> dict[str, Any]:
         if type(name) is not str:
             raise Invalid(f"settings: the name of one is text, not {type(name).__name__}")
     return changes
+
+
+def _is_over(grant: Grant, now_ms: int) -> bool:
+    return grant.expires_at is not None and grant.expires_at <= now_ms
 
 
 def _page(names: Iterable[str], after: str | None, limit: int) -> list[str]:
@@ -518,12 +566,3 @@ def _check_destroy(name: str, confirm: str, reason: str) -> None:
         raise Invalid("confirm: repeat the name of what is to go")
     if type(reason) is not str or len(reason.strip()) < REASON_CHARS_MIN:
         raise Invalid(f"reason: say why in {REASON_CHARS_MIN} characters or more")
-
-
-def _parse_cursor(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return 0, -1
-    seq, dot, n = cursor.partition(".") if type(cursor) is str else ("", "", "")
-    if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(cursor) <= 40):
-        raise Invalid("cursor: is not one that was given out")
-    return int(seq), int(n)

@@ -17,7 +17,7 @@ from tenantq.gates.signals import Alert, Signals, SignalSettings, check_signals
 from tenantq.gates.slots import Slots
 from tenantq.journal.record import Entry
 from tenantq.message import Caller, check_int
-from tenantq.names import DEFAULT_TENANT
+from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.service.tally import Tally
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Gatekeeper:
         )
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
         self.refusals = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
-        self.signals = Signals(clock, settings.signals, self._raise_alert)
+        self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
         self.tally = Tally()
         self._fleet_debts: dict[
@@ -257,12 +257,14 @@ class Gatekeeper:
         self.tally.let_in("poll")
         return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
 
-    async def enter_platform(self, call: Call, action: str, about: str = "") -> Caller:
-        """Let an act of the platform in: one about all tenants, or about a tenant itself."""
+    async def enter_platform(self, call: Call, action: str, about: str = "", *, grant: Grant | None = None) -> Caller:
+        """Let an act of the platform in: one about all tenants, or about a tenant itself; or one that gives a grant away."""
         principal = await self.identify(call, action)
         try:
             _check_is_text(about)
             self.authorizer.check(principal, about, action)
+            if grant is not None:
+                self.authorizer.check_may_grant(principal, about, grant)
         except TenantqError as error:
             self.refuse(call, principal, about or None, action, None, error)
             raise
@@ -343,7 +345,7 @@ class Gatekeeper:
             )
         )
         self.tally.turn_away(action, error.code)
-        if isinstance(error, Unauthenticated | Forbidden):
+        if isinstance(error, Unauthenticated | Forbidden) and home not in PROBE_TENANTS:  # whose business that is
             self.signals.denied(who, known)
             if principal is not None and tenant is not None and tenant != home:
                 self.signals.crossed(who, home or "", tenant)
@@ -382,7 +384,8 @@ class Gatekeeper:
         ]  # fmt: skip
         self.in_background(self._shard.note_entries(entries))
 
-    def _raise_alert(self, alert: Alert) -> None:
+    def raise_alert(self, alert: Alert) -> None:
+        """Count and journal something that a person should look at."""
         self.tally.alerts[alert.kind] += 1
         details = f"{alert.severity}: {alert.details}"
         entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)

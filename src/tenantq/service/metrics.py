@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from tenantq.engine.queue_state import TOTALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client.core import Metric
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
     from tenantq.service.gatekeeper import Gatekeeper
     from tenantq.service.sealing import Sealing
+    from tenantq.service.self_checks import SelfChecks
 
 TENANTS_MAX: Final = 100
 """Tenants that have a label of their own, those with most messages first; the rest share the label 'other'."""
@@ -54,8 +55,14 @@ class Metrics:
     """Collects from the parts of a server."""
 
     def __init__(
-        self, shard: Shard, gates: Gatekeeper, exporter: Exporter | None, sealing: Sealing | None = None
+        self,
+        shard: Shard,
+        gates: Gatekeeper,
+        exporter: Exporter | None,
+        sealing: Sealing | None = None,
+        checks: Callable[[], SelfChecks | None] = lambda: None,
     ) -> None:
+        self._checks = checks
         self._shard = shard
         self._exporter = exporter
         self._gates = gates
@@ -74,6 +81,7 @@ class Metrics:
         yield from self._of_shard()
         if self._sealing is not None:
             yield from self._of_keys(self._sealing)
+        yield from self._of_checks()
 
     def _of_tenants(self) -> Iterable[Metric]:
         tenants = self._shard.tenants_served().values()
@@ -132,6 +140,23 @@ class Metrics:
             "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=sealing.broken
         )
 
+    def _of_checks(self) -> Iterable[Metric]:
+        checks = self._checks()
+        if checks is None:
+            return
+        good = GaugeMetricFamily("tenantq_self_check_ok", "Whether a self-check went well.", labels=["check"])
+        last = GaugeMetricFamily("tenantq_self_check_time_seconds", "When it was run last.", labels=["check"])
+        took = GaugeMetricFamily("tenantq_self_check_ms", "How long that took.", labels=["check"])
+        runs = CounterMetricFamily("tenantq_self_checks", "Runs of self-checks.", labels=["check", "status"])
+        for name, state in checks.states.items():
+            if state.at is not None:
+                good.add_metric([name], state.status == "ok")
+                last.add_metric([name], state.at / 1_000)
+                took.add_metric([name], state.took_ms)
+            for status, count in state.runs.items():
+                runs.add_metric([name, status], count)
+        yield from (good, last, took, runs)
+
     def _of_shard(self) -> Iterable[Metric]:
         shard = self._shard
         first, last = shard.journal_span
@@ -144,3 +169,8 @@ class Metrics:
                 "tenantq_journal_lag_records", "Journal records that wait for their export.", value=lag
             )
             yield CounterMetricFamily("tenantq_journal_rows_exported", "Journal rows exported.", value=rows)
+            waiting, failures = self._exporter.lag_bytes, self._exporter.failures_total
+            yield GaugeMetricFamily("tenantq_journal_lag_bytes", "Bytes of those records.", value=waiting)
+            yield CounterMetricFamily(
+                "tenantq_journal_export_failures", "Attempts to export that failed.", value=failures
+            )

@@ -25,6 +25,8 @@ from tenantq.store.keys import digest
 from tenantq.vault import KeyPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tenantq.clock import Clock
     from tenantq.config import Encryption
     from tenantq.engine.queue_state import TenantState
@@ -167,6 +169,16 @@ class Sealing:
     def health(self) -> VaultHealth:
         """Return the health of every key used so far."""
         return self._vault.health()
+
+    def keys_in_use(self) -> Iterator[KeyRef]:
+        """Yield the key that wraps each data key of each tenant; those that many share, many times."""
+        for tenant_id in list(self.sealed_tenants):
+            for wrapped in self._book.known(tenant_id).values():
+                yield wrapped.key
+
+    async def try_key(self, ref: KeyRef) -> KeyHealth:
+        """Have a key wrap and unwrap something, and return how it went. Bounded in time; Invalid where there is no such provider."""
+        return await self._vault.check(ref)
 
     def health_of(self, tenant: TenantState) -> KeyHealth | None:
         """Return how a tenant's key did when it was last used; None: it was not, since the start."""

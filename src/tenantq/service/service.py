@@ -61,6 +61,8 @@ class Service(Control):
         )
         with entered:
             try:
+                with self._noting(call, entered.caller, entered.tenant, "add", queue):
+                    self._check_journal(entered.tenant, queue)
                 added = await self._add(entered, queue, messages, key)
             except TenantqError:
                 self.gates.give_back(entered, queue, "write", len(messages), sum(sizes))
@@ -474,9 +476,14 @@ class Service(Control):
             return msgspec.structs.replace(found, value=None, sealed=False), True
 
     async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[Row]:
-        """Return the journal's rows about one message."""
+        """Return the journal's rows about one message, from the store and, where some were trimmed, from segments too."""
         with await self._enter_queue(call, tenant, "trace", queue, rate="read") as entered:
-            return await self._found(call, entered, "trace", queue, self.shard.trace(entered.tenant, queue, id))
+            since = max(1, entered.state.since)
+            if self.shard.journal_span[0] <= since or queue not in entered.state.queues:
+                asked = self.shard.trace(entered.tenant, queue, id)
+            else:
+                asked = self._trail.history(entered.tenant, queue, id, first_seq=since)
+            return await self._found(call, entered, "trace", queue, asked)
 
     async def _found(self, call: Call, entered: Entered, action: str, queue: str, asked: Awaitable[_T]) -> _T:
         """Return what was asked for; a look at what is not there leaves a trace, as it may be another tenant's."""

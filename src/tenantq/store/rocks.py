@@ -124,8 +124,12 @@ class Store:
         "vi",
     )
 
-    def __init__(self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False, even_if_cut: bool = False
+    ) -> None:
         """Open the store in directory ``path``, making it if there is none.
+
+        ``even_if_cut`` is for who examines it: synced records may be missing from the journal's end.
 
         Raises StoreLocked, StoreFormat or StoreDamaged, and then has changed nothing.
         """
@@ -137,7 +141,7 @@ class Store:
         try:
             self._check_format(read_only=read_only)
             self.heart: Heart | None = None if read_only else Heart(path / "heart")
-            self._db = self._open(memory_bytes, read_only=read_only)
+            self._db = self._open(memory_bytes, read_only=read_only, even_if_cut=even_if_cut)
         except BaseException:
             self._lock.close()
             raise
@@ -315,13 +319,13 @@ class Store:
         if found.format != FORMAT or found.product != "tenantq":
             raise StoreFormat(f"{self.path} is of format {found.format}; this program reads format {FORMAT}")
 
-    def _open(self, memory_bytes: int, *, read_only: bool) -> Rdict:
+    def _open(self, memory_bytes: int, *, read_only: bool, even_if_cut: bool) -> Rdict:
         directory = self.path / "db"
         last = self.heart.last if self.heart is not None else read_beat(self.path / "heart")
         if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
             raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
         check_framing(directory, last)
-        if last is not None:
+        if last is not None and not even_if_cut:
             # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
             # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
             self._check_nothing_lost(_open_rocks(directory, memory_bytes, read_only=True), last.seq)

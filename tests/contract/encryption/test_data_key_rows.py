@@ -10,12 +10,11 @@ from rocksdict import WriteBatch
 
 from tenantq.doctor import examine
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
-from tenantq.engine.reads import JournalFilter
 from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import Store
 from tenantq.vault import StoredBook, WrappedKey
-from tests.shards import Q, freeze, message
+from tests.shards import Q, freeze, journal_rows, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +38,7 @@ async def acme(shard: Shard) -> int:
 
 async def ops(shard: Shard) -> list[str]:
     """Return what the journal says was done in the tenant."""
-    rows, _ = await shard.journal_rows(JournalFilter(tenant="acme"), after=(0, -1), limit=1_000)
-    return [row.op for row in rows]
+    return [row.op for row in await journal_rows(shard, tenant="acme")]
 
 
 async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None:
@@ -78,7 +76,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_n
     await book.replace(tenant, WrappedKey(1, REF, wrapped[1], 5), WrappedKey(1, REF, wrapped[2], 5))
     first = shard.journal_span[1]
     await shard.delete_tenant("acme", reason="it has left us")
-    rows, _ = await shard.journal_rows(JournalFilter(), after=(first, 1 << 60), limit=100)
+    rows = await journal_rows(shard, after=first)
     assert [row.op for row in rows] == ["drop_data_keys", "delete_tenant"]
     freeze(tmp_path / "data", tmp_path / "after")
     assert [holding(tmp_path / "after", one) for one in wrapped] == [[], [], []]

@@ -65,6 +65,10 @@ ACTS: dict[str, tuple[str, Act]] = {
     "resume_tenant": ("resume_tenant", lambda s, c, t: s.resume_tenant(c, t)),
     "delete_tenant": ("delete_tenant", lambda s, c, t: s.delete_tenant(c, t, confirm=t, reason=REASON)),
     "metrics": ("metrics", lambda s, c, t: s.metrics(c)),
+    "audit_platform": ("audit_platform", lambda s, c, t: s.audit_platform(c)),
+    "list_platform_keys": ("list_platform_keys", lambda s, c, t: s.list_platform_keys(c)),
+    "create_platform_key": ("create_platform_key", lambda s, c, t: s.create_platform_key(c, "more", Grant(actions=("metrics",)))),
+    "revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.revoke_platform_key(c, "no-such-key")),
 }  # fmt: skip
 
-NOT_FOR_CALLERS = {"bootstrap", "readiness", "durability"}  # what needs no credential
+NOT_FOR_CALLERS = {"bootstrap", "readiness", "durability", "close"}  # what needs no credential

@@ -6,11 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tenantq.access import Grant
-from tenantq.engine.reads import JournalFilter
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.signals import SignalSettings
 from tenantq.service import Call, Gatekeeper, GateSettings, Service
-from tests.shards import message, settled
+from tests.shards import journal_rows, message, settled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -51,6 +50,7 @@ class House:
     async def close(self) -> None:
         """Journal what was held back; nothing in the background may have failed, no place may be lost."""
         await self.settled()
+        await self.service.close()
         await self.gates.close()
         await self.settled()
         assert not self.failures, self.failures
@@ -114,12 +114,7 @@ class House:
     async def rows(self, after: int = 0, **wanted: Any) -> list[Row]:
         """Return the journal's rows behind a record, of every tenant unless told otherwise."""
         await self.settled()
-        found: list[Row] = []
-        place: tuple[int, int] | None = (after, 1 << 60)
-        while place is not None:
-            rows, place = await self.shard.journal_rows(JournalFilter(**wanted), after=place, limit=1_000)
-            found += rows
-        return found
+        return await journal_rows(self.shard, after, **wanted)
 
     async def journal_end(self) -> int:
         """Return the number of the last record."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 READS = {
     "get_tenant", "list_tenants", "usage", "audit", "get_queue", "list_queues", "redrive_status", "list_keys",
-    "list_grants", "metrics", "get_encryption",
+    "list_grants", "metrics", "get_encryption", "audit_platform", "list_platform_keys",
 }  # fmt: skip
 OF_KEYS = {"rotate_keys", "rewrap_keys"}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
 
@@ -54,6 +54,9 @@ CHANGES: list[tuple[str, str, Act]] = [
     ("delete_grant", "delete_grant", lambda s, c, p: s.delete_grant(c, "acme", "jwt:known")),
     ("revoke_token", "revoke_token",
      lambda s, c, p: s.revoke_token(c, "acme", token_id="j", principal="jwt:x", until=UNTIL)),
+    ("create_platform_key", "create_key",
+     lambda s, c, p: s.create_platform_key(c, "fresh", Grant(actions=("metrics",)))),
+    ("revoke_platform_key", "revoke_key", lambda s, c, p: s.revoke_platform_key(c, p["platform key"])),
     ("delete_tenant", "delete_tenant", lambda s, c, p: s.delete_tenant(c, "acme", confirm="acme", reason=REASON)),
 ]  # fmt: skip
 
@@ -73,7 +76,8 @@ async def prepare(house: House) -> dict[str, Any]:
     task = await house.service.redrive(owner, None, "slow", filter=RedriveFilter(), rate=1)
     await house.settled()
     assert task.state == "running"
-    return {"key": key_id, "task": task.id}
+    platform_key = await house.service.create_platform_key(house.admin, "other", Grant(role="platform-admin"))
+    return {"key": key_id, "task": task.id, "platform key": platform_key.key_id}
 
 
 def test_53_every_method_of_control_is_known_to_change_something_or_not() -> None:
@@ -93,7 +97,7 @@ async def test_53_an_act_of_control_leaves_exactly_one_row(house: House, method:
     admin = next(iter(house.shard.access.keys(0).values()))
     assert (row.op, row.outcome, row.error_code, row.count) == (op, "ok", "", 1)
     assert (row.principal, row.remote, row.request_id) == (admin.principal, "10.0.0.1", "r-admin")
-    assert row.tenant == ("third" if op == "create_tenant" else "acme")
+    assert row.tenant == ("third" if op == "create_tenant" else "" if "platform" in method else "acme")
     assert row.ts == house.clock.wall_ms()
 
 

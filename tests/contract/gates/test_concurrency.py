@@ -83,7 +83,7 @@ async def test_who_waits_too_long_for_a_place_is_told_so(house: House) -> None:
         assert caught.value.status == 503
     await first
     assert [one.body for one in await house.take(call, "work", max=9)] == [b"in"]
-    (row,) = await house.rows(outcomes=frozenset({"throttled"}))
+    (row,) = await house.rows(result="DENIED")
     assert (row.op, row.error_code) == ("add", "unavailable")
 
 

@@ -145,6 +145,9 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     assert set(key) == {"key_id", "secret", "token"}
     assert (await call("GET", tenant + "/keys"))["keys"][0]["key_id"] == key["key_id"]
     await call("DELETE", tenant + "/keys/{key_id}", 204, key_id=key["key_id"])
+    made = await call("POST", "/v1/platform/keys", 201, {"name": "scraper", "actions": ["metrics"]})
+    assert made["key_id"] in {one["key_id"] for one in (await call("GET", "/v1/platform/keys"))["keys"]}
+    await call("DELETE", "/v1/platform/keys/{key_id}", 204, key_id=made["key_id"])
     principal = "jwt:some%20body%2F1"
     granted = await call("PUT", tenant + "/grants/{principal}", 200, {"role": "viewer"}, principal=principal)
     assert granted["principal"] == "jwt:some body/1"
@@ -154,6 +157,7 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     assert (await call("GET", tenant + "/usage"))["quotas"]["backlog"]["limit"] == 1_000
     audit = await call("GET", tenant + "/audit", query="?action=create_queue&limit=1")
     assert audit["rows"] == [] or audit["rows"][0]["op"] == "create_queue"
+    assert (await call("GET", "/v1/audit", query="?order=newest&limit=1"))["rows"][0]["tenant"] in {"acme", ""}
     assert (await call("POST", tenant + "/suspend", body={"reason": "unpaid"}))["status"] == "suspended"
     assert (await call("POST", tenant + "/resume"))["status"] == "active"
     await call("DELETE", tenant, 204, {"confirm": "acme", **destroy})
@@ -178,7 +182,7 @@ async def test_credentials_are_asked_for(server: Server, http: httpx.AsyncClient
                 principal="p",
             )
             body = {"name": "n", "queue": "q", "receipts": ["r"], "lease_ms": 1, "ids": ["i"], "until": 1}
-            body |= {"role": "viewer", "token_id": "t"}
+            body |= {"role": "platform-admin" if "platform" in url else "viewer", "token_id": "t"}
             fields = getattr(route.request, "__struct_fields__", ())
             body = {name: value for name, value in body.items() if name in fields}
             if "messages" in fields:

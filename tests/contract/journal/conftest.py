@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
+    from tenantq.journal.segment_index import SegmentIndex
 
     MakeExporter = Callable[..., Exporter]
 
@@ -38,8 +39,8 @@ def target(tmp_path: Path) -> DirectoryTarget:
 def make_exporter(target: DirectoryTarget, key: SigningKey, clock: ManualClock) -> MakeExporter:
     """Make an exporter of a shard."""
 
-    def make(shard: Shard, **settings: object) -> Exporter:
-        return Exporter(shard, target, key, clock, ExportSettings(**settings))  # type: ignore[arg-type]
+    def make(shard: Shard, index: SegmentIndex | None = None, **settings: object) -> Exporter:
+        return Exporter(shard, target, key, clock, ExportSettings(**settings), index)  # type: ignore[arg-type]
 
     return make
 

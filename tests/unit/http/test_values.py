@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tenantq.errors import Invalid, RateLimited, TenantqError
 from tenantq.http import HttpSettings, check_http
 from tenantq.http.bodies import bytes_of, text_or_base64
-from tenantq.http.handlers.tenants import AuditQuery
+from tenantq.http.handlers.audit import AuditParameters
 from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import accepts_gzip, compress
@@ -47,9 +47,9 @@ def test_who_accepts_gzip(header: bytes, wanted: bool) -> None:  # noqa: FBT001 
 
 def test_queries_become_typed_values() -> None:
     """Unescaped, with numbers as numbers, and defaults for what is left out."""
-    query = parse_query(b"action=add&principal=key%3Aa+b&start=5&limit=7&&result=DENIED", AuditQuery)
-    assert query == AuditQuery(action="add", principal="key:a b", start=5, limit=7, result="DENIED")
-    assert parse_query(b"", AuditQuery) == AuditQuery()
+    query = parse_query(b"action=add&principal=key%3Aa+b&start=5&limit=7&&result=DENIED", AuditParameters)
+    assert query == AuditParameters(action="add", principal="key:a b", start=5, limit=7, result="DENIED")
+    assert parse_query(b"", AuditParameters) == AuditParameters()
     assert parse_query(b"", None) is None
 
 
@@ -70,7 +70,7 @@ def test_queries_become_typed_values() -> None:
 def test_queries_that_do_not_fit_are_refused(query: bytes) -> None:
     """By name where there is one."""
     with pytest.raises(TenantqError, match=r"start|result|no such query parameter|UTF-8"):
-        parse_query(query, AuditQuery)
+        parse_query(query, AuditParameters)
 
 
 async def test_inflating_is_bounded_in_every_step() -> None:

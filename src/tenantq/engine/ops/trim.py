@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.engine.operation import Operation
 from tenantq.errors import StoreDamaged
+from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, unseal
 from tenantq.store.keys import be64
 
@@ -35,4 +36,6 @@ class TrimJournal(Operation):
         anchor = be64(self.upto_seq) + link + be64(record.engine_ms) + record.last_id
         round.batch.put(ANCHOR_KEY, anchor, store.meta.handle)
         round.batch.delete_range(be64(0), be64(self.upto_seq + 1), store.jn.handle)
+        signed = (CHECKPOINT_ROW + be64(0), CHECKPOINT_ROW + be64(self.upto_seq + 1))
+        round.batch.delete_range(*signed, store.meta.handle)
         round.log_tenant("trim_journal", self.tenant, self.caller, f"up to {self.upto_seq}")

@@ -1,4 +1,4 @@
-"""Keys, grants and revocations of a tenant."""
+"""Keys, grants and revocations of a tenant, and the platform's own keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.access import Grant
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.wire import CreateKeyRequest, GrantItem, GrantRequest, GrantsReply, KeysReply, RevokeTokenRequest
+from tenantq.wire import (
+    CreateKeyRequest,
+    CreatePlatformKeyRequest,
+    GrantItem,
+    GrantRequest,
+    GrantsReply,
+    KeysReply,
+    RevokeTokenRequest,
+)
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
@@ -29,6 +37,22 @@ async def list_keys(service: Service, request: Request, _: object) -> Reply:
 async def revoke_key(service: Service, request: Request, _: object) -> Reply:
     """Refuse a key from now on."""
     await service.revoke_key(request.call, request.tenant, request.name)
+    return NO_CONTENT
+
+
+async def create_platform_key(service: Service, request: Request, body: CreatePlatformKeyRequest) -> Reply:
+    """Make an API key of the platform."""
+    return json_reply(await service.create_platform_key(request.call, body.name, _grant(body)), 201, _NEVER_STORED)
+
+
+async def list_platform_keys(service: Service, request: Request, _: object) -> Reply:
+    """Tell the platform's keys, without their secrets."""
+    return json_reply(KeysReply(keys=await service.list_platform_keys(request.call)))
+
+
+async def revoke_platform_key(service: Service, request: Request, _: object) -> Reply:
+    """Refuse a key of the platform from now on."""
+    await service.revoke_platform_key(request.call, request.name)
     return NO_CONTENT
 
 
@@ -66,5 +90,5 @@ async def revoke_token(service: Service, request: Request, body: RevokeTokenRequ
     return NO_CONTENT
 
 
-def _grant(body: CreateKeyRequest | GrantRequest) -> Grant:
+def _grant(body: CreateKeyRequest | CreatePlatformKeyRequest | GrantRequest) -> Grant:
     return Grant(role=body.role, actions=body.actions, queues=body.queues, expires_at=body.expires_at)

@@ -1,34 +1,17 @@
-"""Tenants: make, change, list, suspend, delete; usage and audit."""
+"""Tenants: make, change, list, suspend, delete; usage."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from tenantq.http.handlers.whole import whole
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.limits import PAGE_MAX
-from tenantq.wire import AuditReply, DestroyRequest, SuspendRequest, TenantReply, TenantsReply
+from tenantq.wire import DestroyRequest, SuspendRequest, TenantReply, TenantsReply
 
 if TYPE_CHECKING:
     from tenantq.http.handlers.queues import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import Service, TenantInfo
-
-
-class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which rows of the journal; every condition given must hold."""
-
-    action: str | None = None
-    result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
-    principal: str | None = None
-    start: int | None = None  # wall clock, included
-    end: int | None = None  # wall clock, not included
-    queue: str | None = None
-    message: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
-    cursor: str | None = None
 
 
 async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
@@ -84,25 +67,6 @@ async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
 async def usage(service: Service, request: Request, _: object) -> Reply:
     """Tell a tenant's quotas against its usage."""
     return json_reply(await service.usage(request.call, request.tenant))
-
-
-async def audit(service: Service, request: Request, _: object) -> Reply:
-    """Tell what was done in a tenant, by whom, with what outcome."""
-    query: AuditQuery = request.query
-    rows, cursor = await service.audit(
-        request.call,
-        request.tenant,
-        action=query.action,
-        result=query.result,
-        principal=query.principal,
-        start=query.start,
-        end=query.end,
-        queue=query.queue,
-        message=query.message,
-        limit=query.limit,
-        cursor=query.cursor,
-    )
-    return json_reply(AuditReply(rows=[msgspec.to_builtins(row) for row in rows], cursor=cursor))
 
 
 def _named(request: Request) -> str:

@@ -1,0 +1,54 @@
+"""Which rows of the audit trail a command is about, and how it gets at them page by page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from tenantq import limits
+from tenantq.cli.durations import time_ago
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.cli.connection import Connection
+    from tenantq.wire import AuditReply
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+_CONDITIONS: Final = (
+    click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),
+    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"]), help="Only with this outcome."),
+    click.option("--principal", metavar="WHO", help="Only by this one, such as key:<id> or jwt:<subject>."),
+    click.option("--queue", metavar="NAME", help="Only about this queue."),
+    click.option("--message", metavar="ID", help="Only about this message."),
+    click.option("--start", type=time_ago, metavar="TIME", help="From here on: 2030-01-31T12:00:00Z, or 2h (ago)."),
+    click.option("--end", type=time_ago, metavar="TIME", help="Before this."),
+    click.option("--newest", is_flag=True, help="Newest first."),
+    click.option("--platform", is_flag=True, help="Of all tenants and of the platform itself."),
+)  # fmt: skip
+
+
+def conditions(command: F) -> F:
+    """Give a command the options that choose rows."""
+    for option in reversed(_CONDITIONS):
+        command = option(command)
+    return command
+
+
+def pages(connection: Connection, chosen: dict[str, Any], cursor: str | None, left: int | None) -> Iterator[AuditReply]:
+    """Yield pages until there is no more, or ``left`` rows came; the last one's cursor leads on."""
+    given = dict(chosen)
+    owner = connection.owner(platform=given.pop("platform"))
+    given["action"] = given.pop("actions") or None
+    given["order"] = "newest" if given.pop("newest") else None
+    while True:
+        size = limits.PAGE_MAX if left is None else min(left, limits.PAGE_MAX)
+        page = owner.audit(limit=size, cursor=cursor, **given)
+        yield page
+        if left is not None:
+            left -= len(page.rows)
+        cursor = page.cursor
+        if cursor is None or left == 0:
+            return

@@ -1,0 +1,105 @@
+"""The live journal of a data directory that no process has open, verified: its chain, its checkpoints, and against its archive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.doctor.pages import pages_of_items
+from tenantq.errors import StoreFailed
+from tenantq.journal.chain import ChainWalk
+from tenantq.journal.checkpoint import CHECKPOINT_ROW
+from tenantq.journal.record import ANCHOR_KEY, GENESIS
+from tenantq.store.heart import read_beat
+from tenantq.store.keys import after, from_be64
+from tenantq.store.rocks import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tenantq.journal.signing import PublicKey
+
+FINDINGS_MAX: Final = 100
+_END: Final = b"\xff" * 16
+
+
+class LiveFinding(msgspec.Struct, frozen=True):
+    """One thing that is not as it was written."""
+
+    seq: int  # the first record that cannot be trusted
+    text: str
+
+
+class LiveReport(msgspec.Struct):
+    """What a verification of the live journal saw."""
+
+    first_seq: int = 1
+    last_seq: int = 0
+    records: int = 0
+    checkpoints: int = 0
+    findings: list[LiveFinding] = []
+
+
+class LiveExam:
+    """One verification. ``first_seq`` tells where the live journal begins before it is walked."""
+
+    def __init__(self, data_dir: Path, key: PublicKey | None) -> None:
+        """Open the store; raise StoreLocked or StoreFormat where that cannot be."""
+        self._key = key
+        self._store = Store(data_dir, read_only=True, even_if_cut=True)
+        anchor = self._store.get(self._store.meta, ANCHOR_KEY)
+        self._anchor = (from_be64(anchor), anchor[8 : 8 + len(GENESIS)]) if anchor else (0, GENESIS)
+        self.first_seq = self._anchor[0] + 1
+
+    def close(self) -> None:
+        """Let the store go."""
+        self._store.close()
+
+    def run(self, archive: Mapping[int, bytes] | None = None, archived_seq: int | None = None) -> LiveReport:
+        """Verify the journal; ``archive`` has the hashes of exported records from ``first_seq`` - 1 on.
+
+        ``archived_seq`` is the last record of the archive; None: there is no archive to compare with.
+        """
+        report = LiveReport(first_seq=self.first_seq, findings=[])
+
+        def found(seq: int, text: str) -> None:
+            if len(report.findings) < FINDINGS_MAX:
+                report.findings.append(LiveFinding(seq, text))
+
+        seq, link = self._anchor
+        walk = ChainWalk(seq, link, found, key=self._key, archive=archive)
+        try:
+            self._compare_anchor(archive or {}, archived_seq, found)
+            self._take_rows(walk, report)
+            beat = read_beat(self._store.path / "heart")
+            ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
+            walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
+        except StoreFailed as error:
+            found(walk.seq + 1, f"The journal cannot be read on: {error.message}.")
+        report.last_seq, report.records = walk.seq, walk.records
+        report.findings.sort(key=lambda finding: finding.seq)
+        return report
+
+    def _compare_anchor(
+        self, archive: Mapping[int, bytes], archived_seq: int | None, found: Callable[[int, str], None]
+    ) -> None:
+        """Compare where the journal was trimmed with the archive, which must reach that far."""
+        seq, link = self._anchor
+        if archived_seq is None or seq == 0:
+            return
+        if archived_seq < seq:
+            found(archived_seq + 1, f"Records {archived_seq + 1} to {seq} were trimmed, and no segment holds them.")
+        elif archive.get(seq, link) != link:
+            found(seq, f"The live journal does not go on from record {seq} of the archive.")
+
+    def _take_rows(self, walk: ChainWalk, report: LiveReport) -> None:
+        store = self._store
+        for page in pages_of_items(store, store.meta, CHECKPOINT_ROW, after(CHECKPOINT_ROW)):
+            for key, value in page:
+                walk.expect_checkpoint(from_be64(key[len(CHECKPOINT_ROW) :]), value)
+                report.checkpoints += 1
+        for page in pages_of_items(store, store.jn, b"", _END):
+            for key, value in page:
+                walk.record(key, value)

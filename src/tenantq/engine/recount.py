@@ -1,0 +1,147 @@
+"""A tenant's counters against its rows, at one moment: taken on the event loop, counted on a thread."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.engine.catalog import USAGE_ROW
+from tenantq.engine.usage import WindowsRow
+from tenantq.store.keys import after, tenant_prefix
+from tenantq.store.rows import unpack_counters, unpack_message
+
+if TYPE_CHECKING:
+    from tenantq.engine.core import Core
+    from tenantq.engine.queue_state import QueueState, TenantState
+
+_QUEUES_MAX: Final = 5_000
+"""Queues of a tenant that are looked at in one run: their figures are taken on the event loop."""
+
+_BYTES_COUNTED_MAX: Final = 64 << 20
+"""Of a queue that stores more, messages are counted, and their bytes are not."""
+
+
+class _Counted:
+    """A queue as it was counted."""
+
+    __slots__ = ("bytes", "in_flight", "is_counted", "messages", "name", "prefix")
+
+    def __init__(self, queue: QueueState) -> None:
+        self.name = queue.name
+        self.prefix = queue.prefix
+        self.is_counted = True  # whether its rows are
+        self.messages = queue.messages
+        self.in_flight = queue.in_flight
+        self.bytes = queue.bytes
+
+
+class TenantRecount:
+    """One tenant at one moment. Make it on the event loop, ``run`` it anywhere, ``close`` it."""
+
+    def __init__(self, core: Core, tenant: TenantState, rows_max: int) -> None:
+        self.tenant = tenant.name
+        self.skipped = 0  # queues that have more rows than may be counted
+        self._queues: list[_Counted] = []
+        self.rows = 0
+        usage = tenant.usage
+        self._sums = (usage.messages, usage.in_flight, usage.bytes)
+        self._window = (usage.hour, usage.hour_messages, usage.day, usage.day_messages)
+        self._stored_window = core.store.get(core.store.meta, USAGE_ROW + tenant_prefix(tenant.id))
+        for queue in islice(tenant.queues.values(), _QUEUES_MAX):
+            rows = queue.messages + queue.in_flight
+            counted = _Counted(queue)
+            if queue.dropping or self.rows + rows > rows_max:
+                self.skipped += 1
+                counted.is_counted = False
+            else:
+                self.rows += rows
+            self._queues.append(counted)
+        self._has_all = len(self._queues) == len(tenant.queues)
+        self.skipped += len(tenant.queues) - len(self._queues)
+        store = core.store
+        self._snapshots: dict[str, Any] = {name: store.family(name).view.snapshot() for name in ("m", "li", "qc")}
+
+    def close(self) -> None:
+        """Let the moment go."""
+        self._snapshots.clear()
+
+    def run(self) -> list[str]:
+        """Return a sentence about each counter that differs from a recount."""
+        wrong: list[str] = []
+        for queue in self._queues:
+            if queue.is_counted:
+                self._compare(queue, wrong)
+                self._compare_stored(queue, self._stored(queue), wrong)
+        if self._has_all:
+            sums = tuple(sum(getattr(one, name) for one in self._queues) for name in ("messages", "in_flight", "bytes"))
+            for name, kept, counted in zip(("backlog", "in_flight", "stored_bytes"), self._sums, sums, strict=True):
+                if kept != counted:
+                    wrong.append(f"tenant {self.tenant} uses {kept} of {name}, its queues have {counted}")
+        self._compare_window(wrong)
+        return wrong
+
+    def _compare(self, queue: _Counted, wrong: list[str]) -> None:
+        with_bytes = queue.bytes <= _BYTES_COUNTED_MAX
+        messages, size = self._count("m", queue.prefix, with_bytes=with_bytes)
+        in_flight, _ = self._count("li", queue.prefix)
+        counted = [("messages", queue.messages, messages), ("in_flight", queue.in_flight, in_flight)]
+        if with_bytes:
+            counted.append(("bytes", queue.bytes, size))
+        for name, kept, found in counted:
+            if kept != found:
+                wrong.append(f"queue {self.tenant}/{queue.name} counts {kept} {name}, a recount gives {found}")
+
+    def _count(self, family: str, prefix: bytes, *, with_bytes: bool = False) -> tuple[int, int]:
+        count = size = 0
+        end, iterator = after(prefix), self._snapshots[family].iter()
+        iterator.seek(prefix)
+        while iterator.valid() and iterator.key() < end:
+            count += 1
+            if with_bytes:
+                size += unpack_message(iterator.value()).size
+            iterator.next()
+        iterator.status()
+        return count, size
+
+    def _stored(self, queue: _Counted) -> bytes | None:
+        iterator = self._snapshots["qc"].iter()
+        iterator.seek(queue.prefix)
+        return iterator.value() if iterator.valid() and iterator.key() == queue.prefix else None
+
+    def _compare_stored(self, queue: _Counted, stored_row: bytes | None, wrong: list[str]) -> None:
+        """Compare the stored counters, with which the queue would start again, with those in memory."""
+        if stored_row is None:
+            if queue.messages:
+                wrong.append(f"queue {self.tenant}/{queue.name} has no stored counters")
+            return
+        try:
+            row = unpack_counters(stored_row)
+        except msgspec.MsgspecError:
+            wrong.append(f"queue {self.tenant}/{queue.name} has stored counters that cannot be read")
+            return
+        messages = sum(level.ready + level.delayed for level in row.levels) + row.blocked + row.in_flight
+        for name, kept, stored in (
+            ("messages", queue.messages, messages),
+            ("in_flight", queue.in_flight, row.in_flight),
+            ("bytes", queue.bytes, row.bytes),
+        ):
+            if kept != stored:
+                wrong.append(f"queue {self.tenant}/{queue.name} counts {kept} {name}, its stored counters say {stored}")
+
+    def _compare_window(self, wrong: list[str]) -> None:
+        if self._stored_window is None:
+            return
+        try:
+            row = msgspec.msgpack.decode(self._stored_window, type=WindowsRow)
+        except msgspec.MsgspecError:
+            wrong.append(f"tenant {self.tenant} has stored hours that cannot be read")
+            return
+        hour, hour_messages, day, day_messages = self._window
+        for name, same, kept, stored in (
+            ("hour", row.hour == hour, hour_messages, row.hour_messages),
+            ("day", row.day == day, day_messages, row.day_messages),
+        ):
+            if same and kept != stored:
+                wrong.append(f"tenant {self.tenant} counts {kept} messages this {name}, stored are {stored}")

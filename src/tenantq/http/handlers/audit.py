@@ -1,0 +1,97 @@
+"""The audit trail: a page as JSON, or all of it as a stream in another format."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+
+import msgspec
+
+from tenantq.http.reply import Reply, Stream, json_reply
+from tenantq.journal.audit_event import audit_events
+from tenantq.journal.audit_formats import AuditFormat, audit_format
+from tenantq.limits import PAGE_MAX
+from tenantq.wire import AuditReply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tenantq.http.request import Request
+    from tenantq.service import Service
+    from tenantq.service.audit_trail import AuditPage
+
+_NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audit.parquet"}
+
+
+class AuditParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which rows of the journal; every condition given must hold."""
+
+    action: str | None = None  # one, or several with commas between
+    result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
+    principal: str | None = None
+    start: int | None = None  # wall clock, included
+    end: int | None = None  # wall clock, not included
+    queue: str | None = None
+    message: str | None = None
+    order: Literal["oldest", "newest"] = "oldest"  # first
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] | None = (
+        None  # JSON: of a page, else 100; other formats: of all
+    )
+    cursor: str | None = None
+    format: Literal["json", "jsonl", "csv", "parquet"] = "json"
+
+
+class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_fields=True):
+    """The same for the whole platform, where one tenant can be chosen."""
+
+    tenant: str | None = None
+
+
+class _Pages(Protocol):
+    async def __call__(self, **wanted: Any) -> AuditPage: ...
+
+
+async def audit(service: Service, request: Request, _: object) -> Reply | Stream:
+    """Tell what was done in a tenant, by whom, with what outcome."""
+
+    async def page(**wanted: Any) -> AuditPage:
+        return await service.audit(request.call, request.tenant, **wanted)
+
+    return await _answer(request.query, page)
+
+
+async def audit_platform(service: Service, request: Request, _: object) -> Reply | Stream:
+    """Tell the same of all tenants and of the platform itself."""
+
+    async def page(**wanted: Any) -> AuditPage:
+        return await service.audit_platform(request.call, **wanted)
+
+    return await _answer(request.query, page)
+
+
+async def _answer(query: AuditParameters, page: _Pages) -> Reply | Stream:
+    wanted = msgspec.structs.asdict(query)
+    format, limit = wanted.pop("format"), wanted.pop("limit")
+    if format == "json":
+        found = await page(**wanted, limit=limit or 100)
+        return json_reply(AuditReply(rows=audit_events(found.rows), cursor=found.cursor, incomplete=found.incomplete))
+    writer = audit_format(format)
+    first = await page(**wanted, limit=limit or PAGE_MAX)  # before anything is sent, so that a refusal is an answer
+    name = b'Content-Disposition: attachment; filename="%b"\r\n' % _NAMES[format]
+    return Stream(_parts(writer, page, wanted, first, limit), writer.content_type.encode(), name)
+
+
+async def _parts(
+    writer: AuditFormat, page: _Pages, wanted: dict[str, Any], found: AuditPage, limit: int | None
+) -> AsyncIterator[bytes]:
+    """Yield the file piece by piece. Every page passes the gates anew, so who loses the right to it loses the rest."""
+    left = limit
+    yield writer.start()
+    while True:
+        yield await asyncio.to_thread(writer.add, audit_events(found.rows))
+        if left is not None:
+            left -= len(found.rows)
+        if found.cursor is None or left == 0:
+            break
+        found = await page(**{**wanted, "cursor": found.cursor}, limit=left or PAGE_MAX)
+    yield await asyncio.to_thread(writer.end)

@@ -1,0 +1,42 @@
+"""A row of the journal as auditors see it: with an id, what it is about, and what it came to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.journal.record import Row
+from tenantq.journal.row_filter import result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EVENT_FIELDS: Final = ("event_id", "result", "resource", *Row.__struct_fields__)
+
+
+def audit_event(row: Row) -> dict[str, Any]:
+    """Return a row with ``event_id`` (never given twice), ``result`` and ``resource`` before its own columns."""
+    return {
+        "event_id": f"e{row.shard}-{row.seq}-{row.n}",
+        "result": result_of(row.outcome),
+        "resource": _resource(row),
+        **msgspec.structs.asdict(row),
+    }
+
+
+def audit_events(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return many rows so."""
+    return [audit_event(row) for row in rows]
+
+
+def _resource(row: Row) -> str:
+    """Return the path of what a row is about."""
+    if not row.tenant:
+        return "platform"
+    path = f"tenants/{row.tenant}"
+    if row.queue:
+        path += f"/queues/{row.queue}"
+        if row.message_id:
+            path += f"/messages/{row.message_id}"
+    return path

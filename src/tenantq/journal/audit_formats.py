@@ -1,0 +1,173 @@
+"""Audit events as files for other tools: JSON lines, CSV and Parquet, written piece by piece in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.journal.audit_event import EVENT_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMATS: Final = ("jsonl", "csv", "parquet")
+NUMBERS: Final = frozenset(("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count"))
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_ROWS_PER_GROUP: Final = 20_000
+
+Event = dict[str, Any]
+
+
+class AuditFormat(Protocol):
+    """Turns events into a file's bytes: ``start``, then ``add`` any number of times, then ``end``."""
+
+    content_type: str
+
+    def start(self) -> bytes:
+        """Return what stands before the first event."""
+
+    def add(self, events: Sequence[Event]) -> bytes:
+        """Return what some more events come to; nothing while they are gathered."""
+
+    def end(self) -> bytes:
+        """Return what is left."""
+
+
+def audit_format(name: str) -> AuditFormat:
+    """Return a format by its name, or raise Invalid."""
+    if name == "jsonl":
+        return JsonLines()
+    if name == "csv":
+        return Csv()
+    if name == "parquet":
+        return Parquet()
+    raise Invalid(f"format: must be one of {', '.join(FORMATS)}")
+
+
+class JsonLines:
+    """One JSON object a line, with the names and numbers of the HTTP interface."""
+
+    content_type = "application/x-ndjson"
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder().encode
+
+    def start(self) -> bytes:
+        """Return nothing: lines stand for themselves."""
+        return b""
+
+    def add(self, events: Sequence[Event]) -> bytes:
+        """Return their lines."""
+        return b"".join(self._encode(event) + b"\n" for event in events)
+
+    def end(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+
+class Csv:
+    """RFC 4180 with a heading, UTF-8. ``time`` is ISO 8601; text that a spreadsheet would run as a formula has ' before it."""
+
+    content_type = "text/csv; charset=utf-8; header=present"
+
+    def start(self) -> bytes:
+        """Return the heading."""
+        return _csv([["time" if name == "ts" else name for name in EVENT_FIELDS]])
+
+    def add(self, events: Sequence[Event]) -> bytes:
+        """Return their lines."""
+        return _csv([[_cell(name, event[name]) for name in EVENT_FIELDS] for event in events])
+
+    def end(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+
+def _csv(lines: list[list[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(lines)
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _cell(name: str, value: object) -> object:
+    if name == "ts" and isinstance(value, int):
+        return datetime.fromtimestamp(value / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if name in NUMBERS:
+        return value
+    text = str(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+class Parquet:
+    """One Parquet file, zstd, ``ts`` as a timestamp. Needs pyarrow."""
+
+    content_type = "application/vnd.apache.parquet"
+
+    def __init__(self) -> None:
+        try:
+            import pyarrow as pa  # noqa: PLC0415  # an extra
+            import pyarrow.parquet as pq  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise Invalid("format: parquet needs pyarrow; install tenantq[parquet]") from error
+        self._pa = pa
+        kinds = {"ts": pa.timestamp("ms", tz="UTC"), **dict.fromkeys(NUMBERS, pa.int64())}
+        self._schema = pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in EVENT_FIELDS])
+        self._sink = _Sink()
+        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
+        self._gathered: list[Event] = []
+
+    def start(self) -> bytes:
+        """Return the file's first bytes."""
+        return self._sink.taken()
+
+    def add(self, events: Sequence[Event]) -> bytes:
+        """Gather events; return a row group's bytes when there are enough."""
+        self._gathered += events
+        if len(self._gathered) < _ROWS_PER_GROUP:
+            return b""
+        self._write()
+        return self._sink.taken()
+
+    def end(self) -> bytes:
+        """Return the last row group and the footer."""
+        if self._gathered:
+            self._write()
+        self._writer.close()
+        return self._sink.taken()
+
+    def _write(self) -> None:
+        columns = {name: [event[name] for event in self._gathered] for name in EVENT_FIELDS}
+        self._writer.write_table(self._pa.table(columns, schema=self._schema))
+        self._gathered = []
+
+
+class _Sink(io.RawIOBase):
+    """A file that hands on what is written to it, and keeps none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        part = bytes(data)
+        self._parts.append(part)
+        self._at += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._at
+
+    def taken(self) -> bytes:
+        """Return what was written since the last time."""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return data

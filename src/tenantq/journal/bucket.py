@@ -1,0 +1,57 @@
+"""A bucket of S3, or of what speaks like it, as a target. Arrow's own client; it needs nothing beside pyarrow.
+
+Credentials, region and endpoint come from where AWS' tools have them (``AWS_…`` variables, ``~/.aws``, the machine's role), or from the
+URL: ``s3://bucket/prefix?region=…&endpoint_override=…``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+class BucketTarget:
+    """Objects under a prefix. An object is there wholly or not at all."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._fs, self._root = fs.FileSystem.from_uri(url)
+        except (pa.ArrowException, ValueError) as error:
+            raise Invalid(f"{url.partition('?')[0]}: is no URL of a bucket: {error}") from error
+        self._root = self._root.rstrip("/")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(data)
+
+    def read(self, name: str) -> bytes:
+        """Get an object."""
+        with self._fs.open_input_file(f"{self._root}/{name}") as stream:
+            data: bytes = stream.read()
+            return data
+
+    def open(self, name: str) -> BinaryIO:
+        """Open an object; what is read of it is fetched."""
+        stream: BinaryIO = self._fs.open_input_file(f"{self._root}/{name}")
+        return stream
+
+    def names(self, under: str) -> list[str]:
+        """List objects. A bucket that cannot be reached is an OSError, never an empty list."""
+        where = f"{self._root}/{under}".rstrip("/")
+        found = self._fs.get_file_info(fs.FileSelector(where, recursive=True, allow_not_found=True))
+        return sorted(one.path[len(self._root) + 1 :] for one in found if one.type == fs.FileType.File)
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        try:
+            self._fs.delete_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return

@@ -1,0 +1,102 @@
+"""The live journal, record by record, against its chain, its checkpoints and, where it was exported, its archive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import StoreDamaged
+from tenantq.journal.checkpoint import CHECKPOINT_OP, Checkpoint, unpack
+from tenantq.journal.record import unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tenantq.journal.record import Record
+    from tenantq.journal.signing import PublicKey
+
+_HASH_BYTES: Final = 32
+
+
+class ChainWalk:
+    """Takes the rows of a journal in order, from behind ``seq``, and tells of the first record of each break.
+
+    ``found`` is given a record's number and a sentence. ``archive`` has the hashes of records that were exported, as the archive has them.
+    """
+
+    def __init__(
+        self,
+        seq: int,
+        link: bytes,
+        found: Callable[[int, str], None],
+        *,
+        key: PublicKey | None = None,
+        archive: Mapping[int, bytes] | None = None,
+    ) -> None:
+        self.seq = seq
+        self.link = link
+        self.records = 0
+        self._tell = found
+        self._broken = False  # since the last checkpoint
+        self._key = key
+        self._archive = archive or {}
+        self._checkpoints: dict[int, Checkpoint] = {}
+        self._signed_seq = seq  # up to here the chain is the one that was signed
+
+    def expect_checkpoint(self, seq: int, value: bytes) -> None:
+        """Take a checkpoint that is to be compared with its record."""
+        try:
+            self._checkpoints[seq] = unpack(value)
+        except StoreDamaged:
+            self._found(seq, f"The checkpoint of record {seq} is unreadable.")
+
+    def record(self, key: bytes, value: bytes) -> Record | None:
+        """Take the next row; return its record if it can be read."""
+        if len(key) != 8:
+            self._found(self.seq + 1, f"A row that is no record was put behind record {self.seq}.")
+            return None
+        at = int.from_bytes(key)
+        self.records += 1
+        if at != self.seq + 1:
+            self._found(self.seq + 1, f"Records {self.seq + 1} to {at - 1} are missing.")
+        link, record = value[:_HASH_BYTES], None
+        try:
+            _, record = unseal(value, self.link if at == self.seq + 1 else None)
+            if record.seq != at:
+                self._found(at, f"Record {record.seq} stands where record {at} belongs.")
+        except StoreDamaged:
+            self._found(at, f"Record {at} was changed, or does not belong behind record {at - 1}.")
+        archived = self._archive.get(at)
+        if archived is not None and archived != link:
+            self._found(at, f"Record {at} is not the one that was exported.")
+        self.seq, self.link = at, link
+        self._compare_checkpoint(at, link, record)
+        return record
+
+    def _compare_checkpoint(self, at: int, link: bytes, record: Record | None) -> None:
+        checkpoint = self._checkpoints.pop(at, None)
+        if checkpoint is None:
+            if record is not None and any(
+                entry.op == CHECKPOINT_OP and entry.outcome == "ok" for entry in record.entries
+            ):
+                self._found(at, f"The checkpoint of record {at} was taken away.")
+            return
+        wrong = checkpoint.wrong(at, link, self._key)
+        if wrong:
+            # Where nothing broke since the last checkpoint, any record behind that one may be the first of the forged ones.
+            forged = checkpoint.seq == at and checkpoint.link != link.hex() and not self._broken
+            self._found(self._signed_seq + 1 if forged else at, wrong)
+        self._signed_seq, self._broken = at, False
+
+    def _found(self, seq: int, text: str) -> None:
+        self._broken = True
+        self._tell(seq, text)
+
+    def end(self, *others: tuple[int, str]) -> None:
+        """Tell of what must have been there behind the last record: by checkpoints, or by what ``others`` know of the end."""
+        ends = [(seq, "a checkpoint") for seq in self._checkpoints if seq > self.seq] + list(others)
+        last, witness = max(ends, default=(0, ""))
+        if last > self.seq:
+            self._found(self.seq + 1, f"Records {self.seq + 1} to {last} were cut off, says {witness}.")
+        for seq in sorted(self._checkpoints):
+            if seq < self.seq:
+                self._found(seq, f"A checkpoint of record {seq} is there, and no such record.")

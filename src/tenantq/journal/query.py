@@ -1,0 +1,246 @@
+"""The audit query: rows of the live journal and of the exported segments alike, in either order, page by page.
+
+A place is (seq, n) of a row. Both never change, wherever the record lies, so a cursor stays good while new records arrive and old ones
+move from the store into segments. A call does a bounded amount of work: it may return few rows, or none, and where to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from tenantq import limits
+from tenantq.errors import Invalid, Unavailable
+from tenantq.journal.record import Row, rows, unseal
+
+if TYPE_CHECKING:
+    from tenantq.journal.row_filter import JournalFilter
+    from tenantq.journal.segment_index import SegmentIndex, Span
+
+log = logging.getLogger("tenantq.journal")
+
+Place = tuple[int, int]
+
+END_OF_RECORD: Final = 1 << 62
+"""As n: behind every row of a record."""
+
+_SLICE: Final = 64  # live records at a time
+_SEGMENTS_MAX: Final = 64  # opened in one call
+_GROUPS_MAX: Final = 16  # row groups decoded in one call
+_SPANS_MAX: Final = 200_000  # segments passed over by their hour in one call
+
+
+class LiveJournal(Protocol):
+    """The journal of a running shard."""
+
+    @property
+    def journal_synced(self) -> tuple[int, int]:
+        """The first record that is kept and the last that is durable."""
+
+    def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""
+
+
+class JournalPage(msgspec.Struct, frozen=True):
+    """Some rows, and where to go on; None: this was all there is now."""
+
+    rows: list[Row]
+    more: Place | None = None
+    incomplete: bool = False  # older records are in segments that cannot be reached
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """Where a page ended, and in which direction the next one goes on."""
+
+    seq: int
+    n: int
+    newest_first: bool = False
+
+    def __str__(self) -> str:
+        return f"{'-' if self.newest_first else ''}{self.seq}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Return a cursor that was given out, or raise Invalid."""
+        newest_first = type(text) is str and text.startswith("-")
+        seq, dot, n = text.removeprefix("-").partition(".") if type(text) is str else ("", "", "")
+        if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(text) <= 41):
+            raise Invalid("cursor: is not one that was given out")
+        if int(seq) >= END_OF_RECORD or int(n) > END_OF_RECORD:
+            raise Invalid("cursor: is not one that was given out")
+        return cls(int(seq), int(n), newest_first)
+
+
+class JournalReader:
+    """Reads pages. ``segments`` None: nothing was ever exported. Its methods belong on a thread, not on the event loop."""
+
+    def __init__(self, live: LiveJournal, segments: SegmentIndex | None) -> None:
+        self._live = live
+        self._segments = segments
+
+    def page(
+        self,
+        wanted: JournalFilter,
+        *,
+        limit: int,
+        place: Place | None = None,
+        newest_first: bool = False,
+        first_seq: int = 1,
+    ) -> JournalPage:
+        """Return up to ``limit`` rows that match, behind ``place`` in the order asked for, none of a record before ``first_seq``."""
+        walk = _Walk(self._live, self._segments, wanted, limit, first_seq)
+        return walk.newest_first(place) if newest_first else walk.oldest_first(place)
+
+
+class _Walk:
+    """One call of the query."""
+
+    def __init__(
+        self, live: LiveJournal, segments: SegmentIndex | None, wanted: JournalFilter, limit: int, first_seq: int
+    ) -> None:
+        self._live = live
+        self._segments = segments
+        self._wanted = wanted
+        self._needles = wanted.needles()
+        self._limit = limit
+        self._first_seq = first_seq
+        self._found: list[Row] = []
+        self._incomplete = False
+        self._records_left = limits.TRACE_RECORDS_MAX
+        self._segments_left = _SEGMENTS_MAX
+        self._groups_left = _GROUPS_MAX
+        self._spans_left = _SPANS_MAX
+
+    @property
+    def _tired(self) -> bool:
+        return min(self._records_left, self._segments_left, self._groups_left, self._spans_left) <= 0
+
+    def oldest_first(self, place: Place | None) -> JournalPage:
+        low = (
+            max(place, (self._first_seq - 1, END_OF_RECORD))
+            if place is not None
+            else (self._first_seq - 1, END_OF_RECORD)
+        )
+        while not self._tired:
+            first, last = self._live.journal_synced
+            seq = low[0] if low[1] < END_OF_RECORD else low[0] + 1
+            if seq > last:
+                return self._page(None)
+            span = self._span(seq) if seq < first else None
+            if span is not None and span.first_seq < first:
+                self._incomplete |= span.first_seq > seq
+                low = self._from_segment(span, low, (span.last_seq, END_OF_RECORD), newest_first=False)
+            elif seq < first:
+                self._note_missing(seq, first)
+                low = (first - 1, END_OF_RECORD)
+            else:
+                low = self._from_live(low, seq, min(last, seq + _SLICE - 1))
+            if len(self._found) >= self._limit:
+                break
+        return self._page(low)
+
+    def newest_first(self, place: Place | None) -> JournalPage:
+        _, last = self._live.journal_synced
+        high = min(place, (last + 1, 0)) if place is not None else (last + 1, 0)
+        while not self._tired:
+            first, _ = self._live.journal_synced
+            seq = high[0] if high[1] > 0 else high[0] - 1
+            if seq < self._first_seq:
+                return self._page(None)
+            if seq >= first:
+                high = self._from_live_back(high, max(first, self._first_seq, seq - _SLICE + 1), seq)
+            else:
+                span = self._span(seq, or_before=True)
+                if span is None:
+                    self._note_missing(self._first_seq, seq + 1)
+                    return self._page(None)
+                self._incomplete |= span.last_seq < seq
+                high = self._from_segment(span, (max(span.first_seq, self._first_seq), -1), high, newest_first=True)
+            if len(self._found) >= self._limit:
+                break
+        return self._page(high)
+
+    def _page(self, more: Place | None) -> JournalPage:
+        return JournalPage(self._found, more, self._incomplete)
+
+    def _note_missing(self, first_seq: int, end_seq: int) -> None:
+        self._incomplete = True
+        log.warning(
+            "audit: records %d to %d are neither in the store nor in segments at export.target", first_seq, end_seq - 1
+        )
+
+    # ---- the live journal ----
+
+    def _from_live(self, low: Place, first_seq: int, last_seq: int) -> Place:
+        """Take rows of a slice; return the place behind which nothing was looked at."""
+        records = self._live.scan_journal(first_seq, last_seq, _SLICE)
+        if not records or records[0][0] != first_seq:
+            if self._live.journal_synced[0] > first_seq:
+                return low  # it was trimmed meanwhile: it is in a segment now
+            self._incomplete = True
+        self._records_left -= last_seq - first_seq + 1
+        for seq, value in records:
+            for row in self._matching(value):
+                if (seq, row.n) > low and self._took(row):
+                    return seq, row.n
+        return last_seq, END_OF_RECORD
+
+    def _from_live_back(self, high: Place, first_seq: int, last_seq: int) -> Place:
+        records = self._live.scan_journal(first_seq, last_seq, _SLICE)
+        if not records or records[0][0] != first_seq:
+            if self._live.journal_synced[0] > first_seq:
+                return high
+            self._incomplete = True
+        self._records_left -= last_seq - first_seq + 1
+        for seq, value in reversed(records):
+            for row in reversed(self._matching(value)):
+                if (seq, row.n) < high and self._took(row):
+                    return seq, row.n
+        return first_seq, 0
+
+    def _matching(self, value: bytes) -> list[Row]:
+        if not all(any(needle in value for needle in needles) for needles in self._needles):
+            return []
+        return [row for row in rows(unseal(value)[1]) if self._wanted.matches(row)]
+
+    def _took(self, row: Row) -> bool:
+        """Take a row; return whether the page is full."""
+        self._found.append(row)
+        return len(self._found) >= self._limit
+
+    # ---- segments ----
+
+    def _span(self, seq: int, *, or_before: bool = False) -> Span | None:
+        """Return the segment that holds a record, or the next one behind it or before it; None: there is none."""
+        if self._segments is None:
+            return None
+        try:
+            return self._segments.at_or_before(seq) if or_before else self._segments.at(seq)
+        except OSError as error:
+            log.warning("audit: the segments cannot be listed: %s", error)
+            raise Unavailable("older rows are in segments, which cannot be reached now; try again later") from error
+
+    def _from_segment(self, span: Span, low: Place, high: Place, *, newest_first: bool) -> Place:
+        """Take rows of a segment between two places; return the place from which to go on."""
+        done = (span.first_seq, 0) if newest_first else (span.last_seq, END_OF_RECORD)
+        self._spans_left -= 1
+        if span.is_outside(self._wanted.start, self._wanted.end):
+            return done
+        assert self._segments is not None
+        self._segments_left -= 1
+        try:
+            from tenantq.journal.segment_rows import SegmentRows  # noqa: PLC0415  # needs pyarrow, which is an extra
+
+            with self._segments.target.open(span.file) as stream:
+                for group in SegmentRows(stream, self._wanted).groups(low, high, newest_first=newest_first):
+                    self._groups_left -= 1
+                    for row in group:
+                        if self._took(row):
+                            return row.seq, row.n
+        except ImportError as error:
+            raise Unavailable("older rows are in segments: install tenantq[parquet] on the server") from error
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the segment {span.file} cannot be read; try again, or see audit verify") from error
+        return done

@@ -1,0 +1,65 @@
+"""Which rows of the journal are wanted, and what a row's outcome means to an auditor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+import msgspec
+
+from tenantq.access import matches
+from tenantq.randomness import id_bytes
+
+if TYPE_CHECKING:
+    from tenantq.journal.record import Row
+
+AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]
+RESULTS: Final[tuple[str, ...]] = get_args(AuditResult)
+
+_RESULTS_OF: Final[dict[str, AuditResult]] = {
+    **dict.fromkeys(("ok", "expired", "dead", "deferred", "healed"), "SUCCESS"),
+    **dict.fromkeys(("denied", "throttled"), "DENIED"),
+}
+
+
+def result_of(outcome: str) -> AuditResult:
+    """Return what an outcome comes to: every row has exactly one result. Refusals, alerts and failed checks are errors."""
+    return _RESULTS_OF.get(outcome, "ERROR")
+
+
+class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of the journal are wanted; None: any. Every condition must hold."""
+
+    tenant: str | None = None
+    ops: frozenset[str] | None = None
+    result: str | None = None
+    principal: str | None = None
+    start: int | None = None  # wall clock, from this on
+    end: int | None = None  # wall clock, before this
+    queue: str | None = None
+    queues: tuple[str, ...] | None = None  # patterns, one of which the queue must match; rows about no queue match none
+    message: str | None = None
+
+    def matches(self, row: Row) -> bool:
+        """Tell whether a row is wanted."""
+        return (
+            (self.tenant is None or row.tenant == self.tenant)
+            and (self.ops is None or row.op in self.ops)
+            and (self.result is None or result_of(row.outcome) == self.result)
+            and (self.principal is None or row.principal == self.principal)
+            and (self.start is None or row.ts >= self.start)
+            and (self.end is None or row.ts < self.end)
+            and (self.queue is None or row.queue == self.queue)
+            and (self.queues is None or self.sees(row.queue))
+            and (self.message is None or row.message_id == self.message)
+        )
+
+    def sees(self, queue: str) -> bool:
+        """Tell whether one of the patterns covers a queue."""
+        return self.queues is None or (queue != "" and any(matches(pattern, queue) for pattern in self.queues))
+
+    def needles(self) -> list[list[bytes]]:
+        """Return bytes of which a record must hold one of each list for any row to match; cheaper to look for than to decode."""
+        texts = [[text.encode()] for text in (self.tenant, self.principal, self.queue) if text is not None]
+        if self.ops is not None:
+            texts.append([op.encode() for op in self.ops])
+        return [*texts, [id_bytes(self.message)]] if self.message is not None else texts

@@ -1,0 +1,96 @@
+"""Which segment holds which records, and of which hour they are: known from the names, without reading any."""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.journal.manifest import Manifest, segment_name
+from tenantq.quotas import HOUR_MS
+
+if TYPE_CHECKING:
+    from tenantq.journal.target import Target
+
+_SEGMENT: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/shard=([^/]+)/(\d{20})-(\d{20})\.parquet")
+_MANIFEST: Final = re.compile(r"manifest/shard=([^/]+)/(\d{20})-(\d{20})\.json")
+
+
+class Span(msgspec.Struct, frozen=True):
+    """One segment: its records, its hour, its file."""
+
+    first_seq: int
+    last_seq: int
+    hour_at: int  # wall clock; all its records are of the hour that begins here
+    file: str
+
+    def is_outside(self, start: int | None, end: int | None) -> bool:
+        """Tell whether none of its records can be in [start, end) of the wall clock."""
+        return (start is not None and self.hour_at + HOUR_MS <= start) or (end is not None and self.hour_at >= end)
+
+
+class SegmentIndex:
+    """The segments of one shard at a target, 24 bytes each in memory. Listed once; the exporter tells of new ones."""
+
+    def __init__(self, target: Target, shard: str) -> None:
+        self.target = target
+        self._shard = shard
+        self._lock = threading.Lock()
+        self._firsts, self._lasts, self._hours = array("q"), array("q"), array("q")
+        self._listed = False
+
+    def add(self, manifest: Manifest) -> None:
+        """Take note of a segment that was just written. Safe from any thread."""
+        with self._lock:
+            if self._listed and (not self._lasts or manifest.first_seq > self._lasts[-1]):
+                self._append(manifest.first_seq, manifest.last_seq, manifest.min_ts - manifest.min_ts % HOUR_MS)
+
+    def at(self, seq: int) -> Span | None:
+        """Return the segment that holds a record, or else the first one behind it."""
+        with self._lock:
+            self._list()
+            return self._span(bisect_left(self._lasts, seq))
+
+    def at_or_before(self, seq: int) -> Span | None:
+        """Return the segment that holds a record, or else the last one before it."""
+        with self._lock:
+            self._list()
+            return self._span(bisect_right(self._firsts, seq) - 1)
+
+    def _span(self, place: int) -> Span | None:
+        if not 0 <= place < len(self._firsts):
+            return None
+        first, last, hour_at = self._firsts[place], self._lasts[place], self._hours[place]
+        return Span(first, last, hour_at, segment_name(self._shard, hour_at, first, last))
+
+    def _append(self, first: int, last: int, hour_at: int) -> None:
+        self._firsts.append(first)
+        self._lasts.append(last)
+        self._hours.append(hour_at)
+
+    def _list(self) -> None:
+        """List the target on first use: segments that have a manifest, the others do not count."""
+        if self._listed:
+            return
+        names = self.target.names("")
+        known = {found.groups() for name in names if (found := _MANIFEST.fullmatch(name)) is not None}
+        spans = sorted(
+            (int(found[4]), int(found[5]), _hour_at(found[1], found[2]))
+            for name in names
+            if (found := _SEGMENT.fullmatch(name)) is not None
+            and found[3] == self._shard
+            and found.groups()[2:] in known
+        )
+        for span in spans:
+            if not self._lasts or span[0] > self._lasts[-1]:
+                self._append(*span)
+        self._listed = True
+
+
+def _hour_at(date: str, hour: str) -> int:
+    return int(datetime.fromisoformat(f"{date}T{hour}:00:00").replace(tzinfo=UTC).timestamp()) * 1_000

@@ -1,0 +1,197 @@
+"""The audit trail as callers ask for it: what the gates let them see, read beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq import limits
+from tenantq.errors import Closed, Invalid, NotFound
+from tenantq.journal.query import Cursor, JournalReader
+from tenantq.journal.record import Row
+from tenantq.journal.row_filter import RESULTS, JournalFilter
+from tenantq.message import check_int, check_text
+from tenantq.quotas import DAY_MS
+from tenantq.randomness import id_bytes, id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.query import JournalPage
+    from tenantq.journal.segment_index import SegmentIndex
+
+TEXT_CHARS_MAX: Final = 300
+ACTIONS_MAX: Final = 64
+_READERS: Final = 2  # threads; each caller's tenant has one at most
+_HISTORY_STEPS: Final = 100
+_ACTION: Final = re.compile("[a-z_*]{1,80}")
+ORDERS: Final = ("oldest", "newest")
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants to see; None: any."""
+
+    action: str | Sequence[str] | None = None  # one, or several, also with commas between
+    result: str | None = None  # SUCCESS, DENIED or ERROR
+    principal: str | None = None
+    start: int | None = None  # wall clock, included
+    end: int | None = None  # wall clock, not included
+    queue: str | None = None
+    message: str | None = None
+    tenant: str | None = None  # of the platform's audit only
+    order: str = "oldest"  # or newest, first
+    limit: int = 100
+    cursor: str | None = None
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Some rows; unpacks to the rows and the cursor of the next page (None: this was all there is now)."""
+
+    rows: list[Row]
+    cursor: str | None = None
+    incomplete: bool = False  # older rows are in segments that this server cannot reach
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.rows
+        yield self.cursor
+
+
+class AuditTrail:
+    """Answers audit queries, a few at a time, each tenant's one after the other, so that none keeps the others waiting."""
+
+    def __init__(self, shard: Shard, segments: SegmentIndex | None = None) -> None:
+        self._shard = shard
+        self._reader = JournalReader(shard, segments)
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="tenantq-audit")
+        self._turns: dict[str, _Turn] = {}
+        self._closed = False
+
+    async def close(self) -> None:
+        """Let queries that are under way end; begin no more."""
+        self._closed = True
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    async def page(
+        self, query: AuditQuery, *, tenant: str | None, first_seq: int = 1, queues: tuple[str, ...] | None = None
+    ) -> AuditPage:
+        """Return a page of rows.
+
+        ``tenant`` None: of all tenants. Rows of records before ``first_seq``, or of queues that match none of the patterns
+        ``queues``, are not shown.
+        """
+        wanted = _filter(query, tenant, queues)
+        newest_first = query.order == "newest"
+        cursor = Cursor.parse(query.cursor) if query.cursor is not None else None
+        if cursor is not None and cursor.newest_first != newest_first:
+            raise Invalid("cursor: is of a query in the other order")
+        await self._shard.all_synced()
+        page = await self._in_turn(
+            tenant or "",
+            wanted,
+            limit=query.limit,
+            place=(cursor.seq, cursor.n) if cursor is not None else None,
+            newest_first=newest_first,
+            first_seq=max(1, first_seq),
+        )
+        more = str(Cursor(*page.more, newest_first)) if page.more is not None else None
+        return AuditPage(page.rows, more, page.incomplete)
+
+    async def history(self, tenant: str, queue: str, id: str, *, first_seq: int) -> list[Row]:
+        """Return all rows about one message of a queue, oldest first, wherever they lie; raise NotFound if there are none.
+
+        They are looked for from a day before the message's birth on, as its id tells it, in a bounded number of steps.
+        """
+        raw = id_bytes(id)
+        born = int.from_bytes(raw[:6]) + self._shard.wall_ms() - self._shard.engine_ms()
+        wanted = JournalFilter(tenant=tenant, message=id_text(raw), start=max(0, born - DAY_MS))
+        await self._shard.all_synced()
+        found: list[Row] = []
+        place = None
+        for _ in range(_HISTORY_STEPS):
+            page = await self._in_turn(tenant, wanted, limit=limits.PAGE_MAX, place=place, first_seq=max(1, first_seq))
+            found += page.rows
+            place = page.more
+            if place is None:
+                break
+        if not any(row.queue == queue for row in found):
+            raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=id_text(raw))
+        return found
+
+    async def _in_turn(self, who: str, wanted: JournalFilter, **how: Any) -> JournalPage:
+        turn = self._turns.setdefault(who, _Turn())
+        turn.callers += 1
+        try:
+            async with turn.lock:
+                if self._closed:
+                    raise Closed
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, lambda: self._reader.page(wanted, **how))
+        finally:
+            turn.callers -= 1
+            if not turn.callers:
+                del self._turns[who]
+
+
+class _Turn:
+    """Whose turn it is among the queries of one tenant."""
+
+    __slots__ = ("callers", "lock")
+
+    def __init__(self) -> None:
+        self.callers = 0
+        self.lock = asyncio.Lock()
+
+
+def check_query(query: AuditQuery) -> AuditQuery:
+    """Return a query that can be asked, or raise Invalid naming what is wrong with it."""
+    check_int("limit", query.limit, 1, limits.PAGE_MAX)
+    if query.result is not None and (type(query.result) is not str or query.result not in RESULTS):
+        raise Invalid(f"result: must be one of {', '.join(RESULTS)}")
+    if type(query.order) is not str or query.order not in ORDERS:
+        raise Invalid(f"order: must be one of {', '.join(ORDERS)}")
+    for field in ("principal", "queue", "message", "tenant"):
+        if (text := getattr(query, field)) is not None:
+            check_text(field, text, TEXT_CHARS_MAX)
+    for field in ("start", "end"):
+        if (time := getattr(query, field)) is not None:
+            check_int(field, time, 0, limits.TIME_MS_MAX)
+    _actions(query)
+    if query.message is not None:
+        id_bytes(query.message)
+    if query.cursor is not None:
+        Cursor.parse(query.cursor)
+    return query
+
+
+def _actions(query: AuditQuery) -> frozenset[str] | None:
+    given = query.action
+    if given is None:
+        return None
+    if type(given) is str:
+        given = given.split(",")
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= ACTIONS_MAX:
+        raise Invalid(f"action: must be one action or up to {ACTIONS_MAX}, with commas between")
+    for action in given:
+        if type(action) is not str or _ACTION.fullmatch(action) is None:
+            raise Invalid("action: the name of one is 1 to 80 of a-z and '_', or '*' for what was merged in a flood")
+    return frozenset(given)
+
+
+def _filter(query: AuditQuery, tenant: str | None, queues: tuple[str, ...] | None) -> JournalFilter:
+    return JournalFilter(
+        tenant=tenant if tenant is not None else query.tenant,
+        ops=_actions(query),
+        result=query.result,
+        principal=query.principal,
+        start=query.start,
+        end=query.end,
+        queue=query.queue,
+        queues=queues,
+        message=id_text(id_bytes(query.message)) if query.message is not None else None,
+    )

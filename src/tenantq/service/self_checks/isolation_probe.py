@@ -1,0 +1,120 @@
+"""The isolation probe: two tenants of the server's own, one of which tries to get at what the other has, and must be refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.access import Grant, StoredKey
+from tenantq.errors import Forbidden, NotFound, TenantqError
+from tenantq.gates.api_key import new_key
+from tenantq.message import Caller, NewMessage
+from tenantq.names import PROBE_TENANTS
+from tenantq.service.call import Call
+from tenantq.service.self_checks.check import CheckResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tenantq.engine.shard import Shard
+    from tenantq.service.service import Service
+
+_QUEUE: Final = "probe"
+_VALID_MS: Final = 600_000
+_SYSTEM: Final = Caller("system")
+_QUOTAS: Final = {"backlog": 100, "stored_bytes": 1 << 20, "queues": 4}
+
+
+class IsolationProbe:
+    """Goes the way of every request, through the gates, with real credentials."""
+
+    name = "isolation"
+
+    def __init__(self, service: Service, shard: Shard) -> None:
+        self._service = service
+        self._shard = shard
+
+    async def run(self) -> CheckResult:
+        """Try everything once; the credentials are made for this run and revoked after it."""
+        mine, other = PROBE_TENANTS
+        keys: list[tuple[str, str]] = []
+        try:
+            calls = []
+            for tenant in PROBE_TENANTS:
+                call, key_id = await self._enter(tenant)
+                calls.append(call)
+                keys.append((tenant, key_id))
+            through = await self._try(calls[0], calls[1], mine, other, f"key:{keys[1][1]}")
+        finally:
+            for tenant, key_id in keys:
+                await self._shard.revoke_key(tenant, key_id, _SYSTEM)
+        if through:
+            return CheckResult(ok=False, text=f"another tenant's credential was let through: {', '.join(through)}")
+        return CheckResult(ok=True, text="another tenant's credential was refused everywhere")
+
+    async def _enter(self, tenant: str) -> tuple[Call, str]:
+        """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
+        if tenant not in self._shard.tenants_served():
+            await self._shard.put_tenant(tenant, _SYSTEM, quotas=_QUOTAS)
+        made = new_key()
+        now = self._shard.wall_ms()
+        key = StoredKey(
+            id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=_SYSTEM.principal,
+            grant=Grant(role="tenant-admin", expires_at=now + _VALID_MS), token_hash=made.token_hash,
+        )  # fmt: skip
+        await self._shard.put_key(key, _SYSTEM)
+        return Call(bearer=made.token, request_id="self-check", user_agent="tenantq self-check"), made.id
+
+    async def _try(self, owner: Call, thief: Call, mine: str, theirs: str, principal: str) -> list[str]:
+        """Return what the thief, who is that principal, was let through to."""
+        service = self._service
+        if _QUEUE in self._shard.queues(mine):
+            await self._shard.purge(mine, _QUEUE, caller=_SYSTEM)  # what a run that was cut short left
+        (added,) = await service.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
+        (held,) = await service.poll(owner, None, _QUEUE, lease_ms=60_000)
+        await service.put_queue(thief, None, _QUEUE, {})
+        through = [name for name, act in self._crossings(thief, mine, held.id, held.receipt) if not await _refused(act)]
+        for name, act in (
+            ("get by id in its own queue", service.get(thief, theirs, _QUEUE, added.id)),
+            ("trace by id in its own queue", service.trace(thief, theirs, _QUEUE, added.id)),
+        ):
+            if not await _refused(act):
+                through.append(name)
+        for name, outcomes in (
+            ("ack of its receipt", await service.ack(thief, theirs, _QUEUE, [held.receipt])),
+            ("remove of its id", await service.remove(thief, theirs, _QUEUE, [held.id])),
+        ):
+            if any(one.ok for one in outcomes):
+                through.append(name)
+        rows = (await service.audit(thief, None, limit=100, message=held.id)).rows
+        if any(row.principal != principal for row in rows) or await service.poll(thief, None, _QUEUE):
+            through.append("a look into its own tenant shows another's")
+        (settled,) = await service.ack(owner, None, _QUEUE, [held.receipt])
+        return through if settled.ok else [*through, "the owner's lease was taken away"]
+
+    def _crossings(self, thief: Call, mine: str, id: str, receipt: str) -> list[tuple[str, Awaitable[Any]]]:
+        """Return calls with the other tenant's name in them."""
+        service = self._service
+        return [
+            ("add", service.add(thief, mine, _QUEUE, [NewMessage(body=b"probe")])),
+            ("poll", service.poll(thief, mine, _QUEUE)),
+            ("peek", service.peek(thief, mine, _QUEUE)),
+            ("get", service.get(thief, mine, _QUEUE, id)),
+            ("result", service.result(thief, mine, _QUEUE, id)),
+            ("ack", service.ack(thief, mine, _QUEUE, [receipt])),
+            ("remove", service.remove(thief, mine, _QUEUE, [id])),
+            ("list_queues", service.list_queues(thief, mine)),
+            ("usage", service.usage(thief, mine)),
+            ("audit", service.audit(thief, mine)),
+            ("create_key", service.create_key(thief, mine, "probe", Grant(role="viewer"))),
+        ]
+
+
+async def _refused(act: Awaitable[Any]) -> bool:
+    """Tell whether an act was refused as it must be; another error is no proof."""
+    try:
+        await act
+    except (Forbidden, NotFound):
+        return True
+    except TenantqError:
+        return False
+    return False

@@ -1,0 +1,60 @@
+"""Key health: every key that wraps tenants' data keys wraps and unwraps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import TenantqError
+from tenantq.service.self_checks.check import CheckResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from tenantq.kms.interface import KeyHealth, KeyRef
+
+KEYS_MAX: Final = 100
+"""Keys that are tried in one run; the next run goes on with the next."""
+
+_SHOWN_MAX: Final = 5
+_SLICE: Final = 500
+
+
+class KeyHealthCheck:
+    """Tries the keys in use, in turns. ``try_key`` is bounded in time."""
+
+    name = "key_health"
+
+    def __init__(
+        self, keys_in_use: Callable[[], Iterable[KeyRef]], try_key: Callable[[KeyRef], Awaitable[KeyHealth]]
+    ) -> None:
+        self._keys_in_use = keys_in_use
+        self._try_key = try_key
+        self._last: KeyRef | None = None
+
+    async def run(self) -> CheckResult:
+        """Try each key once, so many at most."""
+        found: set[KeyRef] = set()
+        for count, key in enumerate(self._keys_in_use()):
+            found.add(key)
+            if count % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)  # others have their turn
+        keys = sorted(found)
+        if not keys:
+            return CheckResult(ok=True, text="no tenant is encrypted here")
+        last = self._last
+        turn = [key for key in keys if last is None or key > last][:KEYS_MAX] or keys[:KEYS_MAX]
+        troubles: list[str] = []
+        for key in turn:
+            try:
+                health = await self._try_key(key)
+            except TenantqError as error:
+                troubles.append(f"{key}: {error.message}")
+                continue
+            if health.state != "ok":
+                troubles.append(f"{key} is {health.state}: {health.text}")
+        self._last = turn[-1]
+        if troubles:
+            more = f" and {len(troubles) - _SHOWN_MAX} more" if len(troubles) > _SHOWN_MAX else ""
+            return CheckResult(ok=False, text="; ".join(troubles[:_SHOWN_MAX]) + more)
+        return CheckResult(ok=True, text=f"{len(turn)} of {len(keys)} keys wrap and unwrap")

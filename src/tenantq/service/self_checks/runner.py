@@ -1,0 +1,123 @@
+"""Runs the self-checks one after the other, now and then, and tells how they went: readiness, metrics, journal, alerts."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tenantq.errors import TenantqError
+from tenantq.gates.signals import Alert
+from tenantq.journal.record import Entry
+from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck, check_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from tenantq.clock import Clock, Timer
+    from tenantq.engine.shard import Shard
+    from tenantq.service.gatekeeper import Gatekeeper
+
+log = logging.getLogger("tenantq")
+
+_TEXT_CHARS_MAX = 1_000
+
+
+class CheckState(msgspec.Struct):
+    """How one check stands."""
+
+    status: Literal["not_run", "ok", "failed"] = "not_run"
+    at: int | None = None  # wall clock of the last run
+    text: str = ""
+    took_ms: int = 0
+    runs: dict[str, int] = {}  # by "ok" and "failed"
+
+
+class SelfChecks:
+    """The checks of one server. A failing one raises an alert when it begins to fail; the server goes on."""
+
+    def __init__(
+        self,
+        checks: Sequence[SelfCheck],
+        shard: Shard,
+        gates: Gatekeeper,
+        clock: Clock,
+        settings: CheckSettings,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._checks = checks
+        self._shard = shard
+        self._gates = gates
+        self._clock = clock
+        self._settings = check_checks(settings)
+        self._background = background
+        self._timer: Timer | None = None
+        self._closed = False
+        self.states: Mapping[str, CheckState] = {check.name: CheckState(runs={}) for check in checks}
+
+    def start(self) -> None:
+        """Run the checks every so often from now on."""
+        self._later()
+
+    def close(self) -> None:
+        """Begin no more; what is under way stops after the check it is at."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Return status and time of each check, without what it says: that is for those who may see the journal."""
+        return {name: {"status": state.status, "at": state.at} for name, state in self.states.items()}
+
+    def _is_over(self) -> bool:
+        return self._closed
+
+    def _later(self) -> None:
+        if not self._closed and self._settings.enabled:
+            self._timer = self._clock.call_later(self._settings.every_ms, lambda: self._background(self._run()))
+
+    async def _run(self) -> None:
+        try:
+            await self.run_now()
+        finally:
+            self._later()
+
+    async def run_now(self) -> None:
+        """Run every check once and journal how each went."""
+        entries: list[Entry] = []
+        for check in self._checks:
+            if self._is_over():
+                return
+            started_ms = self._clock.monotonic_ms()
+            result = await self._result(check)
+            if self._is_over():
+                return  # what it needs may have been closed under its feet
+            self._note(check.name, result, self._clock.monotonic_ms() - started_ms)
+            outcome = "ok" if result.ok else "failed"
+            details = f"{check.name}: {result.text}"[:_TEXT_CHARS_MAX]
+            entries.append(Entry("self_check", "", "", "system", outcome=outcome, details=details))
+        await self._shard.note_entries(entries)
+
+    async def _result(self, check: SelfCheck) -> CheckResult:
+        try:
+            return await check.run()
+        except TenantqError as error:
+            return CheckResult(ok=False, text=f"it could not be run: {error.message}")
+        except Exception as error:
+            log.exception("the self-check %s broke", check.name)
+            return CheckResult(ok=False, text=f"it broke: {error!r}")
+
+    def _note(self, name: str, result: CheckResult, took_ms: int) -> None:
+        state, now = self.states[name], self._clock.wall_ms()
+        if not result.ok:
+            log.error("the self-check %s failed: %s", name, result.text)
+            if state.status != "failed":
+                details = f"{name}: {result.text}"[:_TEXT_CHARS_MAX]
+                self._gates.raise_alert(
+                    Alert(kind="self_check", tenant="", principal="", details=details, severity="critical", at=now)
+                )
+        state.status = "ok" if result.ok else "failed"
+        state.at, state.text, state.took_ms = now, result.text, took_ms
+        state.runs[state.status] = state.runs.get(state.status, 0) + 1

@@ -1,0 +1,99 @@
+"""The journal in a bucket: exported, queried and verified over a real S3 endpoint, which goes away and comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import boto3  # type: ignore[import-untyped]  # boto3 has no types
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tenantq.errors import Invalid
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.exporter import Exporter
+from tenantq.journal.query import JournalReader
+from tenantq.journal.row_filter import JournalFilter
+from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.target import open_target
+from tenantq.journal.verify import verify_segments
+from tests.contract.journal.test_export import some_work
+from tests.shards import journal_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.signing import SigningKey
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Serve S3 on this machine, with one bucket."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
+    ):
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="evidence")
+    yield client
+    client.close()
+    server.stop()
+    server._server.server_close()  # type: ignore[union-attr]  # moto leaves the socket open
+
+
+async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(
+    bucket: Any, shard: Shard, key: SigningKey, clock: ManualClock
+) -> None:
+    """Row for row; a restart goes on where it was; what is taken away is missed."""
+    target = open_target("s3://evidence/journals/one")
+    index = SegmentIndex(target, shard.shard_name)
+    await some_work(shard, 10)
+    exporter = Exporter(shard, target, key, clock, ExportSettings(segment_rows=9, keep_records=4), index)
+    await exporter.start()
+    rows = await journal_rows(shard)
+    await exporter.export_now()
+    assert shard.journal_span[0] > 5
+    await some_work(shard, 2)
+    again = Exporter(shard, target, key, clock, ExportSettings(keep_records=4), index)
+    await again.start()
+    assert again.exported_seq == exporter.exported_seq
+    await again.close()
+    page = JournalReader(shard, SegmentIndex(target, shard.shard_name)).page(JournalFilter(), limit=1_000)
+    assert page.rows[: len(rows)] == rows
+    report = verify_segments(target, key.public)
+    assert report.clean
+    assert report.last_seq == {"0": again.exported_seq}
+    listed = bucket.list_objects_v2(Bucket="evidence", Prefix="journals/one/date=")["Contents"]
+    bucket.delete_object(Bucket="evidence", Key=listed[1]["Key"])
+    assert [finding.text for finding in verify_segments(target, key.public).findings] == ["The segment is missing."]
+
+
+async def test_a_bucket_that_is_not_there_is_an_error_and_never_empty(bucket: Any) -> None:
+    """Else the journal would be taken for one that was never exported."""
+    target = open_target("s3://nobody/has/this")
+    with pytest.raises(OSError, match="nobody"):
+        target.write("x", b"y")
+    with pytest.raises(FileNotFoundError):
+        open_target("s3://evidence").read("nothing")
+    open_target("s3://evidence").delete("nothing")
+    bucket.put_object(Bucket="evidence", Key="two/a/b", Body=b"c")
+    assert open_target("s3://evidence/two/").names("") == ["a/b"]
+    assert open_target("s3://evidence/two").names("elsewhere") == []
+    with pytest.raises(OSError, match=r"(?i)connect"):
+        open_target("s3://evidence/two?endpoint_override=127.0.0.1:9&scheme=http").names("")
+
+
+def test_what_is_no_bucket_is_refused_by_name() -> None:
+    """Without what may be secret in its query."""
+    with pytest.raises(Invalid) as caught:
+        open_target("s3://bucket/p?no_such_option=secret")
+    assert "s3://bucket/p" in caught.value.message

@@ -1,0 +1,90 @@
+"""Checkpoints: the journal is signed every so many records or so much time, and the signatures go when their records go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.errors import Invalid
+from tenantq.journal.checkpoint import AuditSettings, Checkpointer, check_audit, unpack
+from tests.shards import Q, T, journal_rows, message, pass_time, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.signing import SigningKey
+
+
+def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> Checkpointer:
+    """Return a checkpointer that has begun to look."""
+    tasks = set[asyncio.Task[None]]()
+
+    def background(work: Coroutine[Any, Any, None]) -> None:
+        tasks.add(asyncio.get_running_loop().create_task(work))
+
+    checkpointer = Checkpointer(shard, key, clock, AuditSettings(**settings), background)
+    checkpointer.start()
+    return checkpointer
+
+
+async def test_a_checkpoint_comes_after_so_many_records(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
+    """And not again until there are as many new ones."""
+    checkpointer = made(shard, key, clock, checkpoint_records=10)
+    for number in range(25):
+        await shard.add(T, Q, [message(f"{number}")])
+        await pass_time(shard, clock, 1_000)
+    rows = await journal_rows(shard, op="checkpoint")
+    assert len(rows) == 2
+    assert [row.seq for row in rows] == [seq for seq, _ in shard.read_checkpoints(0)]
+    for seq, value in shard.read_checkpoints(0):
+        assert unpack(value).wrong(seq, shard.journal_link(seq), key.public) == ""
+        assert unpack(value).wrong(seq, bytes(32), key.public)
+    await checkpointer.close()
+
+
+async def test_a_checkpoint_comes_after_some_time_if_there_is_anything_new(
+    shard: Shard, key: SigningKey, clock: ManualClock
+) -> None:
+    """An idle journal is signed once, at its end."""
+    checkpointer = made(shard, key, clock, checkpoint_ms=60_000)
+    await shard.add(T, Q, [message()])
+    await pass_time(shard, clock, 59_000)
+    assert await journal_rows(shard, op="checkpoint") == []
+    for _ in range(5):
+        await pass_time(shard, clock, 60_000)
+    (row,) = await journal_rows(shard, op="checkpoint")
+    assert row.seq == shard.journal_span[1] == shard.last_checkpoint()
+    await checkpointer.close()
+    assert shard.journal_span[1] == row.seq
+
+
+async def test_closing_signs_what_is_not_signed_yet(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
+    """Once."""
+    checkpointer = made(shard, key, clock)
+    await shard.add(T, Q, [message()])
+    await checkpointer.close()
+    await checkpointer.close()
+    assert shard.last_checkpoint() == shard.journal_span[1]
+    assert len(await journal_rows(shard, op="checkpoint")) == 1
+
+
+async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: SigningKey) -> None:
+    """Those of records that are kept stay."""
+    for _ in range(3):
+        await shard.add(T, Q, [message()])
+        await shard.put_checkpoint(key)
+    signed = [seq for seq, _ in shard.read_checkpoints(0)]
+    await shard.trim_journal(signed[1])
+    await settled(shard)
+    assert [seq for seq, _ in shard.read_checkpoints(0)] == signed[2:]
+
+
+@pytest.mark.parametrize("wrong", [{"checkpoint_records": 0}, {"checkpoint_ms": 999}, {"checkpoint_ms": 1 << 50}])
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, int]) -> None:
+    """With the section."""
+    with pytest.raises(Invalid, match=f"audit.{next(iter(wrong))}"):
+        check_audit(AuditSettings(**wrong))

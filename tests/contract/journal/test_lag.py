@@ -1,0 +1,117 @@
+"""Back-pressure: what waits for its export is counted to the byte, shown, and bounded; nothing is ever dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import JournalBehind
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.exporter import Exporter
+from tenantq.service import Service
+from tests.contract.gates.house import House
+from tests.contract.journal.test_export import exported_rows, live_rows, some_work, until
+from tests.shards import pass_time
+
+if TYPE_CHECKING:
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.signing import SigningKey
+    from tenantq.journal.target import DirectoryTarget
+    from tests.conftest import OpenShard
+    from tests.contract.journal.conftest import MakeExporter
+
+
+def bytes_behind(shard: Shard, seq: int) -> int:
+    """Return the bytes of all records behind one."""
+    return sum(len(value) for _, value in shard.scan_journal(seq + 1, shard.journal_span[1], 100_000))
+
+
+async def test_the_lag_is_counted_to_the_byte(open_shard: OpenShard, make_exporter: MakeExporter) -> None:
+    """While records are written, exported and trimmed, and over a restart."""
+    shard = await open_shard()
+    await some_work(shard)
+    exporter = make_exporter(shard, keep_records=4, segment_rows=9)
+    await exporter.start()
+    assert exporter.lag_bytes == bytes_behind(shard, 0) > 500
+    await exporter.export_now()
+    assert exporter.lag_bytes == bytes_behind(shard, exporter.exported_seq)
+    await some_work(shard)
+    behind = bytes_behind(shard, exporter.exported_seq)
+    assert exporter.lag_bytes == behind > 500
+    await shard.close()
+    shard = await open_shard()
+    exporter = make_exporter(shard)
+    await exporter.start()
+    assert exporter.lag_bytes == behind
+    await exporter.close()
+    assert exporter.lag_bytes == 0
+
+
+async def test_a_target_that_is_away_at_the_start_counts_as_everything_waiting(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is known how far the export was."""
+
+    def away(under: str) -> list[str]:
+        raise OSError(113, "No route to host")
+
+    await some_work(shard)
+    monkeypatch.setattr(target, "names", away)
+    exporter = make_exporter(shard)
+    await exporter.start()
+    assert "No route" in exporter.failure
+    assert exporter.lag_bytes == bytes_behind(shard, 0)
+    assert exporter.failures_total == 1
+    monkeypatch.undo()
+    await exporter.close()
+    assert (exporter.lag_bytes, exporter.lag_records) == (0, 0)
+
+
+async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothing(
+    shard: Shard, key: SigningKey, clock: ManualClock, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polls and acks go on; readiness and metrics tell; adding goes on by itself when the target is back."""
+    house = await House(shard, clock).open()
+    settings = ExportSettings(every_ms=1_000, journal_lag_max_bytes=20_000)
+    exporter = Exporter(shard, target, key, clock, settings)
+    house.service = service = Service(shard, house.gates, clock, exporter)
+    await exporter.start()
+    owner = await house.key("default")
+
+    def refuse(name: str, data: bytes) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(target, "write", refuse)
+    added = 0
+    while not exporter.is_behind:
+        await house.add(owner, "work", *("m" for _ in range(10)))
+        added += 10
+        await pass_time(shard, clock, 100)
+    with pytest.raises(JournalBehind, match="wait for their export") as caught:
+        await house.add(owner, "work", "one too many")
+    assert (caught.value.code, caught.value.retry_after_ms) == ("unavailable", 10_000)
+    assert exporter.lag_bytes > 20_000
+    receipts = [one.receipt for one in await house.take(owner, "work", max=5)]
+    assert [one.ok for one in await service.ack(owner, None, "work", receipts)] == [True] * 5
+    await pass_time(shard, clock, 60_000)
+    await until(lambda: exporter.failure)
+    shown = service.readiness()
+    assert shown["ready"]
+    assert shown["adds"].startswith("refused")
+    assert shown["journal_lag_bytes"] == exporter.lag_bytes
+    assert "Input/output error" in shown["journal_export"]
+    text = (await service.metrics(house.admin)).decode()
+    assert f"tenantq_journal_lag_bytes {float(exporter.lag_bytes)}" in text
+    assert "tenantq_journal_export_failures_total 0.0" not in text
+    refused = await house.rows(op="add", result="DENIED")
+    assert {(row.outcome, row.error_code, row.queue) for row in refused} == {("throttled", "unavailable", "work")}
+    monkeypatch.undo()
+    await exporter.export_now()
+    await house.add(owner, "work", "again")
+    assert service.readiness()["adds"] == "taken"
+    assert shard.stats("default", "work").ready == added - 5 + 1
+    await exporter.close()
+    assert exported_rows(target) == live_rows(shard)
+    await house.close()

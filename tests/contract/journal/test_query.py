@@ -1,0 +1,246 @@
+"""The audit query: the same rows whether they lie in the store, in segments, or partly in both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tenantq.errors import Invalid, Unavailable
+from tenantq.journal.query import Cursor, JournalReader
+from tenantq.journal.row_filter import RESULTS, JournalFilter, result_of
+from tenantq.journal.segment_index import SegmentIndex
+from tenantq.message import Caller
+from tests.contract.journal.test_export import some_work
+from tests.shards import Q, T, journal_rows, message, pass_time
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.query import JournalPage
+    from tenantq.journal.record import Row
+    from tenantq.journal.target import DirectoryTarget
+    from tests.contract.journal.conftest import MakeExporter
+
+
+def walk(reader: JournalReader, limit: int = 7, *, newest_first: bool = False, **wanted: Any) -> list[Row]:
+    """Return all rows, page by page."""
+    found: list[Row] = []
+    place = None
+    while True:
+        page = reader.page(JournalFilter(**wanted), limit=limit, place=place, newest_first=newest_first)
+        assert len(page.rows) <= limit
+        assert not page.incomplete
+        found += page.rows
+        place = page.more
+        if place is None:
+            return found
+
+
+async def varied_work(shard: Shard, clock: ManualClock) -> None:
+    """Do things in two tenants and several hours, some of which are refused."""
+    await shard.put_tenant("acme")
+    for hour in range(3):
+        await some_work(shard, 4)
+        ada = Caller("jwt:ada", "10.0.0.7", f"r-{hour}", "browser")
+        await shard.add("acme", "mail-in", [message("a"), message("b")], ada)
+        await shard.add("acme", "orders", [message("c")], ada)
+        await shard.ack("acme", "orders", ["0" * 31 + "1" + "f" * 16], caller=ada)
+        await pass_time(shard, clock, 3_600_000)
+
+
+async def archived(
+    shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> tuple[JournalReader, list[Row]]:
+    """Return a reader of a journal most of which is in segments only, and all its rows."""
+    await varied_work(shard, clock)
+    index = SegmentIndex(target, shard.shard_name)
+    assert index.at(1) is None  # listed before there is any: the exporter tells of those it writes
+    exporter = make_exporter(shard, index=index, segment_rows=9, keep_records=6)
+    rows = await journal_rows(shard)
+    await exporter.export_now()
+    assert shard.journal_span[0] > 20
+    return JournalReader(shard, index), rows + await journal_rows(shard, after=rows[-1].seq)
+
+
+CONDITIONS: list[dict[str, Any]] = [
+    {},
+    {"tenant": "acme"},
+    {"tenant": "nobody"},
+    {"ops": frozenset({"add"})},
+    {"ops": frozenset({"poll", "ack"})},
+    {"principal": "jwt:ada"},
+    {"queue": "orders"},
+    {"queues": ("mail-*",)},
+    {"queues": ("mail-*", "ord?rs")},
+    *({"result": result} for result in RESULTS),
+    {"tenant": "acme", "ops": frozenset({"add"}), "queue": "mail-in", "result": "SUCCESS"},
+]
+
+
+@pytest.mark.parametrize("wanted", CONDITIONS, ids=str)
+async def test_every_condition_finds_the_same_rows_wherever_they_lie(
+    wanted: dict[str, Any], shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> None:
+    """Oldest first and newest first, whatever the page size."""
+    reader, rows = await archived(shard, clock, make_exporter, target)
+    expected = [row for row in rows if JournalFilter(**wanted).matches(row)]
+    assert bool(expected) == (wanted not in ({"tenant": "nobody"}, {"result": "DENIED"}))
+    for limit in (1, 5, 1_000):
+        assert walk(reader, limit, **wanted) == expected
+        assert walk(reader, limit, newest_first=True, **wanted) == expected[::-1]
+    fresh = JournalReader(shard, SegmentIndex(target, shard.shard_name))  # which lists the target by itself
+    assert walk(fresh, **wanted) == expected
+
+
+async def test_times_and_messages_are_found_in_segments(
+    shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> None:
+    """To the millisecond; the end is not included."""
+    reader, rows = await archived(shard, clock, make_exporter, target)
+    times = sorted({row.ts for row in rows})
+    for start in times:
+        for end in times:
+            expected = [row for row in rows if start <= row.ts < end]
+            assert walk(reader, 100, start=start, end=end) == expected
+    one = next(row.message_id for row in rows if row.op == "ack" and row.message_id)
+    assert {row.op for row in walk(reader, message=one)} == {"add", "poll", "ack"}
+
+
+async def test_segments_of_other_hours_are_not_opened(
+    shard: Shard,
+    clock: ManualClock,
+    make_exporter: MakeExporter,
+    target: DirectoryTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their names tell the hour."""
+    reader, rows = await archived(shard, clock, make_exporter, target)
+    opened: list[str] = []
+    plain = target.open
+
+    def noting(name: str) -> BinaryIO:
+        opened.append(name)
+        return plain(name)
+
+    monkeypatch.setattr(target, "open", noting)
+    hour = rows[-1].ts // 3_600_000 - 1
+    walk(reader, 1_000, start=hour * 3_600_000, end=(hour + 1) * 3_600_000)
+    assert opened
+    assert len({name.rpartition("/shard=")[0] for name in opened}) == 1
+
+
+async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
+    shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> None:
+    """Between any two pages: nothing is shown twice, nothing is left out."""
+    await varied_work(shard, clock)
+    index = SegmentIndex(target, shard.shard_name)
+    exporter = make_exporter(shard, index=index, segment_rows=20, keep_records=4)
+    reader = JournalReader(shard, index)
+    rows = await journal_rows(shard)
+    up: list[Row] = []
+    down: list[Row] = []
+    below: tuple[int, int] | None = None
+    above: tuple[int, int] | None = None
+    for step in range(1_000):
+        page: JournalPage = reader.page(JournalFilter(tenant="acme"), limit=2, place=above)
+        up, above = up + page.rows, page.more
+        if step == 0 or below is not None:
+            page = reader.page(JournalFilter(tenant="acme"), limit=2, place=below, newest_first=True)
+            down, below = down + page.rows, page.more
+        if step in {3, 6}:
+            await shard.add("acme", "orders", [message()])
+            await exporter.export_now()
+        if above is None and below is None:
+            break
+    assert down[::-1] == [row for row in rows if row.tenant == "acme"]
+    assert up == down[::-1] + [row for row in await journal_rows(shard, after=rows[-1].seq) if row.tenant == "acme"]
+
+
+async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may bring nothing, and says where to go on."""
+    await some_work(shard, 20)
+    monkeypatch.setattr("tenantq.limits.TRACE_RECORDS_MAX", 5)
+    monkeypatch.setattr("tenantq.journal.query._SLICE", 5)
+    page = JournalReader(shard, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
+    assert page.rows == []
+    assert page.more is not None
+    assert len(walk(JournalReader(shard, None), ops=frozenset({"ack"}))) == 20
+
+
+async def test_a_segment_that_cannot_be_read_is_named(
+    shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> None:
+    """And nothing is passed over in silence."""
+    reader, _ = await archived(shard, clock, make_exporter, target)
+    victim = min(target.path.rglob("*.parquet"))
+    victim.write_bytes(b"not Parquet")
+    with pytest.raises(Unavailable, match=victim.name):
+        walk(reader, tenant="acme")
+
+
+async def test_records_that_are_nowhere_are_told_of(shard: Shard, clock: ManualClock) -> None:
+    """A journal that was trimmed, at a server that does not reach its segments."""
+    await varied_work(shard, clock)
+    await shard.trim_journal(10)
+    for newest_first in (False, True):
+        page = JournalReader(shard, None).page(JournalFilter(), limit=1_000, newest_first=newest_first)
+        assert page.incomplete
+        assert {row.seq for row in page.rows} == set(range(11, shard.journal_span[1] + 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.", ".1", "--1.1", "1.1.1", "a.b", "9" * 50 + ".1", "\u0661.\u0661", None, 7]
+)
+def test_a_cursor_that_was_never_given_out_is_refused(text: Any) -> None:
+    """Whatever it is."""
+    with pytest.raises(Invalid, match="cursor"):
+        Cursor.parse(text)
+
+
+def test_cursors_tell_their_direction() -> None:
+    """And come back as they were."""
+    for cursor in (Cursor(1, 2), Cursor(7, 0, newest_first=True)):
+        assert Cursor.parse(str(cursor)) == cursor
+
+
+def test_every_outcome_comes_to_one_result() -> None:
+    """What is not known to be good or denied is an error."""
+    known = ("ok", "dead", "denied", "throttled", "refused", "failed", "denials", "")
+    results = [result_of(outcome) for outcome in known]
+    assert results == ["SUCCESS", "SUCCESS", "DENIED", "DENIED", "ERROR", "ERROR", "ERROR", "ERROR"]
+
+
+async def test_a_row_is_the_same_in_both_places(
+    shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
+) -> None:
+    """Every column of it."""
+    reader, rows = await archived(shard, clock, make_exporter, target)
+    again = walk(reader, 1_000)
+    assert [msgspec.structs.asdict(row) for row in again] == [msgspec.structs.asdict(row) for row in rows]
+    assert {(row.user_agent, row.remote) for row in again if row.principal == "jwt:ada"} == {("browser", "10.0.0.7")}
+    assert (T, Q) in {(row.tenant, row.queue) for row in again}
+
+
+async def test_segments_that_cannot_be_listed_are_an_error_for_older_rows_only(
+    shard: Shard,
+    clock: ManualClock,
+    make_exporter: MakeExporter,
+    target: DirectoryTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is in the store can be seen all the same, newest first."""
+    await archived(shard, clock, make_exporter, target)
+
+    def away(under: str) -> list[str]:
+        raise OSError(113, "No route to host")
+
+    monkeypatch.setattr(target, "names", away)
+    reader = JournalReader(shard, SegmentIndex(target, shard.shard_name))
+    assert reader.page(JournalFilter(), limit=3, newest_first=True).rows
+    with pytest.raises(Unavailable, match="cannot be reached now"):
+        reader.page(JournalFilter(), limit=3)

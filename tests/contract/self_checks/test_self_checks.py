@@ -1,0 +1,379 @@
+"""Self-checks: each finds what is really broken, says so everywhere, and stops nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.clock import SystemClock
+from tenantq.engine.catalog import USAGE_ROW
+from tenantq.engine.usage import WindowsRow
+from tenantq.errors import Conflict, Invalid
+from tenantq.journal.checkpoint import CHECKPOINT_ROW
+from tenantq.journal.signing import SigningKey
+from tenantq.kms.interface import KeyHealth, KeyRef
+from tenantq.kms.keyring import KeyringFile, Unlock
+from tenantq.kms.local import LocalKms
+from tenantq.kms.settings import LocalSettings
+from tenantq.kms.steady import SteadyKms
+from tenantq.names import PROBE_TENANTS
+from tenantq.service.self_checks import (
+    AuditIntegrity,
+    CheckResult,
+    CheckSettings,
+    IsolationProbe,
+    KeyHealthCheck,
+    QuotaAccuracy,
+    SelfChecks,
+    check_checks,
+)
+from tenantq.store.keys import be64, tenant_prefix
+from tenantq.store.rows import unpack_counters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tests.contract.gates.house import House
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    """Return the key that signs checkpoints."""
+    return SigningKey.load_or_make(tmp_path)
+
+
+def tamper(house: House, family: str, row: bytes, value: bytes | None) -> None:
+    """Write or delete a row behind the shard's back."""
+    batch, store = WriteBatch(raw_mode=True), house.shard.core.store
+    if value is None:
+        batch.delete(row, store.family(family).handle)
+    else:
+        batch.put(row, value, store.family(family).handle)
+    store.write(batch)
+
+
+async def busy(house: House) -> None:
+    """Have a tenant with messages, some of them leased."""
+    await house.tenant("acme", quotas={"messages_per_hour": 1_000})
+    owner = await house.key("acme")
+    for number in range(5):
+        await house.add(owner, f"q{number % 2}", *(f"{n}" * 50 for n in range(4)))
+    await house.take(owner, "q0", max=3)
+    await house.settled()
+
+
+# ---- isolation ----
+
+
+async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(house: House) -> None:
+    """Over and over; it raises no alert, and its tenants are nobody else's."""
+    probe = IsolationProbe(house.service, house.shard)
+    for _ in range(3):
+        result = await probe.run()
+        assert result == CheckResult(ok=True, text="another tenant's credential was refused everywhere")
+    for tenant in PROBE_TENANTS:
+        keys = house.shard.access.keys(house.shard.tenant_state(tenant).id)
+        assert all(one.revoked_at is not None for one in keys.values())
+        assert house.shard.usage(tenant)["backlog"] == 0
+        with pytest.raises(Conflict, match="server's own"):
+            await house.service.put_tenant(house.admin, tenant, {})
+    assert await house.rows(op="alert") == []
+    denied = await house.rows(result="DENIED", tenant=PROBE_TENANTS[0])
+    assert {row.request_id for row in denied} == {"self-check"}
+
+
+async def test_the_probe_finds_a_gate_that_lets_everybody_through(
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It names what was let through."""
+    monkeypatch.setattr(house.gates.authorizer, "allowed", lambda *_: True)
+    result = await IsolationProbe(house.service, house.shard).run()
+    assert not result.ok
+    for act in ("peek", "get", "usage", "audit"):
+        assert act in result.text
+
+
+async def test_the_probe_finds_one_engine_key_for_all_tenants(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right receipt in another tenant's queue must not settle anything."""
+    probe = IsolationProbe(house.service, house.shard)
+    assert (await probe.run()).ok
+    mine, other = (house.shard.tenant_state(name).queues["probe"] for name in PROBE_TENANTS)
+    monkeypatch.setattr(other, "prefix", mine.prefix)
+    result = await probe.run()
+    assert not result.ok
+    assert "in its own queue" in result.text or "receipt" in result.text
+
+
+# ---- quotas ----
+
+
+async def test_counters_that_are_right_pass_while_work_goes_on(house: House) -> None:
+    """All tenants in turns, so many in one run."""
+    await busy(house)
+    check = QuotaAccuracy(house.shard, tenants=1, rows=10_000)
+    texts = [(await check.run()).text for _ in range(3)]
+    assert texts[0] == "1 tenants recounted, 23 rows"
+    assert texts[1] == "1 tenants recounted, 0 rows"
+    assert texts[2] == texts[0]
+    bounded = await QuotaAccuracy(house.shard, tenants=5, rows=9).run()
+    assert bounded.ok
+    assert "too long for one run" in bounded.text
+
+
+def edit_counters(house: House) -> None:
+    """Change the stored counters of a queue."""
+    queue = house.shard.tenant_state("acme").queues["q0"]
+    stored = house.shard.core.store.get(house.shard.core.store.qc, queue.prefix)
+    assert stored is not None
+    row = msgspec.structs.replace(unpack_counters(stored), bytes=7)
+    tamper(house, "qc", queue.prefix, msgspec.msgpack.encode(row))
+
+
+def lose_counters(house: House) -> None:
+    """Take the stored counters of a queue away."""
+    tamper(house, "qc", house.shard.tenant_state("acme").queues["q0"].prefix, None)
+
+
+def edit_hour(house: House) -> None:
+    """Change what is stored of the tenant's hour."""
+    state = house.shard.tenant_state("acme")
+    row = WindowsRow(state.usage.hour, 1, state.usage.day, state.usage.day_messages)
+    tamper(house, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
+
+
+def lose_message(house: House) -> None:
+    """Delete a message's row."""
+    store, prefix = house.shard.core.store, house.shard.tenant_state("acme").queues["q1"].prefix
+    tamper(house, "m", store.scan(store.m, prefix, prefix + b"\xff" * 16, 1)[0], None)
+
+
+def lose_lease(house: House) -> None:
+    """Delete a lease's row."""
+    store, prefix = house.shard.core.store, house.shard.tenant_state("acme").queues["q0"].prefix
+    tamper(house, "li", store.scan(store.li, prefix, prefix + b"\xff" * 24, 1)[0], None)
+
+
+def edit_memory(house: House) -> None:
+    """Change what the tenant is said to use."""
+    house.shard.tenant_state("acme").usage.messages += 1
+
+
+@pytest.mark.parametrize(
+    ("deed", "text"),
+    [
+        (edit_counters, "counts 600 bytes, its stored counters say 7"),
+        (lose_counters, "has no stored counters"),
+        (edit_hour, "counts 20 messages this hour, stored are 1"),
+        (lose_message, "counts 8 messages, a recount gives 7"),
+        (lose_lease, "counts 3 in_flight, a recount gives 2"),
+        (edit_memory, "uses 21 of backlog, its queues have 20"),
+    ],
+)
+async def test_a_counter_that_is_off_is_found(house: House, deed: Any, text: str) -> None:
+    """In the store or in memory, and named."""
+    await busy(house)
+    check = QuotaAccuracy(house.shard, tenants=10, rows=10_000)
+    assert (await check.run()).ok
+    deed(house)
+    result = await check.run()
+    assert not result.ok
+    assert text in result.text
+    assert "acme" in result.text
+
+
+# ---- the audit trail ----
+
+
+async def test_new_records_are_verified_once_and_older_ones_in_turns(house: House, key: SigningKey) -> None:
+    """Over checkpoints and trims; never more than so many in one run."""
+    await busy(house)
+    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    last = house.shard.journal_span[1]
+    assert (await check.run()).text == f"{last} new and {last} older records follow the chain"
+    await house.shard.put_checkpoint(key)
+    assert (await check.run()).text.startswith("1 new and")
+    await house.shard.trim_journal(4)
+    await house.settled()
+    assert (await check.run()).ok
+    bounded = AuditIntegrity(house.shard, key.public, records=5)
+    for _ in range(4):
+        result = await bounded.run()
+        assert result.ok
+        assert result.text.startswith(("5 new and 0", "0 new and 5", "0 new and"))
+
+
+async def test_a_journal_row_that_was_edited_is_found(house: House, key: SigningKey) -> None:
+    """Whether it had been verified before or not; the first bad record is named."""
+    await busy(house)
+    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    assert (await check.run()).ok
+    value = bytearray(dict(house.shard.scan_journal(5, 5, 1))[5])
+    value[50] ^= 1
+    tamper(house, "jn", be64(5), bytes(value))
+    result = await check.run()
+    assert not result.ok
+    assert result.text.startswith("record 5 cannot be trusted: Record 5 was changed")
+
+
+async def test_a_journal_row_that_was_deleted_is_found(house: House, key: SigningKey) -> None:
+    """In the middle, and at the end."""
+    await busy(house)
+    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    last = house.shard.journal_span[1]
+    tamper(house, "jn", be64(last), None)
+    result = await check.run()
+    assert not result.ok
+    assert result.text.startswith(f"record {last} cannot be trusted")
+    tamper(house, "jn", be64(6), None)
+    assert (await AuditIntegrity(house.shard, key.public, 1_000).run()).text.startswith("record 6 cannot be trusted")
+
+
+async def test_a_checkpoint_that_was_tampered_with_is_found(house: House, key: SigningKey) -> None:
+    """Forged, or taken away."""
+    await busy(house)
+    await house.shard.put_checkpoint(key)
+    seq, value = house.shard.read_checkpoints(0)[0]
+    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    assert (await check.run()).ok
+    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value.replace(b'"ts":', b'"ts":1'))
+    assert "not signed by the server" in (await check.run()).text
+    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value)
+    assert not (await check.run()).ok  # what was seen to be bad is not good because it looks so again
+    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), None)
+    assert "was taken away" in (await AuditIntegrity(house.shard, key.public, 1_000).run()).text
+
+
+# ---- keys ----
+
+
+async def test_keys_in_trouble_are_named(tmp_path: Path, clock: ManualClock) -> None:
+    """A real keyring, of which a key is taken out; many keys take turns; without encryption there is nothing to check."""
+
+    async def never(ref: KeyRef) -> KeyHealth:
+        raise AssertionError(ref)
+
+    assert (await KeyHealthCheck(list, never).run()).text == "no tenant is encrypted here"
+    master = tmp_path / "master"
+    master.write_bytes(bytes(range(32)))
+    master.chmod(0o600)
+    ring = KeyringFile(tmp_path / "keyring", Unlock("master_key", master.read_bytes()))
+    ring.create()
+    for name in ("one", "two"):
+        ring.add_key(name, clock.wall_ms())
+    settings = LocalSettings(keyring=str(ring.path), master_key_file=str(master))
+    kms = SteadyKms("local", LocalKms(settings), SystemClock(), random.Random(1))
+    refs = [KeyRef("local", "one"), KeyRef("local", "two"), KeyRef("local", "one")]
+    check = KeyHealthCheck(lambda: refs, lambda ref: kms.check(ref.key))
+    assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
+    ring.set_enabled("two", enabled=False)
+    result = await check.run()
+    assert not result.ok
+    assert result.text.startswith("local:two is disabled")
+    await kms.close()
+
+
+# ---- all together ----
+
+
+class Moody:
+    """A check that does as it is told."""
+
+    name = "moody"
+
+    def __init__(self) -> None:
+        self.result: CheckResult | Exception = CheckResult(ok=True, text="fine")
+
+    async def run(self) -> CheckResult:
+        """Return or raise it."""
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def runner(house: House, *checks: Any, **settings: Any) -> SelfChecks:
+    """Return the checks as a server wires them."""
+    made = SelfChecks(checks, house.shard, house.gates, house.clock, CheckSettings(**settings), house._in_background)
+    house.service.checks = made
+    return made
+
+
+async def test_checks_run_in_time_and_tell_how_they_went(house: House, key: SigningKey) -> None:
+    """In readiness without words, in the metrics, and in the journal."""
+    checks = runner(
+        house,
+        IsolationProbe(house.service, house.shard),
+        QuotaAccuracy(house.shard, 10, 1_000),
+        AuditIntegrity(house.shard, key.public, 1_000),
+        every_ms=60_000,
+    )
+    checks.start()
+    assert house.service.readiness()["checks"]["isolation"] == {"status": "not_run", "at": None}
+    for _ in range(2):
+        await house.pass_time(60_000)
+        while any(state.at != house.clock.wall_ms() for state in checks.states.values()):
+            await house.settled()
+    await house.settled()
+    checks.close()
+    shown = house.service.readiness()["checks"]
+    assert {name: one["status"] for name, one in shown.items()} == {
+        "isolation": "ok", "quota_accuracy": "ok", "audit_integrity": "ok",
+    }  # fmt: skip
+    rows = await house.rows(op="self_check")
+    assert [row.details.partition(":")[0] for row in rows] == ["isolation", "quota_accuracy", "audit_integrity"] * 2
+    assert {(row.outcome, row.tenant) for row in rows} == {("ok", "")}
+    text = (await house.service.metrics(house.admin)).decode()
+    assert 'tenantq_self_check_ok{check="isolation"} 1.0' in text
+    assert 'tenantq_self_checks_total{check="audit_integrity",status="ok"} 2.0' in text
+
+
+async def test_a_failing_check_alerts_once_and_stops_nothing(house: House) -> None:
+    """It says so until it is well again; one that breaks is one that failed."""
+    moody = Moody()
+    checks = runner(house, moody)
+    await checks.run_now()
+    for trouble in (CheckResult(ok=False, text="tenant acme is off"), ValueError("boom")):
+        moody.result = trouble
+        await checks.run_now()
+    await house.settled()
+    shown = house.service.readiness()
+    assert shown["ready"]
+    assert shown["checks"]["moody"]["status"] == "failed"
+    assert "acme" not in repr(shown)  # anybody may see readiness
+    (alert,) = await house.rows(op="alert")
+    assert (alert.outcome, alert.details) == ("self_check", "critical: moody: tenant acme is off")
+    rows = await house.rows(op="self_check", result="ERROR")
+    assert [row.details for row in rows] == ["moody: tenant acme is off", "moody: it broke: ValueError('boom')"]
+    assert b'tenantq_self_check_ok{check="moody"} 0.0' in await house.service.metrics(house.admin)
+    moody.result = CheckResult(ok=True, text="fine")
+    await checks.run_now()
+    assert house.service.readiness()["checks"]["moody"]["status"] == "ok"
+    moody.result = CheckResult(ok=False, text="again")
+    await checks.run_now()
+    await house.settled()
+    assert len(await house.rows(op="alert")) == 2
+
+
+async def test_switched_off_they_do_not_run(house: House) -> None:
+    """Nor after they were closed."""
+    checks = runner(house, Moody(), enabled=False, every_ms=1_000)
+    checks.start()
+    await house.pass_time(5_000)
+    assert checks.states["moody"].status == "not_run"
+    checks = runner(house, Moody(), every_ms=1_000)
+    checks.start()
+    checks.close()
+    await house.pass_time(5_000)
+    assert checks.states["moody"].status == "not_run"
+
+
+@pytest.mark.parametrize("wrong", [{"every_ms": 1}, {"tenants": 0}, {"rows": 0}, {"records": 0}])
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    """With the section."""
+    with pytest.raises(Invalid, match=f"checks.{next(iter(wrong))}"):
+        check_checks(CheckSettings(**wrong))

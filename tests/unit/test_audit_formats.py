@@ -1,0 +1,54 @@
+"""Audit events as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from tenantq.errors import Invalid
+from tenantq.journal.audit_event import audit_event
+from tenantq.journal.audit_formats import audit_format
+from tenantq.journal.record import Row
+
+
+def row(**fields: object) -> Row:
+    """Return a row."""
+    plain: dict[str, object] = dict.fromkeys(Row.__struct_fields__, "")
+    numbers = dict.fromkeys(("seq", "n", "ts", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count"), 1)
+    return Row(**{**plain, **numbers, "shard": "0", "outcome": "ok", **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_spreadsheet_takes_a_cell_for_a_formula(start: str) -> None:
+    """Whoever chose the text: a principal, a user agent, a reason."""
+    text = f'{start}HYPERLINK("http://evil")'
+    event = audit_event(row(details=text, user_agent=text, principal=text, remote=text, request_id=text, queue=text))
+    file = audit_format("csv")
+    told = (file.start() + file.add([event]) + file.end()).decode()
+    (line,) = csv.DictReader(io.StringIO(told, newline=""))
+    for name in ("details", "user_agent", "principal", "remote", "request_id", "queue"):
+        assert line[name] == f"'{text}"
+    assert all(not cell.startswith(("=", "+", "-", "@")) for cell in line.values())
+    assert line["time"] == "1970-01-01T00:00:00.001Z"
+
+
+def test_what_a_row_is_about_is_a_path() -> None:
+    """From the platform down to a message."""
+    about = [
+        audit_event(row(**fields))["resource"]
+        for fields in (
+            {},
+            {"tenant": "acme"},
+            {"tenant": "acme", "queue": "q"},
+            {"tenant": "acme", "queue": "q", "message_id": "m"},
+        )
+    ]
+    assert about == ["platform", "tenants/acme", "tenants/acme/queues/q", "tenants/acme/queues/q/messages/m"]
+
+
+def test_an_unknown_format_is_refused() -> None:
+    """With those there are."""
+    with pytest.raises(Invalid, match="jsonl, csv, parquet"):
+        audit_format("xml")
