@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.clock import SystemClock
 from tenantq.engine.catalog import USAGE_ROW
 from tenantq.engine.usage import WindowsRow
 from tenantq.errors import Conflict, Invalid
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.signing import SigningKey
-from tenantq.kms.interface import KeyHealth, KeyRef
-from tenantq.kms.keyring import KeyringFile, Unlock
-from tenantq.kms.local import LocalKms
-from tenantq.kms.settings import LocalSettings
-from tenantq.kms.steady import SteadyKms
 from tenantq.names import PROBE_TENANTS
 from tenantq.service.self_checks import (
     AuditIntegrity,
     CheckResult,
     CheckSettings,
     IsolationProbe,
-    KeyHealthCheck,
     QuotaAccuracy,
     SelfChecks,
     check_checks,
@@ -37,7 +29,6 @@ from tenantq.store.rows import unpack_counters
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tests.contract.gates.house import House
 
 
@@ -247,35 +238,6 @@ async def test_a_checkpoint_that_was_tampered_with_is_found(house: House, key: S
     assert not (await check.run()).ok  # what was seen to be bad is not good because it looks so again
     tamper(house, "meta", CHECKPOINT_ROW + be64(seq), None)
     assert "was taken away" in (await AuditIntegrity(house.shard, key.public, 1_000).run()).text
-
-
-# ---- keys ----
-
-
-async def test_keys_in_trouble_are_named(tmp_path: Path, clock: ManualClock) -> None:
-    """A real keyring, of which a key is taken out; many keys take turns; without encryption there is nothing to check."""
-
-    async def never(ref: KeyRef) -> KeyHealth:
-        raise AssertionError(ref)
-
-    assert (await KeyHealthCheck(list, never).run()).text == "no tenant is encrypted here"
-    master = tmp_path / "master"
-    master.write_bytes(bytes(range(32)))
-    master.chmod(0o600)
-    ring = KeyringFile(tmp_path / "keyring", Unlock("master_key", master.read_bytes()))
-    ring.create()
-    for name in ("one", "two"):
-        ring.add_key(name, clock.wall_ms())
-    settings = LocalSettings(keyring=str(ring.path), master_key_file=str(master))
-    kms = SteadyKms("local", LocalKms(settings), SystemClock(), random.Random(1))
-    refs = [KeyRef("local", "one"), KeyRef("local", "two"), KeyRef("local", "one")]
-    check = KeyHealthCheck(lambda: refs, lambda ref: kms.check(ref.key))
-    assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
-    ring.set_enabled("two", enabled=False)
-    result = await check.run()
-    assert not result.ok
-    assert result.text.startswith("local:two is disabled")
-    await kms.close()
 
 
 # ---- all together ----

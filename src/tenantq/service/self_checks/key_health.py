@@ -31,6 +31,7 @@ class KeyHealthCheck:
         self._keys_in_use = keys_in_use
         self._try_key = try_key
         self._last: KeyRef | None = None
+        self._troubles: dict[KeyRef, str] = {}  # until the key is tried again
 
     async def run(self) -> CheckResult:
         """Try each key once, so many at most."""
@@ -44,17 +45,20 @@ class KeyHealthCheck:
             return CheckResult(ok=True, text="no tenant is encrypted here")
         last = self._last
         turn = [key for key in keys if last is None or key > last][:KEYS_MAX] or keys[:KEYS_MAX]
-        troubles: list[str] = []
         for key in turn:
-            try:
-                health = await self._try_key(key)
-            except TenantqError as error:
-                troubles.append(f"{key}: {error.message}")
-                continue
-            if health.state != "ok":
-                troubles.append(f"{key} is {health.state}: {health.text}")
+            self._troubles[key] = await self._trouble(key)
         self._last = turn[-1]
+        self._troubles = {key: text for key, text in self._troubles.items() if text and key in found}
+        troubles = list(self._troubles.values())
         if troubles:
             more = f" and {len(troubles) - _SHOWN_MAX} more" if len(troubles) > _SHOWN_MAX else ""
             return CheckResult(ok=False, text="; ".join(troubles[:_SHOWN_MAX]) + more)
         return CheckResult(ok=True, text=f"{len(turn)} of {len(keys)} keys wrap and unwrap")
+
+    async def _trouble(self, key: KeyRef) -> str:
+        """Return what is wrong with a key, or nothing."""
+        try:
+            health = await self._try_key(key)
+        except TenantqError as error:
+            return f"{key}: {error.message}"
+        return f"{key} is {health.state}: {health.text}" if health.state != "ok" else ""

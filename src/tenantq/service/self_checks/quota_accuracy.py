@@ -23,12 +23,12 @@ class QuotaAccuracy:
         self._tenants = tenants
         self._rows = rows
         self._last = ""  # the tenant that was recounted last
+        self._wrong: dict[str, list[str]] = {}  # by tenant, until it is recounted
 
     async def run(self) -> CheckResult:
         """Take each tenant's counters and rows at one moment, and count on a thread."""
         names = sorted(self._shard.tenants_served())
         behind = [name for name in names if name > self._last]
-        wrong: list[str] = []
         rows, tenants, skipped = 0, 0, 0
         for name in (behind + [name for name in names if name <= self._last])[: self._tenants]:
             if tenants and rows >= self._rows:
@@ -37,11 +37,14 @@ class QuotaAccuracy:
             if recount is None:
                 continue  # it was deleted meanwhile
             try:
-                wrong += await asyncio.to_thread(recount.run)
+                self._wrong[name] = await asyncio.to_thread(recount.run)
             finally:
                 recount.close()
             rows, tenants, skipped = rows + recount.rows, tenants + 1, skipped + recount.skipped
             self._last = name
+        served = self._shard.tenants_served()
+        self._wrong = {name: texts for name, texts in self._wrong.items() if texts and name in served}
+        wrong = [text for texts in self._wrong.values() for text in texts]
         if wrong:
             return CheckResult(ok=False, text="; ".join(wrong[:_SHOWN_MAX]) + f" ({len(wrong)} in all)")
         left_out = f", {skipped} queues too long for one run" if skipped else ""

@@ -1,0 +1,67 @@
+"""The self-check of keys, on a real keyring: a key that is disabled, taken away or out of reach is found and named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import KmsUnavailable
+from tenantq.service.self_checks import CheckResult, KeyHealthCheck
+
+if TYPE_CHECKING:
+    from tests.contract.encryption.house import EncryptedHouse
+
+
+async def two_tenants(house: EncryptedHouse) -> KeyHealthCheck:
+    """Have two encrypted tenants with messages; return the check as a server wires it."""
+    for name in ("acme", "globex"):
+        await house.add(await house.encrypted(name), "work", "a", "b")
+    return KeyHealthCheck(house.sealing.keys_in_use, house.sealing.try_key)
+
+
+async def test_nothing_is_checked_where_nothing_is_encrypted(house: EncryptedHouse) -> None:
+    """It is no failure."""
+    check = KeyHealthCheck(house.sealing.keys_in_use, house.sealing.try_key)
+    assert await check.run() == CheckResult(ok=True, text="no tenant is encrypted here")
+
+
+@pytest.mark.parametrize("trouble", ["disabled", "taken away"])
+async def test_a_key_that_does_not_work_is_named(house: EncryptedHouse, trouble: str) -> None:
+    """And only that one."""
+    check = await two_tenants(house)
+    assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
+    first, second = sorted(set(house.sealing.keys_in_use()))
+    if trouble == "disabled":
+        house.ring.set_enabled(second.key, enabled=False)
+    else:
+        house.ring.remove_key(second.key)
+    house.clock.advance(10_000)
+    result = await check.run()
+    assert not result.ok
+    assert result.text.startswith(f"{second} is disabled")
+    assert str(first) not in result.text
+
+
+async def test_an_outage_of_the_key_management_is_found_and_passes(house: EncryptedHouse) -> None:
+    """All keys are named; when it is over, the check is well again."""
+    check = await two_tenants(house)
+    house.provider.failure = KmsUnavailable("the keyring is on holiday")
+    result = await check.run()
+    assert not result.ok
+    assert result.text.count("unavailable") == 2
+    house.provider.failure = None
+    house.clock.advance(60_000)
+    assert (await check.run()).ok
+
+
+async def test_many_keys_take_turns(house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many in one run; one that is in trouble stays so until it is tried again."""
+    monkeypatch.setattr("tenantq.service.self_checks.key_health.KEYS_MAX", 1)
+    check = await two_tenants(house)
+    house.ring.set_enabled(max(set(house.sealing.keys_in_use())).key, enabled=False)
+    house.clock.advance(10_000)
+    assert [(await check.run()).ok for _ in range(4)] == [True, False, False, False]
+    house.ring.set_enabled(max(set(house.sealing.keys_in_use())).key, enabled=True)
+    house.clock.advance(10_000)
+    assert [(await check.run()).ok for _ in range(2)] == [False, True]
