@@ -158,6 +158,10 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     audit = await call("GET", tenant + "/audit", query="?action=create_queue&limit=1")
     assert audit["rows"] == [] or audit["rows"][0]["op"] == "create_queue"
     assert (await call("GET", "/v1/audit", query="?order=newest&limit=1"))["rows"][0]["tenant"] in {"acme", ""}
+    await call("PUT", tenant, 200, {"encryption": {"enabled": True}})
+    for act in ("rotate", "rewrap"):
+        assert (await call("POST", f"{tenant}/encryption/{act}"))["enabled"]
+    assert (await call("GET", tenant + "/encryption"))["enabled"]
     assert (await call("POST", tenant + "/suspend", body={"reason": "unpaid"}))["status"] == "suspended"
     assert (await call("POST", tenant + "/resume"))["status"] == "active"
     await call("DELETE", tenant, 204, {"confirm": "acme", **destroy})
