@@ -70,10 +70,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.run(self.make_queues())
 
     async def open(self) -> None:
-        self.shard = Shard(
-            self.root / str(self.generation), clock=self.clock, randomness=random.Random(self.generation)
-        )
-        await self.shard.open()
+        shard = Shard(self.root / str(self.generation), clock=self.clock, randomness=random.Random(self.generation))
+        await shard.open()
+        self.shard = shard  # not before it is open: the end of a run waits for what it finds here
         await settled(self.shard)
 
     async def make_queues(self) -> None:
