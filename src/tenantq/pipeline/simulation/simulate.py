@@ -99,10 +99,12 @@ class Placement:
             raise NotFound(f"lake {lake.path}: has no usage from {from_date or 'its start'} to {to_date or 'its end'}")
         usage = lake.view(spark, "usage_hourly", lambda one: one.removeprefix("date=") in set(self.days))
         self.before, self.after, self.real_ids = before, after, bool(data_dirs)
-        self.usage = usage.where((f.col("tenant") != "") & (f.col("queue") != ""))
+        self.usage = usage.where((f.col("tenant") != "") & (f.col("queue") != "")).select(
+            "tenant", "queue", "operations", "bytes_stored", "date", "hour"
+        )
         queues = self.usage.groupBy("tenant", "queue").agg(f.max("bytes_stored").alias("bytes"))
         allowed = allowed_regions(lake.view(spark, "tenant_changes"))
-        queues = _with_ids(queues, _known_ids(spark, data_dirs)).join(f.broadcast(allowed), "tenant", "left")
+        queues = _with_ids(queues, _known_ids(spark, data_dirs)).join(allowed, "tenant", "left")
         self.queues = placed(queues.fillna("", ["regions"]), before, after).persist()
 
     def close(self) -> None:
@@ -133,16 +135,20 @@ class Placement:
 
     def loads(self) -> tuple[list[ShardLoad], list[ShardLoad]]:
         """Return what each shard bears, before and after."""
-        home = f.explode(f.array(*[f.struct(f.lit(one).alias("side"), f.col(one).alias("place")) for one in ("before", "after")]))  # fmt: skip
-        homes = self.queues.select("tenant", "queue", home.alias("home")).select("tenant", "queue", "home.*")
-        homes = homes.where(f.col("place") != NOWHERE)
-        hours = self.usage.join(homes, ["tenant", "queue"]).groupBy("side", "place", "date", "hour").agg(
+        # Merged, not broadcast: the list of all queues is too large to be unpacked in every task.
+        homes = self.queues.select("tenant", "queue", "before", "after").hint("merge")
+        sides_of = f.explode(f.array(*[f.struct(f.lit(one).alias("side"), f.col(one).alias("place")) for one in ("before", "after")]))  # fmt: skip
+
+        def by_side(rows: DataFrame) -> DataFrame:
+            return rows.withColumn("home", sides_of).select("*", "home.*").where(f.col("place") != NOWHERE)
+
+        hours = by_side(self.usage.join(homes, ["tenant", "queue"])).groupBy("side", "place", "date", "hour").agg(
             f.sum("operations").alias("operations"), f.sum("bytes_stored").alias("bytes")
         )  # fmt: skip
         peaks = hours.groupBy("side", "place").agg(
             f.sum("operations").alias("operations"), f.max("operations").alias("busiest_hour"), f.max("bytes").alias("bytes")
         )  # fmt: skip
-        counted = homes.groupBy("side", "place").agg(f.count("*").alias("queues"))
+        counted = by_side(self.queues).groupBy("side", "place").agg(f.count("*").alias("queues"))
         sides = {}
         for side, topology in (("before", self.before), ("after", self.after)):
             sides[side] = [ShardLoad(shard.name, shard.region) for shard in topology.shards]
