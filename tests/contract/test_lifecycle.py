@@ -639,18 +639,18 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
     try:
         first = asyncio.create_task(shard.add(T, Q, [message("first")]))
         await _until(handed, 1)
-        nothing = asyncio.create_task(shard.poll(T, "empty"))
+        nothing = [asyncio.create_task(shard.poll(T, "empty")) for _ in range(64)]  # enough for a round of their own
         await _until(handed, 2)
         synced = shard.journal_span[1]
         shard._synced([handed[0]], None)  # the first add is on disk
-        second = asyncio.create_task(shard.add(T, Q, [message("second")]))
+        second = asyncio.create_task(shard.add(T, Q, [message("second")] * 64))
         await _until(handed, 3)
         shard._synced([handed[1]], None)  # the empty poll is reported; the second add is not on disk yet
         beat = read_beat(shard._store.path / "heart")
         shard._synced([handed[2]], None)
         assert beat is not None
         assert beat.seq <= synced
-        await asyncio.gather(first, nothing, second)
+        await asyncio.gather(first, second, *nothing)
     finally:
         shard._committer = real
 

@@ -74,7 +74,8 @@ async def test_a_read_waits_for_the_sync_of_the_add_it_would_show(shard: Shard, 
     syncs.hold()
     first = asyncio.create_task(shard.add(T, Q, [message("1")]))
     await syncs.begun()
-    second = asyncio.create_task(shard.add(T, Q, [message("2")]))
+    many = [message(str(number)) for number in range(64)]  # so many that their round does not wait for that sync
+    second = asyncio.create_task(shard.add(T, Q, many))
     await turns()
     assert shard._seq == shard._synced_seq + 2  # both are written, and none is synced
     reading = asyncio.create_task(_awaited(READS[read](shard, shard.core.ids.last)))

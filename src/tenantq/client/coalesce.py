@@ -1,7 +1,8 @@
 """Concurrent calls of one kind, on one queue, sent together, without changing what any caller sees.
 
 The first call goes out at once: at the end of the event loop's turn, so that all callers of that turn go along. While requests are
-out, newcomers gather and go with the next. Nothing ever waits for company.
+out, newcomers gather and go with the next. Nothing ever waits for company. Answers that arrive together are handed out one after the
+other, and who was answered first goes out again first: the server has work while this process still prepares the rest.
 
 Each caller gets its own outcome. Where a whole request is refused because of what may be the fault of one item in it, the items are
 sent again in smaller parts, so that nobody is refused for a neighbour's sake.
@@ -72,6 +73,7 @@ class Lane(Generic[Item, Outcome]):
         self._out = 0  # requests on their way
         self._resting = 0  # entries that pause before another try
         self._scheduled = False
+        self._waking = False  # callers who were just answered have not gone out again yet
 
     @property
     def idle(self) -> bool:
@@ -94,6 +96,7 @@ class Lane(Generic[Item, Outcome]):
     def _depart(self) -> None:
         """Send what has gathered, as far as requests may go."""
         self._scheduled = False
+        self._waking = False
         if self._core.closed:
             return
         while self._gathered and self._out < self._requests_max:
@@ -137,9 +140,12 @@ class Lane(Generic[Item, Outcome]):
             _refuse(batch, bug)
         finally:
             self._out -= 1
-            if not self._scheduled:
-                self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._depart_next_turn)
+            self._depart_later()
+
+    def _depart_later(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._depart_next_turn)
 
     def _depart_next_turn(self) -> None:
         """Let the callers who were just answered go along: they wake in this turn of the loop."""
@@ -160,8 +166,12 @@ class Lane(Generic[Item, Outcome]):
             else:
                 _refuse(batch, error)
         else:
+            while self._waking:  # noqa: ASYNC110  # a turn of the loop or two: nothing to be told of
+                await asyncio.sleep(0)
+            self._waking = True
             for entry, outcome in zip(batch, outcomes, strict=True):
                 entry.settle(outcome)
+            self._depart_later()
 
     async def _deliver_halves(self, batch: list[_Entry[Item, Outcome]]) -> None:
         middle = (len(batch) + 1) // 2

@@ -71,6 +71,7 @@ class PollLane(Generic[M]):
         self._gathered: deque[_Demand[M]] = deque()
         self._out = 0
         self._scheduled = False
+        self._waking = False  # callers who were just answered have not gone out again yet
         self._timer: Timer | None = None
 
     @property
@@ -129,6 +130,7 @@ class PollLane(Generic[M]):
 
     def _depart(self) -> None:
         self._scheduled = False
+        self._waking = False
         if self._core.closed:
             return
         while self._gathered and self._out < self._requests_max:
@@ -162,6 +164,9 @@ class PollLane(Generic[M]):
             now = self._core.clock.monotonic_ms()
             wait_ms = max(0, min(demand.until_ms for demand in demands) - now)
             messages = await self._ask(sum(demand.max for demand in demands), wait_ms, out.stop)
+            while self._waking:  # noqa: ASYNC110  # a turn of the loop or two: nothing to be told of
+                await asyncio.sleep(0)
+            self._waking = True
             self._deal(messages, demands)
         except asyncio.CancelledError:
             refuse(_futures(demands), Closed("this client was closed"))

@@ -16,7 +16,7 @@ from tenantq.client.poll_lane import PollLane
 from tenantq.client.problems import from_item
 from tenantq.client.values import Added
 from tenantq.errors import Conflict, Invalid, LeaseLost, Limited, TenantqError, TooLarge
-from tenantq.message import NewMessage, check_message
+from tenantq.message import NewMessage, check_message, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -60,8 +60,15 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
 
 def outgoing(message: NewMessage) -> Outgoing:
     """Check a message and make it ready to go."""
-    check_message(message)
+    plain = is_plain(message)
+    if not plain:
+        check_message(message)
     text, encoded = to_wire(message.body)
+    size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
+    if plain:
+        return Outgoing(
+            wire.WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
+        )
     ready = wire.WireMessage(
         body=text,
         body_base64=encoded,
@@ -73,10 +80,9 @@ def outgoing(message: NewMessage) -> Outgoing:
         attributes=message.attributes,
         max_attempts=message.max_attempts,
     )
-    size = len(message.body) if text is not None else len(encoded or "")
     if message.attributes:
         size += sum(len(name) + len(value) for name, value in message.attributes.items())
-    return Outgoing(ready, message.key is not None, size + _ITEM_BYTES)
+    return Outgoing(ready, message.key is not None, size)
 
 
 class QueueCalls:

@@ -42,12 +42,13 @@ class Line:
 class FairLines:
     """All lines that have work, furthest behind first."""
 
-    __slots__ = ("_heap", "_tickets", "active", "last", "switches", "time", "turn_cost")
+    __slots__ = ("_heap", "_tickets", "active", "cost", "last", "switches", "time", "turn_cost")
 
     def __init__(self, turn_cost: int) -> None:
         self.turn_cost = turn_cost
         self.time = 0.0  # where the line that was served last stood when its turn began
         self.active = 0  # lines that have work
+        self.cost = 0.0  # of all that waits
         self.last: Line | None = None  # the line that somebody joined last
         self.switches = 0  # how often somebody joined another line than the one before did
         self._heap: list[tuple[float, float, int, Line]] = []  # time, rested since, ticket
@@ -73,6 +74,7 @@ class FairLines:
                 self.last = line
                 self.switches += 1
         line.operations.append(operation)
+        self.cost += operation.cost
 
     def take_turn(self, budget: float, *, whole: bool = True) -> list[Operation]:
         """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one.
@@ -90,11 +92,14 @@ class FairLines:
             spent += operation.cost
             turn.append(operation)
         line.charge(spent)
+        self.cost -= spent
         if waiting:
             line.ticket = next(self._tickets)
             heapq.heapreplace(self._heap, (line.time, line.time, line.ticket, line))
         else:
             self.active -= 1
+            if not self.active:
+                self.cost = 0.0  # sums of fractions drift
             heapq.heappop(self._heap)
             line.operations = _NONE
         return turn
@@ -109,6 +114,7 @@ class FairLines:
                 line.operations = deque()
             line.operations.appendleft(operation)
             line.charge(-operation.cost)
+            self.cost += operation.cost
             lines[line] = None
         for line in lines:
             self._enter(line, line.time)
@@ -122,6 +128,7 @@ class FairLines:
             line.operations = _NONE
         self._heap.clear()
         self.active = 0
+        self.cost = 0.0
         return left
 
     def _enter(self, line: Line, rested_since: float) -> None:

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 _ROUNDS_UNSYNCED_MAX = 2
+_WORTH_A_ROUND = (
+    64  # the cost that must wait before a round is run while another syncs; less goes together after that sync
+)
 _IDLE_BEAT_MS = 5_000
 SYSTEM = Caller("system")
 
@@ -275,6 +278,8 @@ class RoundLoop:
         self._step_scheduled = False
         core = self.core
         if self._failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
+            return
+        if self._syncing and core.lines.cost < _WORTH_A_ROUND:
             return
         if not (core.lines or core.hot or core.hot_lanes):
             if not self._syncing:
