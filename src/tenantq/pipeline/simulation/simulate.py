@@ -105,7 +105,8 @@ class Placement:
         queues = self.usage.groupBy("tenant", "queue").agg(f.max("bytes_stored").alias("bytes"))
         allowed = allowed_regions(lake.view(spark, "tenant_changes"))
         queues = _with_ids(queues, _known_ids(spark, data_dirs)).join(allowed, "tenant", "left")
-        self.queues = placed(queues.fillna("", ["regions"]), before, after).persist()
+        few = max(2, spark.sparkContext.defaultParallelism)  # what is kept keeps its partitions, however small they are
+        self.queues = placed(queues.fillna("", ["regions"]).coalesce(few), before, after).persist()
 
     def close(self) -> None:
         """Let go of what is kept."""
