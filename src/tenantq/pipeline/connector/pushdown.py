@@ -1,0 +1,151 @@
+"""Filters that the journal's reader applies itself: as bounds on whole segments, and as an expression on their rows.
+
+A row that Spark would keep is kept, and no other: the columns that filters are taken for are never null, and both sides compare
+text by its bytes. What is not understood is left to Spark.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tenantq.journal.segment import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tenantq.pipeline.connector.segments import Span, Stretch
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_IN_MAX: Final = 10_000
+_COMPARED: Final[dict[type[Filter], Any]] = {
+    EqualTo: lambda column, value: column == value,
+    EqualNullSafe: lambda column, value: column == value,
+    GreaterThan: lambda column, value: column > value,
+    GreaterThanOrEqual: lambda column, value: column >= value,
+    LessThan: lambda column, value: column < value,
+    LessThanOrEqual: lambda column, value: column <= value,
+}
+_TEXT: Final[dict[type[Filter], Any]] = {
+    StringStartsWith: lambda column, value: pc.starts_with(column, value),
+    StringEndsWith: lambda column, value: pc.ends_with(column, value),
+    StringContains: lambda column, value: pc.match_substring(column, value),
+}
+
+
+class Pushed:
+    """The filters that were taken over. All of them hold for every row that is read."""
+
+    def __init__(self, filters: Sequence[Filter] = ()) -> None:
+        self.filters = list(filters)
+
+    def expression(self) -> pc.Expression | None:
+        """Return the filters for pyarrow; None where there are none."""
+        parts = [part for part in map(expression, self.filters) if part is not None]
+        return reduce(and_, parts) if parts else None
+
+    def wants_span(self, span: Span) -> bool:
+        """Tell whether a segment can hold a wanted row, by its shard and records."""
+        return all(_may_hold(one, {"shard": (span.shard, span.shard), "seq": (span.first, span.last)}) for one in self.filters)
+
+    def wants(self, stretch: Stretch) -> bool:
+        """Tell whether a segment can hold a wanted row, by its times."""
+        times = (_at(stretch.manifest.min_ts), _at(stretch.manifest.max_ts))
+        return all(_may_hold(one, {"ts": times}) for one in self.filters)
+
+
+def taken(filters: Iterable[Filter]) -> tuple[list[Filter], list[Filter]]:
+    """Return the filters that can be taken over, and the rest."""
+    mine, rest = list[Filter](), list[Filter]()
+    for one in filters:
+        (mine if _is_understood(one) else rest).append(one)
+    return mine, rest
+
+
+def _is_understood(one: Filter) -> bool:
+    inner = one.child if isinstance(one, Not) else one
+    path = getattr(inner, "attribute", ())
+    if len(path) != 1 or path[0] not in SCHEMA.names or SCHEMA.field(path[0]).nullable:
+        return False
+    kind = SCHEMA.field(path[0]).type
+    if isinstance(inner, IsNotNull):
+        return not isinstance(one, Not)
+    if type(inner) in _TEXT:
+        return pa.types.is_string(kind) and type(inner.value) is str  # type: ignore[attr-defined]  # those have one
+    if isinstance(inner, In):
+        return 0 < len(inner.value) <= _IN_MAX and all(_fits(kind, value) for value in inner.value)
+    return type(inner) in _COMPARED and _fits(kind, inner.value)  # type: ignore[attr-defined]  # likewise
+
+
+def _fits(kind: pa.DataType, value: object) -> bool:
+    """Tell whether a literal is of the column's own type, so that no conversion can change what the comparison means."""
+    if pa.types.is_string(kind):
+        return type(value) is str
+    if pa.types.is_integer(kind):
+        return type(value) is int and -(1 << 63) <= value < 1 << 63
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
+def expression(one: Filter) -> pc.Expression | None:
+    """Return a filter for pyarrow; None where it holds for every row."""
+    if isinstance(one, Not):
+        inner = expression(one.child)
+        assert inner is not None
+        return ~inner
+    if isinstance(one, IsNotNull):
+        return None
+    column = pc.field(one.attribute[0])  # type: ignore[attr-defined]  # whatever was taken over has one
+    kind = SCHEMA.field(one.attribute[0]).type  # type: ignore[attr-defined]
+    value: Any = one.value  # type: ignore[attr-defined]
+    if isinstance(one, In):
+        return column.isin(pa.array([_literal(kind, item) for item in value]))
+    if type(one) in _TEXT:
+        return _TEXT[type(one)](column, value)
+    return _COMPARED[type(one)](column, _literal(kind, value))
+
+
+def _literal(kind: pa.DataType, value: Any) -> pa.Scalar:
+    """Return a literal that compares exactly: times with all their microseconds, numbers with all their bits."""
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(value, pa.timestamp("us", tz="UTC"))
+    return pa.scalar(value, pa.int64() if pa.types.is_integer(kind) else pa.string())
+
+
+def _may_hold(one: Filter, ranges: dict[str, tuple[Any, Any]]) -> bool:
+    """Tell whether a filter can hold for a value in its column's range. What has no range can."""
+    path = getattr(one, "attribute", ())  # Not has none
+    if not path or path[0] not in ranges or isinstance(one, IsNotNull) or type(one) in _TEXT:
+        return True
+    low, high = ranges[path[0]]
+    value: Any = one.value  # type: ignore[attr-defined]
+    if isinstance(one, In):
+        return any(low <= item <= high for item in value)
+    if isinstance(one, EqualTo | EqualNullSafe):
+        return bool(low <= value <= high)
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return bool(high > value or (high == value and isinstance(one, GreaterThanOrEqual)))
+    return bool(low < value or (low == value and isinstance(one, LessThanOrEqual)))
+
+
+def _at(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)

@@ -1,0 +1,137 @@
+"""The stretches of a journal that are to be read: which segment, and which of its records. Each record stands in one of them.
+
+Only segments that a manifest names count. Where two overlap, the later one is read from where the earlier one ends.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+
+from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, manifest_names, read_manifest
+from tenantq.journal.signing import PublicKey
+from tenantq.journal.target import Target, open_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tenantq.pipeline.connector.options import JournalOptions
+
+_READERS: Final = 16  # manifests that are read at a time
+_OPEN_COST_BYTES: Final = 1 << 20
+"""What opening a segment counts as, when segments are packed into tasks: many small ones are work, too."""
+
+
+class Span(msgspec.Struct, frozen=True, order=True):
+    """The records of a shard from ``first`` to ``last`` that are read from one segment; told by the manifest's name alone."""
+
+    shard: str
+    first: int
+    last: int
+    name: str  # the manifest's
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A span with its manifest."""
+
+    span: Span
+    manifest: Manifest
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every record of the segment is wanted."""
+        return self.span.first == self.manifest.first_seq and self.span.last == self.manifest.last_seq
+
+
+class Stretches(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        super().__init__(None)
+        self.stretches = list(stretches)
+
+
+def open_journal(url: str) -> Target:
+    """Return the journal's place, or raise Invalid where there is no directory."""
+    if "://" not in url or url.startswith("file://"):
+        path = Path(url.removeprefix("file://"))
+        if not path.is_dir():
+            raise Invalid(f"option journal: {path} is no directory; name the one that holds {'manifest/'!r}")
+        return open_target(path)
+    return open_target(url)
+
+
+def spans(target: Target) -> list[Span]:
+    """Return the spans of all segments, by shard and records, without opening a manifest."""
+    found: list[Span] = []
+    for name in manifest_names(target):
+        _, _, rest = name.partition("/shard=")
+        shard, _, file = rest.partition("/")
+        first, _, last = file.removesuffix(".json").partition("-")
+        if not (shard and first.isdigit() and last.isdigit()):
+            raise Invalid(f"{name}: is no manifest's name; take the file away")
+        found.append(Span(shard, int(first), int(last), name))
+    return without_overlaps(found)
+
+
+def without_overlaps(found: Iterable[Span]) -> list[Span]:
+    """Return spans that hold each record once: what an earlier span holds is left out of the later ones."""
+    kept: list[Span] = []
+    for span in sorted(found, key=lambda one: (one.shard, one.first, -one.last)):
+        end = kept[-1].last if kept and kept[-1].shard == span.shard else 0
+        if span.last > end:
+            kept.append(msgspec.structs.replace(span, first=max(span.first, end + 1)))
+    return kept
+
+
+class Manifests:
+    """Reads manifests, each once, and checks them."""
+
+    def __init__(self, target: Target, options: JournalOptions) -> None:
+        self._target = target
+        self._key = PublicKey.load(Path(options.public_key)) if options.public_key is not None else None
+        self._known: dict[str, Manifest] = {}
+
+    def of(self, wanted: Sequence[Span]) -> list[Stretch]:
+        """Return the spans with their manifests, in the same order."""
+        new = [span.name for span in wanted if span.name not in self._known]
+        with ThreadPoolExecutor(_READERS) as pool:
+            self._known.update(zip(new, pool.map(self._read, new), strict=True))
+        return [Stretch(span, self._known[span.name]) for span in wanted]
+
+    def _read(self, name: str) -> Manifest:
+        manifest = read_manifest(self._target, name)
+        if manifest.name != name:
+            raise StoreDamaged(f"{name}: the manifest belongs under {manifest.name}; restore the journal")
+        if manifest.schema != SCHEMA_VERSION:
+            raise Invalid(f"{name}: schema version {manifest.schema}, this program reads {SCHEMA_VERSION}; update tenantq")
+        if self._key is not None and not self._key.verifies(manifest.signature, manifest.signed_text()):
+            raise StoreDamaged(f"{name}: the signature is not that of publicKey; see `tenantq audit verify`")
+        return manifest
+
+    def forget(self, keep: Iterable[Span]) -> None:
+        """Keep only these in memory."""
+        names = {span.name for span in keep}
+        self._known = {name: manifest for name, manifest in self._known.items() if name in names}
+
+
+def packed(stretches: Iterable[Stretch], partition_bytes: int) -> list[InputPartition]:
+    """Return tasks of about ``partition_bytes`` each: neighbours stay together, no segment is split."""
+    tasks: list[InputPartition] = []
+    gathered: list[Stretch] = []
+    size = 0
+    for stretch in stretches:
+        cost = stretch.manifest.size + _OPEN_COST_BYTES
+        if gathered and size + cost > partition_bytes:
+            tasks.append(Stretches(gathered))
+            gathered, size = [], 0
+        gathered.append(stretch)
+        size += cost
+    if gathered:
+        tasks.append(Stretches(gathered))
+    return tasks

@@ -1,0 +1,51 @@
+"""The data source that Spark knows as ``tenantq``: which options ask for which reader or writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+from tenantq.errors import Invalid
+from tenantq.pipeline.connector.journal_reader import JournalReader, PlainJournalReader
+from tenantq.pipeline.connector.journal_rows import check_schema
+from tenantq.pipeline.connector.journal_stream import JournalStream
+from tenantq.pipeline.connector.options import JournalOptions, StreamOptions, read_options
+from tenantq.pipeline.schemas import JOURNAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "tenantq"
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tenantq")`` known to a session, and let it push filters down."""
+    spark.dataSource.register(TenantqSource)
+    spark.conf.set(PUSHDOWN, "true")
+
+
+class TenantqSource(DataSource):
+    """A journal, a queue's content, or a queue to add to. Nothing is kept here but the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in ``format(…)``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of what the options name."""
+        return JOURNAL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads it once."""
+        options = read_options(JournalOptions, self.options)
+        kind = JournalReader if options.pushdown else PlainJournalReader
+        return kind(options, check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Return what follows a journal."""
+        return JournalStream(read_options(StreamOptions, self.options), check_schema(schema))
