@@ -33,7 +33,7 @@ def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = open_session(
-            "local[2]",
+            "local[2,2]",  # a task that fails is run once more, as on a cluster
             {
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",

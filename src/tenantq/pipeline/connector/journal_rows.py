@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql.types import StructType
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.segment import SCHEMA
@@ -19,6 +18,8 @@ from tenantq.pipeline.verify_segment import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql.types import StructType
 
     from tenantq.journal.target import Target
     from tenantq.pipeline.connector.options import JournalOptions
@@ -73,17 +74,18 @@ class JournalRows:
             records = (seq >= stretch.span.first) & (seq <= stretch.span.last)
             wanted = records if wanted is None else wanted & records
         try:
-            fragment = ds.ParquetFileFormat().make_fragment(self._opened(target, stretch))
-            if fragment.physical_schema.names != SCHEMA.names:
-                raise StoreDamaged(f"{file}: its columns are not those of a segment; {_ADVICE}")
-            scanner = fragment.scanner(columns=names, filter=wanted, batch_size=BATCH_ROWS, use_threads=False)
-            yield from scanner.to_batches()
+            with self._opened(target, stretch) as opened:
+                fragment = ds.ParquetFileFormat().make_fragment(opened)
+                if fragment.physical_schema.names != SCHEMA.names:
+                    raise StoreDamaged(f"{file}: its columns are not those of a segment; {_ADVICE}")
+                scanner = fragment.scanner(columns=names, filter=wanted, batch_size=BATCH_ROWS, use_threads=False)
+                yield from scanner.to_batches()
         except FileNotFoundError as error:
             raise StoreDamaged(f"{file}: a manifest names this segment, and it is not there; {_ADVICE}") from error
         except (pa.ArrowException, OSError) as error:
             raise StoreDamaged(f"{file}: not readable as Parquet: {str(error)[:200]}; {_ADVICE}") from error
 
-    def _opened(self, target: Target, stretch: Stretch) -> Any:
+    def _opened(self, target: Target, stretch: Stretch) -> BinaryIO:
         """Return the segment's file, verified as far as was asked for."""
         manifest = stretch.manifest
         if self._options.verify == "none":

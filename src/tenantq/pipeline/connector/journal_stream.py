@@ -6,7 +6,7 @@ The bounds are record numbers, and segments never change, so a batch that is rea
 from __future__ import annotations
 
 import heapq
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -195,7 +195,7 @@ def _chosen_limit(options: StreamOptions) -> ReadLimit:
         raise Invalid(f"options {' and '.join(chosen)}: Spark takes one limit; give one of them")
     for kind, value in chosen.values():
         assert value is not None
-        return kind(value)  # type: ignore[no-any-return]  # each is a ReadLimit
+        return kind(value)
     return ReadAllAvailable()
 
 

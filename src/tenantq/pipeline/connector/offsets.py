@@ -26,7 +26,9 @@ class Offset(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
-            raise Invalid(f"the checkpoint's offset is not one of a journal: {error}; use another checkpoint") from error
+            raise Invalid(
+                f"the checkpoint's offset is not one of a journal: {error}; use another checkpoint"
+            ) from error
 
     @classmethod
     def beginning(cls, places: dict[str, int]) -> Offset:

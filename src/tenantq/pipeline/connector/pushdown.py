@@ -47,9 +47,9 @@ _COMPARED: Final[dict[type[Filter], Any]] = {
     LessThanOrEqual: lambda column, value: column <= value,
 }
 _TEXT: Final[dict[type[Filter], Any]] = {
-    StringStartsWith: lambda column, value: pc.starts_with(column, value),
-    StringEndsWith: lambda column, value: pc.ends_with(column, value),
-    StringContains: lambda column, value: pc.match_substring(column, value),
+    StringStartsWith: pc.starts_with,
+    StringEndsWith: pc.ends_with,
+    StringContains: pc.match_substring,
 }
 
 
@@ -66,7 +66,9 @@ class Pushed:
 
     def wants_span(self, span: Span) -> bool:
         """Tell whether a segment can hold a wanted row, by its shard and records."""
-        return all(_may_hold(one, {"shard": (span.shard, span.shard), "seq": (span.first, span.last)}) for one in self.filters)
+        return all(
+            _may_hold(one, {"shard": (span.shard, span.shard), "seq": (span.first, span.last)}) for one in self.filters
+        )
 
     def wants(self, stretch: Stretch) -> bool:
         """Tell whether a segment can hold a wanted row, by its times."""
@@ -84,7 +86,7 @@ def taken(filters: Iterable[Filter]) -> tuple[list[Filter], list[Filter]]:
 
 def _is_understood(one: Filter) -> bool:
     inner = one.child if isinstance(one, Not) else one
-    path = getattr(inner, "attribute", ())
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
     if len(path) != 1 or path[0] not in SCHEMA.names or SCHEMA.field(path[0]).nullable:
         return False
     kind = SCHEMA.field(path[0]).type
@@ -133,7 +135,7 @@ def _literal(kind: pa.DataType, value: Any) -> pa.Scalar:
 
 def _may_hold(one: Filter, ranges: dict[str, tuple[Any, Any]]) -> bool:
     """Tell whether a filter can hold for a value in its column's range. What has no range can."""
-    path = getattr(one, "attribute", ())  # Not has none
+    path: tuple[str, ...] = getattr(one, "attribute", ())  # Not has none
     if not path or path[0] not in ranges or isinstance(one, IsNotNull) or type(one) in _TEXT:
         return True
     low, high = ranges[path[0]]

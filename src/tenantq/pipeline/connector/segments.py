@@ -109,7 +109,9 @@ class Manifests:
         if manifest.name != name:
             raise StoreDamaged(f"{name}: the manifest belongs under {manifest.name}; restore the journal")
         if manifest.schema != SCHEMA_VERSION:
-            raise Invalid(f"{name}: schema version {manifest.schema}, this program reads {SCHEMA_VERSION}; update tenantq")
+            raise Invalid(
+                f"{name}: schema version {manifest.schema}, this program reads {SCHEMA_VERSION}; update tenantq"
+            )
         if self._key is not None and not self._key.verifies(manifest.signature, manifest.signed_text()):
             raise StoreDamaged(f"{name}: the signature is not that of publicKey; see `tenantq audit verify`")
         return manifest

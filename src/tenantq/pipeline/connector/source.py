@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
-from tenantq.errors import Invalid
 from tenantq.pipeline.connector.journal_reader import JournalReader, PlainJournalReader
 from tenantq.pipeline.connector.journal_rows import check_schema
 from tenantq.pipeline.connector.journal_stream import JournalStream
-from tenantq.pipeline.connector.options import JournalOptions, StreamOptions, read_options
+from tenantq.pipeline.connector.options import JournalOptions, StreamOptions, WriteOptions, read_options
+from tenantq.pipeline.connector.queue_writer import QueueStreamWriter, QueueWriter
 from tenantq.pipeline.schemas import JOURNAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "tenantq"
@@ -49,3 +54,11 @@ class TenantqSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return what follows a journal."""
         return JournalStream(read_options(StreamOptions, self.options), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  # Spark's signature
+        """Return what adds a data frame's rows to queues."""
+        return QueueWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802  # likewise
+        """Return what adds a stream's rows to queues."""
+        return QueueStreamWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)

@@ -1,0 +1,114 @@
+"""Rows of a data frame as messages: which columns there are, of which types, and what a null means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from tenantq.errors import Invalid
+from tenantq.message import NewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from tenantq.pipeline.connector.options import WriteOptions
+
+_NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+_TEXT: Final = (StringType,)
+COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "body": (BinaryType, StringType),
+    "priority": _NUMBER,
+    "delay_ms": _NUMBER,
+    "ttl_ms": _NUMBER,
+    "max_attempts": _NUMBER,
+    "key": _TEXT,
+    "group": _TEXT,
+    "attributes": (MapType,),
+    "tenant": _TEXT,
+    "queue": _TEXT,
+}
+"""What a row may have; only ``body`` must be there."""
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """A row on its way: where to, and what. ``number`` is its place in its task's input, for errors."""
+
+    number: int
+    tenant: str | None  # None: the token's own
+    queue: str
+    message: NewMessage
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raise Invalid unless every column means something, and every row will have a body and a queue."""
+    for field in schema.fields:
+        kinds = COLUMNS.get(field.name)
+        if kinds is None:
+            known = ", ".join(COLUMNS)
+            raise Invalid(f"column {field.name[:80]!r}: means nothing to a queue; drop or rename it; there are {known}")
+        if not isinstance(field.dataType, kinds) or not _is_text_map(field.dataType):
+            wanted = "map<string,string>" if MapType in kinds else " or ".join(kind().simpleString() for kind in kinds)
+            raise Invalid(f"column {field.name}: is {field.dataType.simpleString()}, and must be {wanted}; cast it")
+    if "body" not in schema.names:
+        raise Invalid("column body: is missing; select what is to be the message's body as body (binary or string)")
+    if options.queue is None and "queue" not in schema.names:
+        raise Invalid('queue: is missing; give .option("queue", …) or a column queue')
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return not isinstance(kind, MapType) or (
+        isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+    )
+
+
+def message_rows(batches: Iterable[pa.RecordBatch], options: WriteOptions, task: str) -> Iterator[MessageRow]:
+    """Yield the rows of a task's input. A null stands for the column's default."""
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield _message_row(row, number, options, task)
+            number += 1
+
+
+def _message_row(row: dict[str, Any], number: int, options: WriteOptions, task: str) -> MessageRow:
+    body = row["body"]
+    if body is None:
+        raise Invalid(f"row {number} of {task}: body is null; filter such rows out, or give an empty one")
+    queue = row.get("queue") or options.queue
+    if queue is None:
+        raise Invalid(f'row {number} of {task}: queue is null; fill it, or give .option("queue", …)')
+    message = NewMessage(
+        body=body.encode() if isinstance(body, str) else bytes(body),
+        priority=row.get("priority") or 0,
+        delay_ms=row.get("delay_ms") or 0,
+        ttl_ms=row.get("ttl_ms"),
+        key=row.get("key"),
+        group=row.get("group"),
+        attributes=_attributes(row.get("attributes"), number, task),
+        max_attempts=row.get("max_attempts"),
+    )
+    return MessageRow(number, row.get("tenant") or options.tenant, queue, message)
+
+
+def _attributes(pairs: list[tuple[str, str | None]] | None, number: int, task: str) -> dict[str, str]:
+    """Return a map's pairs, which Arrow hands out as a list."""
+    attributes: dict[str, str] = {}
+    for name, value in pairs or ():
+        if value is None:
+            raise Invalid(f"row {number} of {task}: attributes[{name[:80]!r}] is null; leave it out")
+        attributes[name] = value
+    return attributes

@@ -1,0 +1,125 @@
+"""``df.write.format("tenantq")`` and ``writeStream``: every row a message, added once however often its task is run."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tenantq.client import Retries
+from tenantq.errors import Invalid
+from tenantq.pipeline.connector.enqueue import Enqueuer
+from tenantq.pipeline.connector.message_rows import check_columns, message_rows
+from tenantq.pipeline.connector.row_keys import RowKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from tenantq.pipeline.connector.options import WriteOptions
+
+log = logging.getLogger("tenantq.connector")
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_RETRIES: Final = Retries(count=2, base_ms=100, max_ms=1_000)
+"""The client's own: short, since the writer waits by itself, longer and by time."""
+
+
+class Enqueued(WriterCommitMessage):
+    """What a task tells the driver: how many rows it had, how many were added, how many had been added before."""
+
+    def __init__(self, rows: int, added: int, duplicates: int) -> None:
+        self.rows, self.added, self.duplicates = rows, added, duplicates
+
+    def __repr__(self) -> str:
+        return f"{self.rows} rows: {self.added} added, {self.duplicates} had been added before"
+
+
+def total(messages: Sequence[WriterCommitMessage | None]) -> Enqueued:
+    """Return the sum of what tasks told; None stands for a task that failed."""
+    told = [one for one in messages if isinstance(one, Enqueued)]
+    return Enqueued(sum(one.rows for one in told), sum(one.added for one in told), sum(one.duplicates for one in told))
+
+
+class QueueWriter(DataSourceArrowWriter):
+    """Adds the rows of a data frame. All tasks of one write share its id, also those that are run again."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(options, schema, overwrite=overwrite)
+        self._options = options
+        self._fallback_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
+        """Add a task's rows."""
+        return add_rows(iterator, self._options, self._options.write_id or _of_stream() or self._fallback_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Tell the counts."""
+        log.info("write done: %r", total(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Tell what had been added: messages cannot be taken back."""
+        log.warning("write failed; added by tasks that ended well: %r", total(messages))
+
+
+class QueueStreamWriter(DataSourceStreamArrowWriter):
+    """Adds the rows of a stream, micro-batch by micro-batch. A batch that is run again after a crash keeps its id."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(options, schema, overwrite=overwrite)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
+        """Add a task's rows."""
+        found = _of_stream(self._options.write_id)
+        if found is None:
+            raise Invalid("Spark does not say which micro-batch this is; give each row a key in a column key")
+        return add_rows(iterator, self._options, found)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Tell the counts."""
+        log.info("batch %d done: %r", batchId, total(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Tell what had been added."""
+        log.warning("batch %d failed; added by tasks that ended well: %r", batchId, total(messages))
+
+
+def add_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, write_id: str) -> Enqueued:
+    """Add rows under keys that belong to ``write_id``; return the counts."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    task = f"partition {partition}"
+    keys = RowKeys(write_id, partition, once=options.identical_rows == "once")
+    keyed = (
+        msgspec.structs.replace(row, message=msgspec.structs.replace(row.message, key=keys.key(row)))
+        for row in message_rows(batches, options, task)
+    )
+    with options.client(_RETRIES) as client:
+        sender = Enqueuer(client, batch_size=options.batch_size, max_wait_ms=options.max_wait_ms, task=task)
+        sender.send_all(keyed)
+    return Enqueued(sender.counts.rows, sender.counts.added, sender.counts.duplicates)
+
+
+def _of_stream(write_id: str | None = None) -> str | None:
+    """Return an id for the micro-batch that this task belongs to; None outside of a stream."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query, batch = write_id or context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    return f"{query}/{batch}" if query and batch else None
+
+
+def _check(options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
+        raise Invalid(
+            'a queue can only be added to; use .mode("append"), and purge the queue first if it should be empty'
+        )
+    check_columns(schema, options)

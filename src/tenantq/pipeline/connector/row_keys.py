@@ -1,0 +1,61 @@
+"""Idempotency keys for rows that have none: the same row of the same write gets the same key, in whatever order rows come.
+
+A task that is run again may see its rows in another order, so a row's place says nothing. Its content does: the key is made of the write,
+the task's partition, everything in the row, and a count that tells rows apart that are alike in everything. Rows that are alike
+may change places among themselves without anybody noticing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tenantq.pipeline.connector.message_rows import MessageRow
+
+PREFIX: Final = "spark-"
+_DIGEST_BYTES: Final = 16
+
+
+class RowKeys:
+    """Gives out the keys of one task. With ``once`` rows that are alike are one message, in all tasks."""
+
+    def __init__(self, write_id: str, partition: int, *, once: bool) -> None:
+        self._write_id = write_id
+        self._partition = partition
+        self._once = once
+        self._seen: dict[bytes, int] = {}  # about 100 bytes a row; nothing with ``once``
+
+    def key(self, row: MessageRow) -> str:
+        """Return a row's own key, or the one that is made for it."""
+        if row.message.key is not None:
+            return row.message.key
+        content = _content(row)
+        if self._once:
+            return self._made(content, -1, 0)
+        count = self._seen.get(content, 0)
+        self._seen[content] = count + 1
+        return self._made(content, self._partition, count)
+
+    def _made(self, content: bytes, partition: int, count: int) -> str:
+        text = msgspec.json.encode((self._write_id, partition, count)) + content
+        return PREFIX + hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _content(row: MessageRow) -> bytes:
+    """Return a digest of everything that makes the message what it is."""
+    message = row.message
+    facts = (
+        row.tenant,
+        row.queue,
+        message.body,
+        message.priority,
+        message.delay_ms,
+        message.ttl_ms,
+        message.group,
+        sorted((message.attributes or {}).items()),
+        message.max_attempts,
+    )
+    return hashlib.blake2b(msgspec.msgpack.encode(facts), digest_size=_DIGEST_BYTES).digest()
