@@ -238,6 +238,23 @@ class PeekReply(WireReply, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+class SnapshotRequest(Wire, frozen=True, kw_only=True):
+    """Keep everything that a queue holds now, to be read in pages."""
+
+    keep_ms: int = 60_000  # how long it stays when nobody reads it
+    part_messages: int | None = None  # tell where to divide it into parts of so many messages
+
+
+class SnapshotReply(WireReply, frozen=True, kw_only=True):
+    """A snapshot: when it was taken, how much it holds, and the ids at which to divide it."""
+
+    snapshot: str
+    taken_at: int
+    messages: int
+    bytes: int
+    parts: list[str] = []
+
+
 class DestroyRequest(Wire, frozen=True, kw_only=True):
     """Empty or delete something: its name again, and a reason of ten characters or more."""
 

@@ -29,6 +29,7 @@ RESULTS_AT_ONCE: Final = 16
 
 _queue_reply = msgspec.json.Decoder(wire.QueueReply).decode
 _peek_reply = msgspec.json.Decoder(wire.PeekReply).decode
+_snapshot_reply = msgspec.json.Decoder(wire.SnapshotReply).decode
 _facts_reply = msgspec.json.Decoder(wire.MessageFacts).decode
 _result_reply = msgspec.json.Decoder(wire.ResultReply).decode
 _trace_reply = msgspec.json.Decoder(wire.TraceReply).decode
@@ -293,6 +294,32 @@ class AsyncQueue:
             Request(method="POST", target=f"{self._path}/peek", decode=_peek_reply, body=body, gzip=limit >= 100)
         )
         return values.page(reply)
+
+    async def open_snapshot(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> wire.SnapshotReply:
+        """Have the server keep everything the queue holds at this moment; it goes when nobody reads it for ``keep_ms``.
+
+        With ``part_messages`` the reply tells the ids at which to divide it into parts of so many messages.
+        """
+        body = encode(wire.SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages))
+        return await self._core.call(
+            Request(
+                method="POST", target=f"{self._path}/snapshots", decode=_snapshot_reply, body=body, repeatable=False
+            )
+        )
+
+    async def read_snapshot(
+        self, snapshot: str, *, start: str | None = None, end: str | None = None, limit: int = 1_000
+    ) -> Page:
+        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
+        given = {"start": start, "end": end, "limit": limit}
+        query = urlencode({name: value for name, value in given.items() if value is not None})
+        target = f"{self._path}/snapshots/{quote(snapshot, safe='')}?{query}"
+        return values.page(await self._core.call(Request(method="GET", target=target, decode=_peek_reply, gzip=True)))
+
+    async def close_snapshot(self, snapshot: str) -> None:
+        """Let a snapshot go before its time."""
+        target = f"{self._path}/snapshots/{quote(snapshot, safe='')}"
+        await self._core.call(Request(method="DELETE", target=target, decode=nothing, repeatable=False))
 
     async def get(self, id: str) -> StoredMessage:
         """Return everything known of a message that is still stored."""

@@ -87,6 +87,7 @@ class Core:
         self.wake: Callable[[], None] = _nothing  # tells the shard's loop that there is work
         self.finished_waiting: Callable[[Any], None] = _nothing_one  # a poll's time is up
         self.caller_gone: Callable[[Any], None] = _nothing_one  # nobody takes what a poll has got
+        self.before_close: list[Callable[[], None]] = []  # called while the store is still open
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # told after the sync
 
     def push(self, operation: Operation) -> None:

@@ -75,14 +75,22 @@ def get(core: Core, queue: QueueState, id: bytes) -> Facts:
 
 
 def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
+    group = queue.group_digest(message.group)
+    is_next = not group or core.store.get(core.store.gr, queue.prefix + group) == id
     now, wall = core.timeline.now_ms(), core.timeline.wall_offset_ms()
+    return facts(queue, id, message, lease, now, wall, is_next=is_next)
+
+
+def facts(
+    queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None, now: int, wall: int, *, is_next: bool
+) -> Facts:
+    """Return what stored rows tell of a message at a time; ``is_next``: nothing of its group comes before it."""
     visible_at = lease.visible_at if lease is not None else message.visible_at
     in_flight = lease is not None and lease.token != 0 and lease.deadline > now
-    group = queue.group_digest(message.group)
     state: Literal["ready", "delayed", "blocked", "in_flight"] = "ready"
     if in_flight:
         state = "in_flight"
-    elif group and core.store.get(core.store.gr, queue.prefix + group) != id:
+    elif not is_next:
         state = "blocked"
     elif visible_at > now:
         state = "delayed"

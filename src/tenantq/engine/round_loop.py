@@ -208,6 +208,8 @@ class RoundLoop:
         for timer in (self._idle_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
+        for let_go_of in self.core.before_close:
+            let_go_of()
         self._closed = True
         if self._failure is None:
             self._beat(clean=self._synced_seq == self._seq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tenantq import limits
@@ -14,6 +15,7 @@ from tenantq.engine.ops.lifecycle import Purge
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
 from tenantq.engine.round_loop import let_go
+from tenantq.engine.snapshots import Snapshots
 from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.message import (
     LOCAL,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.snapshots import SnapshotFacts
     from tenantq.journal.record import Row
 
 
@@ -313,6 +316,38 @@ class Shard(Administration):
         first = max(self._journal_first, self._find(tenant, queue).tenant.since)
         await self._all_synced()
         return await reads.trace(self.core, tenant, queue, id_bytes(id), first, self._seq)
+
+    # ---- snapshots ----
+
+    async def open_snapshot(
+        self, tenant: str, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
+    ) -> SnapshotFacts:
+        """Keep everything that a queue holds at this moment, to be read in pages; with ``part_messages`` also divide it."""
+        check_int("keep_ms", keep_ms, 1, limits.SNAPSHOT_KEEP_MS_MAX)
+        if part_messages is not None:
+            check_int("part_messages", part_messages, 1, limits.SNAPSHOT_PART_MESSAGES_MAX)
+        taken = self._snapshots.open(self._find(tenant, queue), keep_ms)
+        await self._all_synced()
+        return taken if part_messages is None else await self._snapshots.divided(taken, part_messages)
+
+    def read_snapshot(
+        self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
+    ) -> Page:
+        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
+        check_int("limit", limit, 1, limits.PEEK_MAX)
+        first = id_bytes(start) if start is not None else None
+        last = id_bytes(end) if end is not None else None
+        return self._snapshots.read(self._find(tenant, queue), id, first, last, limit)
+
+    def close_snapshot(self, tenant: str, queue: str, id: str) -> None:
+        """Let a snapshot go before its time."""
+        self._snapshots.close(self._find(tenant, queue), id)
+
+    @cached_property
+    def _snapshots(self) -> Snapshots:
+        snapshots = Snapshots(self.core)
+        self.core.before_close.append(snapshots.close_all)
+        return snapshots
 
     def _find(self, tenant: str, queue: str) -> QueueState:
         self._check_open()

@@ -126,7 +126,14 @@ def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, 
 
 
 def _example(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    places = {"{tenant}": "acme", "{queue}": "mails", "{id}": "$ID", "{task}": "$TASK", "{key_id}": "$KEY_ID"}
+    places = {
+        "{tenant}": "acme",
+        "{queue}": "mails",
+        "{id}": "$ID",
+        "{task}": "$TASK",
+        "{snapshot}": "$SNAPSHOT",
+        "{key_id}": "$KEY_ID",
+    }
     for place, name in {**places, "{principal}": "key:$KEY_ID"}.items():
         path = path.replace(place, name)
     lines = [f'curl -X {method.upper()} "$TENANTQ_URL{path}"']

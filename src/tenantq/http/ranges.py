@@ -164,6 +164,11 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "consumers_per_queue": _number(1, 1_000_000),
         "soft_percent": _number(1, 100),
     },
+    "SnapshotRequest": {
+        "keep_ms": _number(1, limits.SNAPSHOT_KEEP_MS_MAX),
+        "part_messages": _number(1, limits.SNAPSHOT_PART_MESSAGES_MAX),
+    },
+    "SnapshotQuery": {"start": MESSAGE_ID, "end": MESSAGE_ID},
     "WaitQuery": {"wait_ms": _number(0, limits.WAIT_MS_MAX)},
     "AuditParameters": _AUDIT,
     "PlatformAuditParameters": {**_AUDIT, "tenant": _text(300)},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq.config import QueueConfig, TenantConfig
-from tenantq.http.handlers import access, audit, messages, operations, queues, tenants
+from tenantq.http.handlers import access, audit, messages, operations, queues, snapshots, tenants
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
 from tenantq.http.handlers.queues import PageQuery
+from tenantq.http.handlers.snapshots import SnapshotQuery
 from tenantq.http.route import Empty, Route
 from tenantq.wire import (
     AckRequest,
@@ -44,6 +45,8 @@ from tenantq.wire import (
     ResultReply,
     RevokeTokenRequest,
     SettleReply,
+    SnapshotReply,
+    SnapshotRequest,
     SuspendRequest,
     TenantReply,
     TenantsReply,
@@ -75,6 +78,12 @@ _MESSAGES: Final = (
           request=RemoveRequest, reply=RemoveReply, batch=True),
     Route("POST", f"{_QUEUE}/peek", messages.peek, "Look at waiting messages without leasing them", tag="messages",
           action="peek", request=PeekRequest, reply=PeekReply),
+    Route("POST", f"{_QUEUE}/snapshots", snapshots.open_snapshot, "Keep what a queue holds now, to be read in pages",
+          tag="messages", action="peek", request=SnapshotRequest, reply=SnapshotReply, statuses=(201,)),
+    Route("GET", f"{_QUEUE}/snapshots/{{snapshot}}", snapshots.read_snapshot, "A page of a snapshot, by message id",
+          tag="messages", action="peek", query=SnapshotQuery, reply=PeekReply),
+    Route("DELETE", f"{_QUEUE}/snapshots/{{snapshot}}", snapshots.close_snapshot, "Let a snapshot go",
+          tag="messages", action="peek", statuses=(204,)),
     Route("GET", _MESSAGE, messages.get, "Everything known of a message", tag="messages", action="get",
           reply=MessageFacts),
     Route("GET", f"{_MESSAGE}/result", messages.result, "A message's result, waiting for it where asked to",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tenantq.access import Principal
     from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.snapshots import SnapshotFacts
     from tenantq.journal.record import Row
     from tenantq.message import Added, Outcome
     from tenantq.service.gatekeeper import Entered
@@ -435,13 +436,50 @@ class Service(Control):
             page = await self._found(
                 call, entered, "peek", queue, self.shard.peek(entered.tenant, queue, limit=limit, cursor=cursor)
             )
-            seen = page.messages
-            if not self._may_read(entered, queue):
-                seen = [_hidden(one) for one in seen]
-            elif entered.state.id in self.shard.data_keys:
-                seen = await self._vault().open_facts(entered.state.id, seen)
-            self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
-            return Page(seen, page.cursor)
+            return await self._shown(entered, queue, page)
+
+    async def _shown(self, entered: Entered, queue: str, page: Page) -> Page:
+        """Return a page as the caller may see it, and count it as read; one message was paid for on entering."""
+        seen = page.messages
+        if not self._may_read(entered, queue):
+            seen = [_hidden(one) for one in seen]
+        elif entered.state.id in self.shard.data_keys:
+            seen = await self._vault().open_facts(entered.state.id, seen)
+        self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
+        return Page(seen, page.cursor)
+
+    async def open_snapshot(
+        self, call: Call, tenant: str | None, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
+    ) -> SnapshotFacts:
+        """Keep everything that a queue holds now, to be read in pages."""
+        with await self._enter_queue(call, tenant, "peek", queue, rate="read") as entered:
+            opening = self.shard.open_snapshot(entered.tenant, queue, keep_ms=keep_ms, part_messages=part_messages)
+            return await self._found(call, entered, "peek", queue, opening)
+
+    async def read_snapshot(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        id: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return messages of a snapshot by id; without bodies for who may not read them."""
+        with await self._enter_queue(call, tenant, "peek", queue, rate="read") as entered:
+            try:
+                page = self.shard.read_snapshot(entered.tenant, queue, id, start=start, end=end, limit=limit)
+            except NotFound as error:
+                self.gates.refuse(call, entered.principal, entered.tenant, "peek", queue, error)
+                raise
+            return await self._shown(entered, queue, page)
+
+    async def close_snapshot(self, call: Call, tenant: str | None, queue: str, id: str) -> None:
+        """Let a snapshot go before its time."""
+        with await self._enter_queue(call, tenant, "peek", queue) as entered:
+            self.shard.close_snapshot(entered.tenant, queue, id)
 
     async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> Facts:
         """Return everything known of a message; without its body for who may not read it."""

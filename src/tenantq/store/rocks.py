@@ -3,7 +3,8 @@
 Facts this file rests on (measured, see docs/decisions/0002-rocksdict.md):
 ``write`` without sync and then ``flush_wal(True)`` from another thread leaves the interpreter free during the fsync;
 the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``;
-a lower bound in its read options hides every row, so scans seek to their start and bound only their end.
+a lower bound in its read options hides every row, so scans seek to their start and bound only their end;
+an iterator points into the bytes of its upper bound, so those must live as long as it does.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, Sto
 from tenantq.store.framing import check_framing, current_manifest
 from tenantq.store.heart import Heart, read_beat
 from tenantq.store.keys import FAMILIES, from_be64
+from tenantq.store.moment import Moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +240,12 @@ class Store:
             return _last_item(family.view, lower, upper)
         except Exception as error:
             raise name_failure(error, self.path) from error
+
+    def moment(self, upper: bytes, *families: str) -> Moment:
+        """Return the keys before ``upper`` of families as they are now. No write comes between them: all are this thread's."""
+        options = _bounded(upper)
+        taken = {name: self._families[name].view.iter(options) for name in families}
+        return Moment(taken, options, upper, lambda error: name_failure(error, self.path))
 
     # ---- writing ----
 

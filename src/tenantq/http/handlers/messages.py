@@ -219,12 +219,12 @@ def _settled(receipts: Sequence[str], outcomes: list[Outcome]) -> Reply:
 async def peek(service: Service, request: Request, body: PeekRequest) -> Reply:
     """Look at waiting messages."""
     page = await service.peek(request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor)
-    return json_reply(PeekReply(messages=[_facts(one) for one in page.messages], cursor=page.cursor))
+    return json_reply(PeekReply(messages=[facts_of(one) for one in page.messages], cursor=page.cursor))
 
 
 async def get(service: Service, request: Request, _: object) -> Reply:
     """Tell everything known of one message."""
-    return json_reply(_facts(await service.get(request.call, request.tenant, request.queue, request.name)))
+    return json_reply(facts_of(await service.get(request.call, request.tenant, request.queue, request.name)))
 
 
 async def result(service: Service, request: Request, _: object) -> Reply:
@@ -244,7 +244,8 @@ async def trace(service: Service, request: Request, _: object) -> Reply:
     return json_reply(TraceReply(rows=[msgspec.to_builtins(row) for row in rows]))
 
 
-def _facts(facts: Facts) -> MessageFacts:
+def facts_of(facts: Facts) -> MessageFacts:
+    """Return what is known of a message as it goes over the wire."""
     text, base64 = (None, None) if facts.hidden or facts.body_error else text_or_base64(facts.body)
     return MessageFacts(
         id=facts.id,

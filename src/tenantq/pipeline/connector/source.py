@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
+from tenantq.errors import Invalid
 from tenantq.pipeline.connector.journal_reader import JournalReader, PlainJournalReader
 from tenantq.pipeline.connector.journal_rows import check_schema
 from tenantq.pipeline.connector.journal_stream import JournalStream
-from tenantq.pipeline.connector.options import JournalOptions, StreamOptions, WriteOptions, read_options
+from tenantq.pipeline.connector.options import (
+    JournalOptions,
+    SnapshotOptions,
+    StreamOptions,
+    WriteOptions,
+    read_options,
+)
+from tenantq.pipeline.connector.queue_reader import MESSAGES, QueueReader
 from tenantq.pipeline.connector.queue_writer import QueueStreamWriter, QueueWriter
 from tenantq.pipeline.schemas import JOURNAL
 
@@ -43,17 +51,29 @@ class TenantqSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of what the options name."""
-        return JOURNAL
+        return MESSAGES if self._is_queue() else JOURNAL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads it once."""
+        if self._is_queue():
+            return QueueReader(read_options(SnapshotOptions, self.options), schema)
         options = read_options(JournalOptions, self.options)
         kind = JournalReader if options.pushdown else PlainJournalReader
         return kind(options, check_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return what follows a journal."""
+        if self._is_queue():
+            raise Invalid("a queue's content cannot be followed; follow the journal, or poll with a worker")
         return JournalStream(read_options(StreamOptions, self.options), check_schema(schema))
+
+    def _is_queue(self) -> bool:
+        """Tell whether a queue is to be read, and not a journal."""
+        if "url" in self.options and "journal" in self.options:
+            raise Invalid("options url and journal: give url to read a queue, or journal to read a journal")
+        if "url" not in self.options and "journal" not in self.options:
+            raise Invalid('give .option("journal", …) to read a journal, or .option("url", …) to read a queue')
+        return "url" in self.options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  # Spark's signature
         """Return what adds a data frame's rows to queues."""

@@ -1,0 +1,56 @@
+"""Snapshots of queues: take, read, let go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from tenantq.http.handlers.messages import facts_of
+from tenantq.http.reply import NO_CONTENT, Reply, json_reply
+from tenantq.limits import PEEK_MAX
+from tenantq.wire import PeekReply, SnapshotReply, SnapshotRequest
+
+if TYPE_CHECKING:
+    from tenantq.http.request import Request
+    from tenantq.service import Service
+
+
+class SnapshotQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages of a snapshot, by id."""
+
+    start: str | None = None  # from this id on
+    end: str | None = None  # before this id
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PEEK_MAX)] = 100
+
+
+async def open_snapshot(service: Service, request: Request, body: SnapshotRequest) -> Reply:
+    """Keep what a queue holds now."""
+    taken = await service.open_snapshot(
+        request.call, request.tenant, request.queue, keep_ms=body.keep_ms, part_messages=body.part_messages
+    )
+    reply = SnapshotReply(
+        snapshot=taken.id, taken_at=taken.taken_at, messages=taken.messages, bytes=taken.bytes, parts=taken.parts
+    )
+    return json_reply(reply, 201)
+
+
+async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
+    """Tell a page of a snapshot."""
+    query: SnapshotQuery = request.query
+    page = await service.read_snapshot(
+        request.call,
+        request.tenant,
+        request.queue,
+        request.name,
+        start=query.start,
+        end=query.end,
+        limit=query.limit,
+    )
+    return json_reply(PeekReply(messages=[facts_of(one) for one in page.messages], cursor=page.cursor))
+
+
+async def close_snapshot(service: Service, request: Request, _: object) -> Reply:
+    """Let a snapshot go."""
+    await service.close_snapshot(request.call, request.tenant, request.queue, request.name)
+    return NO_CONTENT

@@ -1,0 +1,139 @@
+"""Reading a queue through Spark: what it holds at one moment."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from tenantq.client import NO_RETRIES, Client, NewMessage
+from tenantq.errors import ConnectionFailed, Invalid, NotFound, Unauthenticated
+from tenantq.pipeline.connector.options import SnapshotOptions, read_options
+from tenantq.pipeline.connector.queue_reader import MESSAGES, QueueReader
+from tenantq.pipeline.connector.source import TenantqSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.pipeline.connector.conftest import Place
+
+
+def _load(spark: SparkSession, place: Place, **options: object) -> DataFrame:
+    return spark.read.format("tenantq").options(**place.options(**options)).load()
+
+
+def _reader(place: Place, **options: str) -> QueueReader:
+    return QueueReader(read_options(SnapshotOptions, place.options(**options)), MESSAGES)
+
+
+def test_messages_are_read_with_everything_known_of_them(connected: SparkSession, place: Place) -> None:
+    """Bodies as bytes, times as times, the state of each, and why dead letters are dead."""
+    queue = place.client.queue("facts")
+    queue.configure(max_attempts=1)
+    queue.add_many(
+        [NewMessage(body=b"\xff\x00", attributes={"a": "b"}, group="g"), NewMessage(body=b"later", delay_ms=60_000)]
+    )
+    queue.add("dead", priority=9)
+    queue.poll(1)[0].nack(reason="broken")
+    rows = {bytes(row.body): row for row in _load(connected, place, queue="facts", partitionMessages=1).collect()}
+    assert set(rows) == {b"\xff\x00", b"later"}
+    first, later = rows[b"\xff\x00"], rows[b"later"]
+    assert (first.state, first.attributes, first.group, first.tenant) == ("ready", {"a": "b"}, "g", "acme")
+    assert (later.state, (later.visible_at - later.added_at).total_seconds()) == ("delayed", 60)
+    (letter,) = _load(connected, place, queue="facts-dlq").collect()
+    assert (letter.dead.source, letter.dead.attempts, letter.history[0].reason) == ("facts", 1, "broken")
+    assert first.dead is None
+
+
+def test_all_tasks_see_one_moment(place: Place) -> None:
+    """What is consumed and added between the tasks of a query changes nothing in it."""
+    queue = place.client.queue("moment")
+    queue.add_many([f"{number:03}" for number in range(100)])
+    reader = _reader(place, queue="moment", partitionMessages="30")
+    parts = reader.partitions()
+    assert len(parts) == 4
+    found: list[bytes] = []
+    for part in pickle.loads(pickle.dumps(parts)):  # noqa: S301  # as Spark ships them
+        remote: QueueReader = pickle.loads(pickle.dumps(reader))  # noqa: S301  # likewise
+        found += [body for batch in remote.read(part) for body in batch.column("body").to_pylist()]
+        queue.ack_many(queue.poll(30))
+        queue.add("new")
+    assert found == [b"%03d" % number for number in range(100)]
+    assert len(place.bodies("moment")) < 50
+
+
+def test_a_snapshot_can_be_shared_by_queries_and_columns_chosen(connected: SparkSession, place: Place) -> None:
+    """Two queries over one snapshot agree, although the queue has changed."""
+    queue = place.client.queue("shared")
+    queue.add_many(["a", "b"])
+    taken = queue.open_snapshot()
+    queue.add("c")
+    shared = (
+        connected.read.format("tenantq")
+        .schema("body binary, state string")
+        .options(**place.options(queue="shared", snapshot=taken.snapshot))
+        .load()
+    )
+    assert shared.columns == ["body", "state"]
+    assert sorted(row[0] for row in shared.select(f.col("body").cast("string")).collect()) == ["a", "b"]
+    queue.close_snapshot(taken.snapshot)
+    with pytest.raises(PySparkException, match=r"no such snapshot.*run the query again, with a longer keepMs"):
+        shared.count()
+
+
+def test_bodies_are_null_for_who_may_not_read_them(place: Place) -> None:
+    """A viewer's token can count, not read."""
+    place.client.queue("hidden").add("geheim", attributes={"a": "b"})
+    with Client(settings=place.server.settings("acme", role="viewer")) as viewer:
+        token = viewer.settings.token
+    reader = _reader(place, queue="hidden", token=str(token))
+    (row,) = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert (row["body"], row["attributes"], row["size"]) == (None, None, 8)
+
+
+def test_a_token_shows_in_no_plan_and_no_error(
+    connected: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Explained, printed, or failed: the token is not there."""
+    place.client.queue("plans").add("x")
+    frame = _load(connected, place, queue="plans").where("priority = 0")
+    frame.explain(extended=True)
+    frame.explain(mode="formatted")
+    shown = capsys.readouterr().out + repr(frame) + str(frame._jdf.queryExecution().toString())
+    with pytest.raises(PySparkException) as caught:
+        _load(connected, place, queue="nowhere").count()
+    assert "not_found" in str(caught.value) or "no such queue" in str(caught.value).lower()
+    assert place.token not in shown + str(caught.value)
+    assert "tenantq" in shown
+
+
+def test_what_cannot_be_read_is_named(place: Place) -> None:
+    """Unknown queue, wrong token, a server that is not there, options that contradict each other."""
+    with pytest.raises(NotFound):
+        _reader(place, queue="nowhere").partitions()
+    with pytest.raises(Unauthenticated):
+        _reader(place, queue="q", token="tq_wrong_token").partitions()  # noqa: S106  # it opens nothing
+    with pytest.raises(Invalid, match="option queue: is missing"):
+        _reader(place)
+    with pytest.raises(Invalid, match="queue: a name is"):
+        _reader(place, queue="no/name")
+    with pytest.raises(Invalid, match="url: must start with http"):
+        _reader(place, queue="q", url="ftp://x").partitions()
+    for options, said in (
+        ({"url": "http://x", "journal": "y"}, "give url to read a queue, or journal to read a journal"),
+        ({}, "to read a journal, or"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            TenantqSource(options).schema()
+    with pytest.raises(Invalid, match="cannot be followed"):
+        TenantqSource({"url": "http://x"}).streamReader(MESSAGES)
+
+
+def test_a_server_that_is_not_there_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an error that says so, after a few tries."""
+    monkeypatch.setattr("tenantq.pipeline.connector.queue_reader._RETRIES", NO_RETRIES)
+    with pytest.raises(ConnectionFailed):
+        _reader(place, queue="q", url="http://127.0.0.1:9").partitions()
