@@ -184,7 +184,7 @@ def test_a_restarted_query_goes_on_without_loss_or_repetition(
     first.segment()
     query = _start(connected, journal, tmp_path, maxRowsPerBatch="25")
     query.awaitTermination()
-    assert [one["numInputRows"] <= 25 for one in query.recentProgress]
+    assert all(one["numInputRows"] <= 25 for one in query.recentProgress)
     assert len(query.recentProgress) > 1
 
     last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))

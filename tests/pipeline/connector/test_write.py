@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.journal.target import DirectoryTarget
     from tests.pipeline.connector.conftest import Place
@@ -106,29 +106,35 @@ def test_a_task_that_fails_halfway_and_is_run_again_adds_each_row_once(connected
 def test_a_stream_adds_each_row_once_through_a_crash(
     connected: SparkSession, place: Place, journal: DirectoryTarget, tmp_path: Path
 ) -> None:
-    """A micro-batch whose end was not noted is written again, and adds nothing again."""
+    """A micro-batch whose end was not noted is written again, and adds nothing again: by the sink, and by foreachBatch."""
     writer = JournalWriter(journal)
     model = QueueModel(writer, 5)
     for number in range(12):
         model.round(START + number * MINUTE)
     manifest = writer.segment()
 
+    def add(batch: DataFrame, _: int) -> None:
+        batch.write.format("tenantq").mode("append").options(**place.options(queue="each-batch")).save()
+
     def run() -> None:
         source = connected.readStream.format("tenantq").option("journal", str(journal.path)).load()
-        sink = source.selectExpr("concat_ws('/', op, message_id) body").writeStream.format("tenantq")
-        sink = sink.options(**place.options(queue="streamed")).option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        )
-        sink.trigger(availableNow=True).start().awaitTermination()
+        rows = source.selectExpr("concat_ws('/', op, message_id) body").writeStream.trigger(availableNow=True)
+        sink = rows.format("tenantq").options(**place.options(queue="streamed"))
+        queries = [sink.option("checkpointLocation", str(tmp_path / "sink")).start()]
+        each = source.selectExpr("concat_ws('/', op, message_id) body").writeStream.trigger(availableNow=True)
+        queries.append(each.foreachBatch(add).option("checkpointLocation", str(tmp_path / "each")).start())
+        for query in queries:
+            query.awaitTermination()
 
     run()
-    assert len(place.bodies("streamed")) == manifest.rows
+    assert len(place.bodies("streamed")) == len(place.bodies("each-batch")) == manifest.rows
     for name in ("0", ".0.crc"):
-        (tmp_path / "checkpoint" / "commits" / name).unlink()
+        for sink in ("sink", "each"):
+            (tmp_path / sink / "commits" / name).unlink()
     model.round(START + 20 * MINUTE)
     more = writer.segment()
     run()
-    assert len(place.bodies("streamed")) == manifest.rows + more.rows
+    assert len(place.bodies("streamed")) == len(place.bodies("each-batch")) == manifest.rows + more.rows
 
 
 def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, place: Place) -> None:
