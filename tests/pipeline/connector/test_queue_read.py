@@ -91,7 +91,7 @@ def test_bodies_are_null_for_who_may_not_read_them(place: Place) -> None:
         token = viewer.settings.token
     reader = _reader(place, queue="hidden", token=str(token))
     (row,) = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    assert (row["body"], row["attributes"], row["size"]) == (None, None, 8)
+    assert (row["body"], row["attributes"], row["state"]) == (None, None, "ready")
 
 
 def test_a_token_shows_in_no_plan_and_no_error(
