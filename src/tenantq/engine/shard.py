@@ -326,9 +326,10 @@ class Shard(Administration):
         check_int("keep_ms", keep_ms, 1, limits.SNAPSHOT_KEEP_MS_MAX)
         if part_messages is not None:
             check_int("part_messages", part_messages, 1, limits.SNAPSHOT_PART_MESSAGES_MAX)
-        taken = self._snapshots.open(self._find(tenant, queue), keep_ms)
+        found = self._find(tenant, queue)
+        taken = self._snapshots.open(found, keep_ms)
         await self._all_synced()
-        return taken if part_messages is None else await self._snapshots.divided(taken, part_messages)
+        return taken if part_messages is None else await self._snapshots.divided(found, taken, part_messages)
 
     def read_snapshot(
         self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100

@@ -82,10 +82,10 @@ class Snapshots:
         self._keep(taken)
         return SnapshotFacts(id, taken.now + taken.wall, queue.messages, queue.bytes, [])
 
-    async def divided(self, taken: SnapshotFacts, part_messages: int) -> SnapshotFacts:
+    async def divided(self, queue: QueueState, taken: SnapshotFacts, part_messages: int) -> SnapshotFacts:
         """Return a snapshot's facts with ids that divide it into parts of ``part_messages``."""
-        opened = self._open[taken.id]
-        prefix, parts, count = opened.queue.prefix, list[str](), 0
+        opened = self._find(queue, taken.id)
+        prefix, parts, count = queue.prefix, list[str](), 0
         lower = prefix
         while True:
             keys = opened.moment.keys("m", lower, _WALK_ROWS)
@@ -96,8 +96,7 @@ class Snapshots:
                 return msgspec.structs.replace(taken, parts=parts)
             lower = keys[-1] + b"\0"
             await asyncio.sleep(0)
-            if taken.id not in self._open:
-                raise _gone(opened.queue)
+            self._find(queue, taken.id)
 
     def read(self, queue: QueueState, id: str, start: bytes | None, end: bytes | None, limit: int) -> Page:
         """Return messages with ids from ``start`` on and before ``end``, by id; the page's cursor is the next one's start."""
