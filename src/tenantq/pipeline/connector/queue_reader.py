@@ -45,6 +45,7 @@ MESSAGES: Final = StructType(
         StructField("queue", _text),
         StructField("state", _text),
         StructField("body", BinaryType()),
+        StructField("body_error", _text),
         StructField("size", LongType()),
         StructField("priority", _int),
         StructField("attributes", MapType(_text, _text)),
@@ -59,11 +60,11 @@ MESSAGES: Final = StructType(
         StructField("dead", _DEAD),
     ]
 )
-"""A message as a queue holds it. Body, attributes and group are null for a token that may not read them."""
+"""A message as a queue holds it. Body and attributes are null for a token that may not read them, or if they do not decrypt."""
 
 _at = pa.timestamp("us", tz="UTC")
 _ARROW: Final[dict[str, pa.DataType]] = {
-    **{name: pa.string() for name in ("id", "tenant", "queue", "state", "group")},
+    **{name: pa.string() for name in ("id", "tenant", "queue", "state", "body_error", "group")},
     **{name: pa.int32() for name in ("priority", "attempts", "max_attempts")},
     **dict.fromkeys(("added_at", "visible_at", "expires_at", "lease_until"), _at),
     "body": pa.binary(),
@@ -147,7 +148,7 @@ def _row(message: StoredMessage, names: list[str]) -> dict[str, Any]:
     for name in ("added_at", "visible_at", "expires_at", "lease_until"):
         if row.get(name) is not None:
             row[name] *= 1_000
-    if message.hidden:
+    if message.hidden or message.body_error:
         row.update({name: None for name in ("body", "attributes", "group") if name in row})
     elif "attributes" in row:
         row["attributes"] = list(message.attributes.items())
