@@ -59,6 +59,20 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
     assert (found, hidden) == (Result("completed", PLAINTEXT.encode()), False)
 
 
+async def test_a_snapshot_opens_what_it_holds_and_only_for_who_may_read_it(house: EncryptedHouse) -> None:
+    """Also when the message was consumed since."""
+    owner = await house.encrypted()
+    viewer = await house.key("acme", role="viewer")
+    await house.add(owner, "work", PLAINTEXT, attributes={"secret_token": PLAINTEXT})
+    taken = await house.service.open_snapshot(owner, None, "work")
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt])
+    (seen,) = (await house.service.read_snapshot(owner, None, "work", taken.id)).messages
+    assert (seen.body, seen.attributes) == (PLAINTEXT.encode(), {"secret_token": PLAINTEXT})
+    (seen,) = (await house.service.read_snapshot(viewer, None, "work", taken.id)).messages
+    assert (seen.body, seen.attributes, seen.hidden) == (b"", {}, True)
+
+
 async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) -> None:
     """It may tell of the body."""
     owner = await house.encrypted()
