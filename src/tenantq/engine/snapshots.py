@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState
     from tenantq.message import Facts
-    from tenantq.store.rocks import Moment
+    from tenantq.store.moment import Moment
 
 _WALK_ROWS: Final = 2_000  # keys that are passed before others have their turn
 _PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2
@@ -76,7 +76,7 @@ class Snapshots:
                 tenant=queue.tenant.name,
                 queue=queue.name,
             )
-        id = self._core.randomness.randbytes(16).hex()
+        id = f"{self._core.randomness.getrandbits(64):016x}"
         taken = _Open(self._core, queue, id, self._core.store.moment(after(queue.prefix), "m", "le", "gr"), keep_ms)
         self._open[id] = taken
         self._keep(taken)

@@ -45,6 +45,7 @@ _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "queue": (ranges.QUEUE, "The queue's name."),
     "id": (ranges.MESSAGE_ID, "The message's id."),
     "task": ({"type": "string", "minLength": 1}, "The redrive's id."),
+    "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's id."),
     "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
     "principal": ({"type": "string", "minLength": 1}, "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`."),
 }
