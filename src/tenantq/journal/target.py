@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenantq.errors import Invalid
 
@@ -108,11 +108,6 @@ class RemoteTarget:
         with _as_os_error():
             stream: BinaryIO = self._fs.open(f"{self._root}/{name}", "rb")
             return stream
-
-    def open(self, name: str) -> BinaryIO:
-        """Open an object; what is not read is not fetched."""
-        file: BinaryIO = self._fs.open(f"{self._root}/{name}", "rb")
-        return file
 
     def names(self, under: str) -> list[str]:
         """List objects. A place that cannot be reached is an OSError, never an empty list: fsspec's own walk would say so."""
