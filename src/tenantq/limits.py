@@ -31,8 +31,8 @@ HISTORY_ENTRIES_MAX: Final = 32
 PEEK_MAX: Final = 1_000
 FLEET_TENANTS_MAX: Final = 100_000
 TRACE_RECORDS_MAX: Final = 50_000
-SNAPSHOTS_OF_TENANT_MAX: Final = 4
-SNAPSHOTS_MAX: Final = 16
+SNAPSHOTS_OF_TENANT_MAX: Final = 16
+SNAPSHOTS_MAX: Final = 64
 SNAPSHOT_KEEP_MS_MAX: Final = 3_600_000
 SNAPSHOT_LIFE_MS_MAX: Final = 6 * 3_600_000
 """A snapshot of a queue goes after this, also while it is read: the store cannot give back what it holds."""

@@ -32,7 +32,7 @@ class JournalOptions(_Options, frozen=True, kw_only=True):
     verify: Literal["none", "hash", "full"] = "none"  # against the manifest's hash; or the chain and every row, too
     public_key: str | None = None  # a PEM file at the driver: manifests must be signed with it
     partition_bytes: int = 64 << 20  # segments are read together up to this many bytes a task
-    pushdown: bool = True  # let the source apply filters; Spark must allow it
+    pushdown: bool = False  # apply filters here; for frames that are used for one query, see docs/connector.md
 
 
 class StreamOptions(JournalOptions, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class SnapshotOptions(ServerOptions, frozen=True, kw_only=True):
     queue: str
     tenant: str | None = None  # none: the token's own
     snapshot: str | None = None  # one that was opened before; none: a new one for every run of the query
-    keep_ms: int = 600_000  # how long the server keeps a snapshot that nobody reads
+    keep_ms: int = 120_000  # how long the server keeps a snapshot that nobody reads
     partition_messages: int = 20_000  # a task reads about so many
 
     def __repr__(self) -> str:

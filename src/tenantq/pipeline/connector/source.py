@@ -36,7 +36,7 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tenantq")`` known to a session, and let it push filters down."""
+    """Make ``format("tenantq")`` known to a session, and allow filters to be pushed down."""
     spark.dataSource.register(TenantqSource)
     spark.conf.set(PUSHDOWN, "true")
 
