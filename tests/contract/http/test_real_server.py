@@ -134,6 +134,9 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
             "ok"
         ]
         assert (await call("POST", queue + "/remove", body={"ids": [polled[3]["id"]]}))["results"][0]["ok"]
+        snapshot = (await call("POST", queue + "/snapshots", 201))["snapshot"]
+        assert "messages" in await call("GET", queue + "/snapshots/{snapshot}", snapshot=snapshot)
+        await call("DELETE", queue + "/snapshots/{snapshot}", 204, snapshot=snapshot)
         task = await call("POST", queue + "/redrive", body={"dry_run": True})
         assert (await call("GET", queue + "/redrive/{task}", task=task["task"]))["task"] == task["task"]
         assert (await call("DELETE", queue + "/redrive/{task}", task=task["task"]))["task"] == task["task"]
