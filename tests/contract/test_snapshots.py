@@ -132,11 +132,12 @@ async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None
         shard.read_snapshot("default", "q", taken[0].id)
 
 
-async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard) -> None:
+async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: ManualClock) -> None:
     """Also when a queue of the same name is made anew."""
     await _fill(shard)
     taken = await shard.open_snapshot("default", "q")
     await shard.delete_queue("default", "q", force=True)
+    await pass_time(shard, clock, 1)
     with pytest.raises(NotFound):
         _all(shard, taken.id)
     await shard.add("default", "q", [NewMessage(body=b"new")])
