@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.parquet_footer import settle
 from tenantq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
@@ -172,12 +173,13 @@ def _leaves(root: Path) -> set[str]:
 
 
 def _name_files(root: Path) -> set[str]:
-    """Give files names that do not tell which task of which run wrote them; return the partitions."""
+    """Take away from files and names what tells which task of which process wrote them; return the partitions."""
     for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
         stray.unlink()
     leaves = _leaves(root)
     for leaf in leaves:
         for number, file in enumerate(sorted((root / leaf).glob("*.parquet"))):
+            settle(file)
             file.rename(file.with_name(f"{number:05d}.parquet"))
     return leaves
 
