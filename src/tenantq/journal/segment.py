@@ -69,16 +69,21 @@ def encode(records: Sequence[SealedRecord]) -> tuple[bytes, int]:
             payloads.append(first[1])
             first = (None, None)
             count += 1
+    return to_parquet(pa.table(columns, schema=SCHEMA)), count
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    """Return the bytes of a segment whose rows are there as a table of SCHEMA."""
     buffer = io.BytesIO()
     pq.write_table(
-        pa.table(columns, schema=SCHEMA),
+        table,
         buffer,
         compression="zstd",
         use_dictionary=_NAMES,
         row_group_size=_ROWS_PER_GROUP,
         write_statistics=[name for name in SCHEMA.names if name not in {"payload", "link"}],
     )
-    return buffer.getvalue(), count
+    return buffer.getvalue()
 
 
 def encode_apart(records: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int]:
