@@ -25,6 +25,6 @@ def id_texts(ids: bytes) -> Any:
     text = np.full((len(raw), _TEXT), ord("-"), "u1")
     digits = _DIGITS[raw]
     for first, last, at in _GROUPS:
-        text[:, at : at + 2 * (last - first)] = digits[:, first:last].reshape(len(raw), -1)
+        text[:, at : at + 2 * (last - first)] = digits[:, first:last].reshape(len(raw), 2 * (last - first))
     offsets = np.arange(0, (len(raw) + 1) * _TEXT, _TEXT, dtype="i4")
     return pa.StringArray.from_buffers(len(raw), pa.py_buffer(offsets), pa.py_buffer(text))

@@ -118,6 +118,10 @@ def _differing(table: pa.Table, records: list[Record]) -> str:
     entries_of = np.array([len(record.entries) for record in records], "i8")
     if counts.sum() != table.num_rows:
         return "n"
+    if not entries:
+        return ""
+    if any(len(one) % ID_BYTES for one in ids):
+        return "message_id"
     of_entry = np.repeat(np.arange(len(entries)), counts)
     of_record = np.repeat(np.arange(len(records)), entries_of)[of_entry]
     first_entry = np.cumsum(entries_of) - entries_of

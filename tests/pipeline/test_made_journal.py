@@ -1,0 +1,37 @@
+"""The journals that benchmarks make are what a server would have written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.made_journal import Plan, make_journal
+from tenantq.journal.record import SealedRecord, unseal
+from tenantq.journal.segment import decode, encode
+from tenantq.journal.signing import PublicKey
+from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.verify import verify_segments
+from tests.pipeline.oracle import Oracle, journal_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_made_journal_is_one_that_a_server_could_have_written(tmp_path: Path) -> None:
+    """Chain, hashes, signatures and rows are verified; segments are the encoder's bytes; lives follow from each other."""
+    plan = Plan(rows=12_000, rows_per_day=40_000, shards=2, tenants=5, segment_rows=700)
+    made = make_journal(tmp_path / "journal", plan, processes=1)
+    target = DirectoryTarget(tmp_path / "journal")
+    report = verify_segments(target, PublicKey.load(tmp_path / "audit_key.pub"))
+    assert report.clean, report.findings
+    assert (report.rows, report.segments) == (made.rows, made.segments)
+    assert 0.8 < made.rows / plan.rows < 1.2
+    outcomes: set[str] = set()
+    for shard in ("0", "1"):
+        sealed: list[SealedRecord] = []
+        for name in sorted(one for one in target.names("") if f"shard={shard}/" in one and one.endswith(".parquet")):
+            data = target.read(name)
+            records = [SealedRecord(link, payload, unseal(link + payload)[1]) for link, payload, _ in decode(data)]
+            assert encode(records)[0] == data
+            sealed += records
+        outcomes |= {life["outcome"] for life in Oracle(journal_rows(sealed)).lives.values()}
+    assert outcomes >= {"acked", "dead", "expired", "purged", "removed"}
