@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tenantq.errors import KmsError as KmsError
     from tenantq.errors import KmsUnavailable as KmsUnavailable
     from tenantq.errors import LeaseLost as LeaseLost
+    from tenantq.errors import LegalHold as LegalHold
     from tenantq.errors import Limited as Limited
     from tenantq.errors import NotFound as NotFound
     from tenantq.errors import QuotaExceeded as QuotaExceeded
@@ -64,7 +65,8 @@ _HOMES = {
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
         "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
-        "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "Limited", "NotFound",
+        "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
+        "NotFound",
         "QuotaExceeded", "RateLimited", "SealBroken", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),

@@ -30,7 +30,7 @@ Action = Literal[
     # queues
     "list_queues", "get_queue", "put_queue", "pause_queue", "resume_queue", "delete_queue",
     # the tenant
-    "get_tenant", "usage", "audit", "export",
+    "get_tenant", "usage", "audit", "export", "import",
     # its encryption
     "get_encryption", "rotate_keys", "rewrap_keys",
     # access
@@ -38,12 +38,14 @@ Action = Literal[
     # the platform
     "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
     "list_platform_keys", "create_platform_key", "revoke_platform_key",
+    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups",
 ]  # fmt: skip
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
 _PLATFORM: Final = {
     "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
     "list_platform_keys", "create_platform_key", "revoke_platform_key",
+    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups",
 }  # fmt: skip
 _LOOK: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
 

@@ -11,6 +11,7 @@
     ├── TooLarge             too_large     a body, batch or attribute set is over its limit
     ├── NotFound             not_found     no such tenant, queue, message or result
     ├── Conflict             conflict      the name or idempotency key is taken by something else
+    │   └── LegalHold        legal_hold    the tenant is under legal hold: nothing of it may be deleted
     ├── Draining             draining      the queue is being deleted
     ├── LeaseLost            lease_lost    the receipt is not the message's current lease
     ├── KmsError             key_refused   the key management does not do what the tenant's encryption needs
@@ -142,6 +143,12 @@ class Conflict(TenantqError):
 
     code = "conflict"
     status = 409
+
+
+class LegalHold(Conflict):
+    """The tenant is under legal hold: nothing of it may be deleted. A platform administrator can release the hold."""
+
+    code = "legal_hold"
 
 
 class Draining(TenantqError):

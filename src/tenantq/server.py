@@ -8,15 +8,19 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tenantq.backup.backups import Backups
+from tenantq.backup.restore import RESTORED, take_note
 from tenantq.clock import Clock, SystemClock
+from tenantq.engine.round_loop import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.http.listener import Listener
 from tenantq.journal.checkpoint import Checkpointer
+from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
-from tenantq.journal.signing import SigningKey
+from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.journal.target import open_target
 from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
 from tenantq.service.self_checks import (
@@ -55,6 +59,7 @@ class Server:
         self._checkpointer: Checkpointer | None = None
         self._jwt: JwtVerifier | None = None
         self._sealing: Sealing | None = None
+        self._backups: Backups | None = None
 
     async def start(self) -> None:
         """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
@@ -70,12 +75,22 @@ class Server:
             self._audit_key = SigningKey.load_or_make(Path(settings.data_dir))
             segments = self._make_index()
             self._exporter = self._make_exporter(segments)
+            self._backups = self._make_backups(self._audit_key)
             self._sealing = open_sealing(
                 self.shard, Path(settings.data_dir), self.clock, settings.kms, settings.vault
             )  # fmt: skip
             self.service = self._service = Service(
-                self.shard, self._gates, self.clock, self._exporter, self._sealing, segments
+                self.shard,
+                self._gates,
+                self.clock,
+                self._exporter,
+                self._sealing,
+                segments,
+                backups=self._backups,
+                signing_key=self._audit_key,
             )
+            await self._note_restore()
+            self._in_background(self.service.finish_erasures())
             if self._exporter is not None:
                 await self._exporter.start()
             self._checkpointer = Checkpointer(
@@ -116,6 +131,8 @@ class Server:
         if self._checkpointer is not None:
             checkpointer, self._checkpointer = self._checkpointer, None
             await checkpointer.close()
+        if self._backups is not None:
+            await self._backups.close()
         if self._exporter is not None and self.shard.failure is None:
             exporter, self._exporter = self._exporter, None
             await exporter.close()
@@ -134,6 +151,21 @@ class Server:
     ) -> None:
         await self.close()
 
+    def _make_backups(self, key: SigningKey) -> Backups:
+        data_dir = Path(self.settings.data_dir).absolute()
+        given = self.settings.backup_dir
+        directory = Path(given) if given is not None else data_dir.with_name(f"{data_dir.name}-backups")
+        return Backups(self.shard, directory, data_dir, key, reserve_bytes=self.settings.shard.disk_reserve_bytes)
+
+    async def _note_restore(self) -> None:
+        """Journal, once, that what follows goes on from a backup."""
+        data_dir = Path(self.settings.data_dir)
+        note = take_note(data_dir)
+        if note is not None:
+            told = f"{note.backup}: up to record {note.last_seq}"
+            await self.shard.note_entries([Entry("restore_backup", "", "", SYSTEM.principal, details=told)])
+            (data_dir / RESTORED).unlink()
+
     def _make_checks(self, gates: Gatekeeper, sealing: Sealing) -> SelfChecks:
         """Return what checks the server itself now and then."""
         settings, shard = self.settings.checks, self.shard
@@ -141,7 +173,7 @@ class Server:
             IsolationProbe(self.service, shard),
             KeyHealthCheck(sealing.keys_in_use, sealing.try_key),
             QuotaAccuracy(shard, settings.tenants, settings.rows),
-            AuditIntegrity(shard, self._audit_key.public, settings.records),
+            AuditIntegrity(shard, PublicKeys.of(Path(self.settings.data_dir)), settings.records),
         )
         return SelfChecks(checks, shard, gates, self.clock, settings, self._in_background)
 

@@ -46,6 +46,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Everything that can be set for one server."""
 
     data_dir: str = "./tenantq-data"  # made if it is not there
+    backup_dir: str | None = None  # where backups go; none: the data directory's name with -backups behind it
     http: str = "127.0.0.1:7070"  # address of the HTTP listener
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

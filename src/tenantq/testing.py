@@ -28,6 +28,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, TenantqError
 from tenantq.http.connection import Connection
 from tenantq.http.listener import Listener
+from tenantq.journal.signing import SigningKey
 from tenantq.names import DEFAULT_TENANT
 from tenantq.service import Gatekeeper, GateSettings, Service, open_sealing
 
@@ -258,7 +259,8 @@ class FakeServer:
         await self._shard.open()
         self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background)
         self._sealing = open_sealing(self._shard, self._directory / "data", clock)
-        self._service = Service(self._shard, self._gates, clock, sealing=self._sealing)
+        key = SigningKey.load_or_make(self._directory / "data")
+        self._service = Service(self._shard, self._gates, clock, sealing=self._sealing, signing_key=key)
         await self._service.bootstrap(self.admin_token)
         self._listener = Listener(self._service, clock=clock)
 

@@ -269,6 +269,12 @@ class SuspendRequest(Wire, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ReasonRequest(Wire, frozen=True, kw_only=True):
+    """Why something is done, in ten characters or more; it goes into the journal."""
+
+    reason: str = ""
+
+
 class PurgeReply(WireReply, frozen=True, kw_only=True):
     """How many messages went."""
 
@@ -400,6 +406,14 @@ class RevokeTokenRequest(Wire, frozen=True, kw_only=True):
 # ---- tenants and queues ----
 
 
+class HoldItem(WireReply, frozen=True, kw_only=True):
+    """A legal hold: why, by whom, since when."""
+
+    reason: str
+    by: str
+    at: int
+
+
 class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A tenant as it is configured."""
 
@@ -408,6 +422,7 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     status: Literal["active", "suspended"]
     version: int
     config: dict[str, Any]
+    hold: HoldItem | None = None
 
 
 class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -497,6 +512,169 @@ class AuditReply(WireReply, frozen=True, kw_only=True):
     rows: list[dict[str, Any]]
     cursor: str | None = None
     incomplete: bool = False  # older rows are in segments that the server cannot reach
+
+
+# ---- backups ----
+
+
+class BackupRequest(Wire, frozen=True, kw_only=True):
+    """Back the server up; ``name`` None: the time. Without ``segments`` the exported journal is left out."""
+
+    name: str | None = None
+    segments: bool = True
+
+
+class BackupReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A backup; one that cannot be read has only a name and an error."""
+
+    name: str
+    created_at: int | None = None
+    last_seq: int | None = None  # the last journal record that it holds
+    size: int | None = None  # bytes
+    segments_upto: int | None = None  # exported segments up to this record are in it; 0: none
+    version: str | None = None  # of the server that made it
+    error: str = ""
+
+
+class BackupsReply(WireReply, frozen=True, kw_only=True):
+    """The backups in the server's backup directory."""
+
+    backups: list[BackupReply]
+
+
+# ---- erasures ----
+
+
+class ErasedKey(WireReply, frozen=True, kw_only=True):
+    """A data key that was destroyed: number 0 is the tenant's secret; the SHA-256 of the wrapped key as it was stored."""
+
+    number: int
+    fingerprint: str
+
+
+class ErasureReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A certificate of erasure, signed with the server's audit key."""
+
+    format: int
+    product: str
+    id: str
+    shard: str
+    tenant: str
+    tenant_id: int
+    erased_at: int
+    erased_by: str
+    reason: str
+    counts: dict[str, int]
+    data_keys: list[ErasedKey]
+    seq: int
+    link: str
+    certified_at: int  # 0: not through yet
+    key_id: str
+    signature: str
+
+
+class ErasuresReply(WireReply, frozen=True, kw_only=True):
+    """All erasures, oldest first."""
+
+    erasures: list[ErasureReply]
+
+
+# ---- exports ----
+
+
+class ExportedQueue(WireReply, frozen=True, kw_only=True):
+    """A line of ``queues.jsonl``."""
+
+    name: str
+    status: Literal["active", "paused", "draining"]
+    config: dict[str, Any]
+
+
+class ExportedMessage(WireReply, frozen=True, kw_only=True):
+    """A line of ``messages``: a message as it was, without a lease. Times are of the wall clock."""
+
+    id: str
+    body: str | None = None
+    body_base64: str | None = None
+    priority: int = 0
+    attributes: dict[str, str] = {}
+    group: str | None = None
+    max_attempts: int | None = None  # None: the queue's
+    added_at: int
+    visible_at: int  # before this it is delayed; it is also its place in line
+    expires_at: int | None = None
+    attempts: int = 0  # deliveries that ended
+    history: list[WireHistory] = []
+    dead: WireDeadLetter | None = None
+
+
+class ExportedResult(WireReply, frozen=True, kw_only=True):
+    """A line of ``results``."""
+
+    id: str
+    status: Literal["completed", "failed"]
+    value: str | None = None
+    value_base64: str | None = None
+    error: str | None = None
+    expires_at: int
+
+
+class ExportedTenant(WireReply, frozen=True, kw_only=True):
+    """``tenant.json``."""
+
+    name: str
+    id: int
+    status: Literal["active", "suspended"]
+    version: int
+    config: dict[str, Any]
+    hold: HoldItem | None = None
+
+
+class ExportedFile(WireReply, frozen=True, kw_only=True):
+    """A file of an export, as its manifest tells."""
+
+    name: str
+    kind: Literal["tenant", "queues", "messages", "results", "keys", "grants", "audit"]
+    queue: str | None = None  # of messages and results
+    part: int = 0  # of messages and results: counts from 1 in each queue
+    lines: int
+    size: int
+    sha256: str
+
+
+class ExportManifest(WireReply, frozen=True, kw_only=True):
+    """``manifest.json``, the last file of an export: without it an export is not whole."""
+
+    format: int
+    product: str
+    version: str  # of the server
+    export: str  # identity of this export, 32 hexadecimal digits
+    tenant: str
+    shard: str
+    created_at: int
+    last_seq: int  # the journal record up to which it tells
+    counts: dict[str, int]  # by kind
+    files: list[ExportedFile]
+
+
+class ImportRequest(Wire, frozen=True, kw_only=True):
+    """One part of an export for one queue. The same part again does nothing."""
+
+    export: str
+    part: int  # counts from 1, without gaps
+    messages: list[ExportedMessage] = []
+    results: list[ExportedResult] = []
+
+
+class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """What became of one part."""
+
+    part: int
+    duplicate: bool = False  # it was imported before; nothing was done
+    messages: int = 0
+    results: int = 0
+    there: int = 0  # messages that the queue has already, by their ids
+    expired: int = 0  # their lifetime is over by now
 
 
 # ---- errors ----

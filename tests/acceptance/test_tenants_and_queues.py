@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tests.acceptance.command import Served
 
-TENANT_KEYS = {"name", "id", "status", "version", "config"}
+TENANT_KEYS = {"hold", "name", "id", "status", "version", "config"}
 QUEUE_KEYS = {
     "name", "tenant", "status", "config", "ready", "delayed", "in_flight", "blocked", "dead", "bytes", "oldest_age_ms",
     "added_total", "added_bytes_total", "delivered_total", "acked_total", "nacked_total", "lease_expired_total",
@@ -43,7 +43,18 @@ def test_a_tenant_from_its_making_to_its_end(server: Served) -> None:
     listed = server.ok("tenant", "list", "--json").json["tenants"]
     assert {tenant["name"] for tenant in listed} >= {"acme", "default"}
     assert "acme\tactive\t3\t" in server.ok("tenant", "list").out
-    assert server.ok("tenant", "delete", "acme", *WHY).out == "deleted tenant acme\n"
+    why = ("--reason", "case 4711, letter of 3 March")
+    assert server.ok("tenant", "hold", "acme", *why).out == "tenant acme is under legal hold\n"
+    assert "acme\tactive, on hold\t3\t" in server.ok("tenant", "list").out
+    held = server.call("tenant", "delete", "acme", *WHY)
+    assert (held.code, "legal_hold" in held.err) == (7, True)
+    assert server.ok("tenant", "release", "acme", *why).out == "released tenant acme from legal hold\n"
+    deleted = server.ok("tenant", "delete", "acme", *WHY).out
+    assert deleted.startswith("deleted tenant acme; certificate ")
+    id = deleted.split()[4].rstrip(":")
+    assert server.ok("tenant", "erasures", id).json["tenant"] == "acme"
+    assert f"{id}\tacme\t" in server.ok("tenant", "erasures").out
+    assert server.call("tenant", "erasures", "none").code == 3
     assert server.call("tenant", "show", "acme").code == 3
 
 

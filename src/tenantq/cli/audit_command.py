@@ -16,6 +16,7 @@ _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "messa
 _PLACES: Final = {
     "export": "tenantq.cli.audit_export_command:export",
     "verify": "tenantq.cli.audit_verify_command:verify",
+    "verify-certificate": "tenantq.cli.verify_certificate_command:verify_certificate",
 }
 _limit = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many rows, at most."

@@ -10,7 +10,7 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.journal.signing import PUBLIC_FILE, PublicKey
+from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
@@ -48,16 +48,14 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
-    if public_key is None and data_dir is not None and (data_dir / PUBLIC_FILE).exists():
-        public_key = data_dir / PUBLIC_FILE
+    keys = _keys(data_dir, public_key)
     shown: dict[str, Any] = {}
     findings: list[dict[str, Any]] = []
     exam = None
     try:
-        exam = _open_exam(data_dir, public_key, findings) if data_dir is not None else None
-        key = PublicKey.load(public_key) if public_key is not None else None
-        archive = _verify_archive(data_dir, segments, key, exam)
-        if key is None:
+        exam = _open_exam(data_dir, keys, findings) if data_dir is not None else None
+        archive = _verify_archive(data_dir, segments, keys, exam)
+        if keys is None:
             click.echo("no public key: the chain is verified, the signatures are not", err=True)
         if exam is not None:
             _verify_live(exam, archive, shown, findings)
@@ -81,11 +79,19 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     return exit_codes.ERROR if findings else exit_codes.OK
 
 
-def _open_exam(data_dir: Path, public_key: Path | None, findings: list[dict[str, Any]]) -> LiveExam | None:
+def _keys(data_dir: Path | None, public_key: Path | None) -> PublicKeys | None:
+    """Return the key that was named, else all that the data directory has; None: there is none."""
+    if public_key is not None:
+        return PublicKeys([PublicKey.load(public_key)])
+    found = PublicKeys.of(data_dir) if data_dir is not None else None
+    return found if found is not None and found.keys else None
+
+
+def _open_exam(data_dir: Path, keys: PublicKeys | None, findings: list[dict[str, Any]]) -> LiveExam | None:
     from tenantq.doctor.audit_exam import LiveExam  # noqa: PLC0415  # loads the engine
 
     try:
-        return LiveExam(data_dir, PublicKey.load(public_key) if public_key is not None else None)
+        return LiveExam(data_dir, keys)
     except StoreDamaged as error:
         findings.append({"where": "store", "seq": None, "file": "", "text": error.message})
         return None
@@ -103,7 +109,7 @@ def _verify_live(
 
 
 def _verify_archive(
-    data_dir: Path | None, segments: str | None, key: PublicKey | None, exam: LiveExam | None
+    data_dir: Path | None, segments: str | None, keys: PublicKeys | None, exam: LiveExam | None
 ) -> AuditReport | None:
     if segments is None:
         assert data_dir is not None
@@ -116,7 +122,7 @@ def _verify_archive(
         from tenantq.journal.verify import verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
     except ImportError as error:
         raise Invalid("segments cannot be read: install tenantq[parquet]") from error
-    return verify_segments(open_target(segments), key, links_from=exam.first_seq - 1 if exam is not None else None)
+    return verify_segments(open_target(segments), keys, links_from=exam.first_seq - 1 if exam is not None else None)
 
 
 def _print(shown: dict[str, Any]) -> None:

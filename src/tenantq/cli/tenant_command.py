@@ -9,6 +9,7 @@ import msgspec
 
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
+from tenantq.cli.durations import show_moment
 from tenantq.cli.given_settings import parse_settings, set_option
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.errors import Conflict, NotFound
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 name_argument = click.argument("name")
 weight_option = click.option("--weight", type=int, metavar="N", help="Its share beside other tenants, 1 to 1000.")
+
+why_option = click.option(
+    "--reason", required=True, metavar="TEXT", help="Why; ten characters or more, kept in the journal."
+)
 
 
 @click.group()
@@ -74,7 +79,16 @@ def list_tenants(connection: Connection, *, as_json: bool) -> None:
     if as_json:
         print_json({"tenants": tenants})
         return
-    rows = [(one.name, one.status, one.config.get("weight", 1), one.id, one.version) for one in tenants]
+    rows = [
+        (
+            one.name,
+            one.status if one.hold is None else f"{one.status}, on hold",
+            one.config.get("weight", 1),
+            one.id,
+            one.version,
+        )
+        for one in tenants
+    ]
     print_table(("name", "status", "weight", "id", "version"), rows, empty="no tenants")
 
 
@@ -108,19 +122,63 @@ def resume(connection: Connection, *, name: str, as_json: bool) -> None:
 
 @tenant.command()
 @name_argument
+@why_option
+@json_option
+@connected
+def hold(connection: Connection, *, name: str, reason: str, as_json: bool) -> None:
+    """Put a tenant under legal hold: it, its queues and messages cannot be deleted until that is released."""
+    _show(connection.client.tenant(name).hold(reason), f"tenant {name} is under legal hold", as_json=as_json)
+
+
+@tenant.command()
+@name_argument
+@why_option
+@json_option
+@connected
+def release(connection: Connection, *, name: str, reason: str, as_json: bool) -> None:
+    """Take a tenant out of legal hold."""
+    held = connection.client.tenant(name).release_hold(reason)
+    _show(held, f"released tenant {name} from legal hold", as_json=as_json)
+
+
+@tenant.command()
+@name_argument
 @destroys
 @json_option
 @connected
 def delete(connection: Connection, *, name: str, yes: bool, reason: str | None, as_json: bool) -> None:
-    """Delete a tenant and everything it has: queues, messages, keys, grants."""
+    """Erase a tenant and everything it has: data keys, queues, messages, API keys, grants. A signed certificate is kept."""
     there = connection.client.tenant(name)
     there.get()
     why = confirmed_reason(f"This deletes tenant {name} with all its queues and messages", name, yes=yes, reason=reason)
-    there.delete(confirm=name, reason=why)
+    certificate = there.delete(confirm=name, reason=why)
     if as_json:
-        print_json({"name": name, "deleted": True})
+        print_json({"name": name, "deleted": True, "certificate": certificate})
     else:
-        click.echo(f"deleted tenant {name}")
+        click.echo(f"deleted tenant {name}; certificate {certificate.id}: 'tenantq tenant erasures {certificate.id}'")
+
+
+@tenant.command()
+@click.argument("certificate_id", metavar="[ID]", required=False)
+@json_option
+@connected
+def erasures(connection: Connection, *, certificate_id: str | None, as_json: bool) -> None:
+    """List the tenants that were erased; with ID, print that certificate as JSON, to be kept and verified anywhere."""
+    found = connection.client.erasures()
+    if certificate_id is not None:
+        for one in found:
+            if one.id == certificate_id:
+                print_json(one)
+                return
+        raise NotFound("no such erasure")
+    if as_json:
+        print_json({"erasures": found})
+        return
+    rows = [
+        (one.id, one.tenant, show_moment(one.erased_at), one.erased_by, one.counts.get("messages", 0), one.reason)
+        for one in found
+    ]
+    print_table(("id", "tenant", "erased", "by", "messages", "reason"), rows, empty="no tenant was erased")
 
 
 def _changes(weight: int | None, settings: tuple[str, ...]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -11,7 +11,7 @@ from tenantq.client.async_administered import AsyncPlatform
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_queue import AsyncQueue, query
 from tenantq.client.async_tenant import PAGE, AsyncTenant, all_queues
-from tenantq.client.core import Core, Request
+from tenantq.client.core import Core, Request, encode
 from tenantq.client.pool import Pool
 from tenantq.client.queue_calls import QueueBook
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 _tenant_reply = msgspec.json.Decoder(wire.TenantReply).decode
 _tenants_reply = msgspec.json.Decoder(wire.TenantsReply).decode
+_backup_reply = msgspec.json.Decoder(wire.BackupReply).decode
+_backups_reply = msgspec.json.Decoder(wire.BackupsReply).decode
+_erasures_reply = msgspec.json.Decoder(wire.ErasuresReply).decode
 _anything = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+BACKUP_MS_MAX: Final = 86_400_000
+"""How long a backup may take."""
 
 
 class AsyncClient:
@@ -123,6 +130,27 @@ class AsyncClient:
     async def health(self) -> dict[str, Any]:
         """Return what the server says of itself; raises Unavailable where it takes no work now."""
         return await self._core.call(Request(method="GET", target="/readyz", decode=_anything))
+
+    async def create_backup(self, name: str | None = None, *, segments: bool = True) -> wire.BackupReply:
+        """Have the server backed up while it works; return when that is done. For the platform's administrators."""
+        body = encode(wire.BackupRequest(name=name, segments=segments))
+        request = Request(
+            method="POST",
+            target="/v1/backups",
+            decode=_backup_reply,
+            body=body,
+            repeatable=False,
+            wait_ms=BACKUP_MS_MAX,
+        )
+        return await self._core.call(request)
+
+    async def backups(self) -> list[wire.BackupReply]:
+        """Return the backups that are there, for the platform's administrators."""
+        return (await self._core.call(Request(method="GET", target="/v1/backups", decode=_backups_reply))).backups
+
+    async def erasures(self) -> list[wire.ErasureReply]:
+        """Return the certificates of all tenants that were erased, for the platform's administrators."""
+        return (await self._core.call(Request(method="GET", target="/v1/erasures", decode=_erasures_reply))).erasures
 
     async def metrics(self) -> str:
         """Return the server's figures as Prometheus reads them, for the platform's administrators."""

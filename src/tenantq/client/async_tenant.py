@@ -11,10 +11,10 @@ from tenantq import wire
 from tenantq.client.async_administered import AsyncAdministered
 from tenantq.client.async_queue import AsyncQueue, nothing, query
 from tenantq.client.core import Core, Request, encode
-from tenantq.names import check_tenant_name
+from tenantq.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tenantq.client.queue_calls import QueueBook
 
@@ -23,8 +23,15 @@ _queues_reply = msgspec.json.Decoder(wire.QueuesReply).decode
 _grants_reply = msgspec.json.Decoder(wire.GrantsReply).decode
 _usage_reply = msgspec.json.Decoder(wire.UsageReply).decode
 _encryption_reply = msgspec.json.Decoder(wire.EncryptionReply).decode
+_erasure_reply = msgspec.json.Decoder(wire.ErasureReply).decode
+_import_reply = msgspec.json.Decoder(wire.ImportReply).decode
 
 PAGE = 1_000
+ERASURE_MS_MAX = 3_600_000
+"""How long it may take until the last byte of a tenant is gone."""
+
+EXPORT_MS_MAX = 86_400_000
+"""How long an export may take."""
 
 
 class AsyncTenant(AsyncAdministered):
@@ -66,10 +73,31 @@ class AsyncTenant(AsyncAdministered):
         """Let it work again."""
         return await self._core.call(Request(method="POST", target=f"{self._path}/resume", decode=_tenant_reply))
 
-    async def delete(self, *, confirm: str, reason: str) -> None:
-        """Delete it and everything it has. ``confirm`` is its name, ``reason`` ten characters or more."""
+    async def hold(self, reason: str) -> wire.TenantReply:
+        """Put it under legal hold: nothing of it is deleted until that is released. ``reason``: ten characters or more."""
+        return await self._hold("PUT", reason)
+
+    async def release_hold(self, reason: str) -> wire.TenantReply:
+        """Take it out of legal hold. ``reason``: ten characters or more."""
+        return await self._hold("DELETE", reason)
+
+    async def _hold(self, method: str, reason: str) -> wire.TenantReply:
+        body = encode(wire.ReasonRequest(reason=reason))
+        request = Request(method=method, target=f"{self._path}/hold", decode=_tenant_reply, body=body, repeatable=False)
+        return await self._core.call(request)
+
+    async def delete(self, *, confirm: str, reason: str) -> wire.ErasureReply:
+        """Erase it and everything it has; return the certificate. ``confirm`` is its name, ``reason`` ten characters or more."""
         body = encode(wire.DestroyRequest(confirm=confirm, reason=reason))
-        await self._core.call(Request(method="DELETE", target=self._path, decode=nothing, body=body, repeatable=False))
+        request = Request(
+            method="DELETE",
+            target=self._path,
+            decode=_erasure_reply,
+            body=body,
+            repeatable=False,
+            wait_ms=ERASURE_MS_MAX,
+        )
+        return await self._core.call(request)
 
     async def queues(self) -> list[wire.QueueReply]:
         """Return all its queues, with configuration and figures."""
@@ -78,6 +106,26 @@ class AsyncTenant(AsyncAdministered):
     async def usage(self) -> wire.UsageReply:
         """Return its quotas against its usage."""
         return await self._core.call(Request(method="GET", target=f"{self._path}/usage", decode=_usage_reply))
+
+    async def export(self, sink: Callable[[bytes], None]) -> None:
+        """Have everything that it has, as it is now, sent to ``sink`` piece by piece: a tar, see docs/portability.md.
+
+        Where this raises, what ``sink`` has got is not whole.
+        """
+        request = Request(
+            method="GET",
+            target=f"{self._path}/export",
+            decode=nothing,
+            repeatable=False,
+            wait_ms=EXPORT_MS_MAX,
+            sink=sink,
+        )
+        await self._core.call(request)
+
+    async def import_part(self, queue: str, part: wire.ImportRequest) -> wire.ImportReply:
+        """Put one part of an export into one of its queues; the same part again does nothing."""
+        target = f"{self._path}/queues/{check_queue_name(queue)}/import"
+        return await self._core.call(Request(method="POST", target=target, decode=_import_reply, body=encode(part)))
 
     # ---- encryption ----
 

@@ -39,6 +39,9 @@ class Request(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     patient: bool = True  # tried again after a pause where a limit refused it
     gzip: bool = False
     stop: asyncio.Future[None] | None = None  # resolved when nobody waits for the answer any more
+    sink: Callable[[bytes], None] | None = (
+        None  # where the body of a success goes, piece by piece; ``decode`` gets none of it
+    )
     shorten: Callable[[int], Request[R]] | None = None  # the same call, with so many ms left to wait, for a later try
 
 
@@ -122,6 +125,7 @@ class Core:
             fresh=not request.repeatable,
             gzip=request.gzip,
             stop=request.stop,
+            sink=request.sink,
         )
 
     def _pause_ms(self, request: Request[R], retry: int, error: TenantqError, *, doubtful: bool) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
@@ -34,7 +35,7 @@ class HttpReply(msgspec.Struct, frozen=True):
 class Connection(asyncio.Protocol):
     """A connection that is either idle or waits for one reply. Once anything went wrong it is closed for good."""
 
-    __slots__ = ("_body", "_clock", "_header_bytes", "_headers", "_on_lost", "_parser", "_reply", "_size", "_transport",
+    __slots__ = ("_body", "_clock", "_header_bytes", "_headers", "_on_lost", "_parser", "_reply", "_sink", "_size", "_transport",
                  "idle_since", "usable", "used")  # fmt: skip
 
     def __init__(self, clock: Clock, on_lost: Callable[[Connection], None]) -> None:
@@ -45,14 +46,23 @@ class Connection(asyncio.Protocol):
         self._reply: asyncio.Future[HttpReply] | None = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
+        self._sink: Callable[[bytes], None] | None = None
         self._size = 0
         self._header_bytes = 0
         self.usable = True
         self.used = 0  # replies read so far
         self.idle_since = 0
 
-    async def exchange(self, request: bytes, timeout_ms: int, stop: asyncio.Future[None] | None = None) -> HttpReply:
+    async def exchange(
+        self,
+        request: bytes,
+        timeout_ms: int,
+        stop: asyncio.Future[None] | None = None,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> HttpReply:
         """Send a whole request and return its reply. Raises ConnectionFailed or TimedOut, and is closed then.
+
+        With ``sink``, the body of a success goes there piece by piece, however large; what ``sink`` raises is raised here.
 
         When ``stop`` is resolved the server is told that nobody waits any more. It then closes the connection, or has answered
         already: after that it does nothing more for this request.
@@ -61,7 +71,7 @@ class Connection(asyncio.Protocol):
         if transport is None or not self.usable or self._reply is not None:
             raise ConnectionFailed("the connection is closed")
         reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
-        self._reply = reply
+        self._reply, self._sink = reply, sink
         timer = self._clock.call_later(timeout_ms, self._time_is_over)
         transport.write(request)
         if stop is not None:
@@ -73,7 +83,7 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             timer.cancel()
-            self._reply = None
+            self._reply = self._sink = None
             if stop is not None:
                 stop.remove_done_callback(self._say_stop)
 
@@ -147,12 +157,24 @@ class Connection(asyncio.Protocol):
             self._headers[lower] = value.decode("latin-1").strip().lower()
 
     def on_body(self, piece: bytes) -> None:
-        """Keep a piece of the body, within bounds."""
+        """Keep a piece of the body, within bounds, or pass it on."""
+        if self._sink is not None and self._parser.get_status_code() == HTTPStatus.OK:
+            self._pour(piece)
+            return
         self._size += len(piece)
         if self._size > REPLY_BYTES_MAX:
             self._fail(ConnectionFailed(f"the answer is larger than {REPLY_BYTES_MAX} bytes"))
             return
         self._body.append(piece)
+
+    def _pour(self, piece: bytes) -> None:
+        assert self._sink is not None
+        try:
+            self._sink(piece)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller is to know
+            self.close()
+            if self._reply is not None and not self._reply.done():
+                self._reply.set_exception(error)
 
     def on_message_complete(self) -> None:
         """Hand the reply over."""

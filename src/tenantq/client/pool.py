@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable  # msgspec reads the fields' types
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,6 +31,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     fresh: bool = False  # must not meet a connection that the server is about to close
     gzip: bool = False
     stop: asyncio.Future[None] | None = None  # resolved when nobody waits for the answer any more
+    sink: Callable[[bytes], None] | None = None  # where the body of a success goes, piece by piece
 
 
 class Pool:
@@ -60,7 +62,7 @@ class Pool:
         """Return the reply to one request. Raises Closed, ConnectionFailed or TimedOut."""
         connection = await self._take(request)
         try:
-            return await connection.exchange(self._written(request), request.timeout_ms, request.stop)
+            return await connection.exchange(self._written(request), request.timeout_ms, request.stop, request.sink)
         finally:
             self._give_back(connection, request)
 

@@ -136,8 +136,12 @@ class Tenant(Face[AsyncTenant]):
     configure = hop(AsyncTenant.configure)
     suspend = hop(AsyncTenant.suspend)
     resume = hop(AsyncTenant.resume)
+    hold = hop(AsyncTenant.hold)
+    release_hold = hop(AsyncTenant.release_hold)
     delete = hop(AsyncTenant.delete)
     queues = hop(AsyncTenant.queues)
+    export = hop(AsyncTenant.export)
+    import_part = hop(AsyncTenant.import_part)
     usage = hop(AsyncTenant.usage)
     audit = hop(AsyncTenant.audit)
     encryption = hop(AsyncTenant.encryption)
@@ -241,6 +245,9 @@ class Client(Face[AsyncClient]):
     tenants = hop(AsyncClient.tenants)
     health = hop(AsyncClient.health)
     metrics = hop(AsyncClient.metrics)
+    create_backup = hop(AsyncClient.create_backup)
+    backups = hop(AsyncClient.backups)
+    erasures = hop(AsyncClient.erasures)
 
 
 def _end(inner: AsyncClient, portal: Portal) -> None:

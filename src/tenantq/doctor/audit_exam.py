@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tenantq.journal.signing import PublicKey
+    from tenantq.journal.signing import PublicKey, PublicKeys
 
 FINDINGS_MAX: Final = 100
 _END: Final = b"\xff" * 16
@@ -45,7 +45,7 @@ class LiveReport(msgspec.Struct):
 class LiveExam:
     """One verification. ``first_seq`` tells where the live journal begins before it is walked."""
 
-    def __init__(self, data_dir: Path, key: PublicKey | None) -> None:
+    def __init__(self, data_dir: Path, key: PublicKey | PublicKeys | None) -> None:
         """Open the store; raise StoreLocked or StoreFormat where that cannot be."""
         self._key = key
         self._store = Store(data_dir, read_only=True, even_if_cut=True)

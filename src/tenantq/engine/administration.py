@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tenantq import limits
 from tenantq.engine import reads
@@ -11,6 +15,8 @@ from tenantq.engine.data_key_rows import tenant_range
 from tenantq.engine.ops.access import DropGrant, NoteEntries, NoteKeyUse, PutGrant, PutKey, RevokeKey, RevokeToken
 from tenantq.engine.ops.checkpoint import PutCheckpoint
 from tenantq.engine.ops.data_keys import DropDataKeys, PutDataKey, ReplaceDataKey
+from tenantq.engine.ops.erasure import ERASURE_ROW, CertifyErasure, decode_erasure
+from tenantq.engine.ops.hold import HoldTenant, ReleaseHold
 from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
     DeleteTenant,
@@ -21,12 +27,16 @@ from tenantq.engine.ops.lifecycle import (
     ResumeTenant,
     SuspendTenant,
 )
+from tenantq.engine.ops.take_in import TakeIn, TakenIn
 from tenantq.engine.ops.trim import TrimJournal
 from tenantq.engine.recount import TenantRecount
 from tenantq.engine.round_loop import SYSTEM, RoundLoop
+from tenantq.engine.snapshot import StoredMessage, StoredResult, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
+from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.message import LOCAL, Caller, check_int, check_text
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+from tenantq.store.keys import after, tenant_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +47,8 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState
     from tenantq.journal.record import Entry, SealedRecord
     from tenantq.journal.signing import SigningKey
+
+_PAGE = 1_000
 
 
 def check_reason(reason: str) -> None:
@@ -57,6 +69,16 @@ def _check_data_key(number: int, value: bytes) -> None:
         raise Invalid(f"value: must be 1 to {limits.DATA_KEY_BYTES_MAX} bytes")
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A state of the store, and when it was taken on every clock that the store goes by."""
+
+    stage: Path
+    engine_ms: int
+    wall_ms: int
+    monotonic_ms: int
+    boot_id: bytes
+
+
 class Administration(RoundLoop):
     """The part of a shard that keeps order in it."""
 
@@ -68,15 +90,51 @@ class Administration(RoundLoop):
         created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
         return created
 
-    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
-        """Delete a tenant and everything it has. Its data keys go first, for good, then everything they sealed."""
+    def key_fingerprints(self, tenant_id: int) -> tuple[DestroyedKey, ...]:
+        """Return what a certificate will say of a tenant's data keys; to be asked for before they are destroyed."""
+        rows = self.core.data_keys.of(tenant_id)
+        return tuple(DestroyedKey(number, sha256(row).hexdigest()) for number, row in sorted(rows.items()))
+
+    async def delete_tenant(
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        caller: Caller = LOCAL,
+        destroyed: tuple[DestroyedKey, ...] | None = None,
+    ) -> ErasureCertificate:
+        """Delete a tenant and everything it has. Its data keys go first, for good, then everything they sealed.
+
+        Return what was erased, to be certified once ``erase_bytes`` is through. ``destroyed`` are keys that went before.
+        """
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
         tenant = self.core.catalog.tenant(name)
         check_reason(reason)
-        if tenant.id in self.core.data_keys.by_tenant:
+        destroyed = destroyed if destroyed is not None else self.key_fingerprints(tenant.id)
+        if tenant.id in self.core.data_keys.by_tenant and tenant.hold is None:
             await self.drop_data_keys(tenant.id, reason=reason, caller=caller)
-        await self._submit(DeleteTenant(self._system, caller, name, reason))
+        erased: ErasureCertificate = await self._submit(DeleteTenant(self._system, caller, name, reason, destroyed))
+        return msgspec.structs.replace(erased, link=self.journal_link(erased.seq).hex())
+
+    async def erase_bytes(self, tenant_id: int) -> None:
+        """Return when no byte of a deleted tenant's rows is left in the store's tables and log."""
+        self._check_open()
+        lower = tenant_prefix(tenant_id)
+        await asyncio.shield(self._off_the_loop(self._store.erase, lower, after(lower)))
+
+    async def certify_erasure(self, certificate: ErasureCertificate, caller: Caller = SYSTEM) -> None:
+        """Keep the signed certificate."""
+        await self._submit(CertifyErasure(self._system, caller, certificate))
+
+    def erasures(self) -> list[ErasureCertificate]:
+        """Return the certificates of all erasures, oldest first; one that is not signed is not through yet."""
+        self._check_open()
+        store, lower, found = self._store, ERASURE_ROW, list[ErasureCertificate]()
+        while page := store.scan_items(store.meta, lower, after(ERASURE_ROW), _PAGE):
+            found += [decode_erasure(value) for _, value in page]
+            lower = page[-1][0] + b"\0"
+        return found
 
     def tenants(self) -> dict[str, TenantConfig]:
         """Return all tenants with their configuration."""
@@ -124,6 +182,18 @@ class Administration(RoundLoop):
         self.core.catalog.tenant(name)
         check_reason(reason)
         await self._submit(ResumeTenant(self._system, caller, name, reason))
+
+    async def hold_tenant(self, name: str, *, reason: str, caller: Caller = LOCAL) -> None:
+        """Put a tenant under legal hold: nothing of it is deleted by hand until that is released."""
+        self.core.catalog.tenant(name)
+        check_text("reason", reason, limits.REASON_CHARS_MAX)
+        await self._submit(HoldTenant(self._system, caller, name, reason))
+
+    async def release_hold(self, name: str, *, reason: str, caller: Caller = LOCAL) -> None:
+        """Take a tenant out of legal hold; NotFound if it is under none."""
+        self.core.catalog.tenant(name)
+        check_text("reason", reason, limits.REASON_CHARS_MAX)
+        await self._submit(ReleaseHold(self._system, caller, name, reason))
 
     def tenants_served(self) -> Mapping[str, TenantState]:
         """Return all tenants by name; to be read, not changed."""
@@ -225,10 +295,7 @@ class Administration(RoundLoop):
         tenant = self.core.catalog.tenant_by_id(tenant_id)
         count: int = await self._submit(DropDataKeys(tenant, caller, reason))
         lower, upper = tenant_range(tenant_id)
-        scrubbing = self._loop.run_in_executor(None, self._store.scrub, self._store.meta, lower, upper)
-        self._compactions.add(scrubbing)  # closing waits for it
-        scrubbing.add_done_callback(self._compactions.discard)
-        await asyncio.shield(scrubbing)
+        await asyncio.shield(self._off_the_loop(self._store.scrub, self._store.meta, lower, upper))
         return count
 
     # ---- journal ----
@@ -268,6 +335,10 @@ class Administration(RoundLoop):
         """Sign the journal as it is, with a record of its own."""
         await self._submit(PutCheckpoint(self._system, SYSTEM, key))
 
+    def journal_link_if_kept(self, seq: int) -> bytes | None:
+        """Return the hash of a record, or None where it was trimmed."""
+        return self.journal_link(seq) if seq >= self._journal_first - 1 else None
+
     async def trim_journal(self, upto_seq: int) -> None:
         """Drop journal records up to ``upto_seq``, which were exported; the chain goes on from an anchor."""
         self._check_open()
@@ -278,6 +349,43 @@ class Administration(RoundLoop):
         except TenantqError:
             self._journal_first = before
             raise
+
+    # ---- copies ----
+
+    async def snapshot(self, tenant: str) -> TenantSnapshot:
+        """Return a tenant as it is now, to be read beside the work; it is returned when all of it is durable."""
+        self._check_open()
+        taken = TenantSnapshot(self.core, self.core.catalog.tenant(tenant), self._seq)
+        try:
+            await self._all_synced()
+        except BaseException:
+            taken.close()
+            raise
+        return taken
+
+    async def take_in(
+        self,
+        tenant: str,
+        queue: str,
+        export: bytes,
+        part: int,
+        messages: Sequence[StoredMessage],
+        results: Sequence[StoredResult],
+        caller: Caller = LOCAL,
+    ) -> TakenIn:
+        """Put one part of an export into a queue as it was elsewhere: ids, order, times, attempts, history. Each part once, in order."""
+        check_queue_name(queue)
+        self._check_space()
+        operation = TakeIn(self.core.catalog.tenant(tenant), caller, queue, export, part, messages, results)
+        taken: TakenIn = await self._submit(operation)
+        return taken
+
+    async def checkpoint(self) -> Checkpoint:
+        """Take the store's state, with everything acknowledged so far, by hard links; one at a time. The caller removes it."""
+        await self._all_synced()
+        stage = await self._off_the_loop(self._store.checkpoint)
+        timeline, clock = self.core.timeline, self._clock
+        return Checkpoint(stage, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id)
 
     def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
         """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""

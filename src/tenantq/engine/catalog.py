@@ -16,7 +16,7 @@ from tenantq import limits
 from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine import usage
 from tenantq.engine.fair_lines import Line
-from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.queue_state import Hold, QueueState, Status, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.names import dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
@@ -46,6 +46,7 @@ class TenantRow(msgspec.Struct, frozen=True):
     status: TenantStatus = "active"
     version: int = 1
     since: int = 0  # the journal record that made it; what stands before it under this name was another tenant's
+    hold: Hold | None = None
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -131,7 +132,7 @@ class Catalog:
     def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
         """Write a tenant's row."""
         row = TenantRow(
-            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since
+            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold
         )  # fmt: skip
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
@@ -185,7 +186,7 @@ class Catalog:
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])
             tenant = TenantState(id, row.name, self.shared(row.config), Line(row.config.weight), row.next_queue_id)
-            tenant.status, tenant.version, tenant.since = row.status, row.version, row.since
+            tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
             by_id[id] = self.tenants[row.name] = tenant
         for key, value in self._rows(USAGE_ROW):
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
+
 from tenantq.engine.usage import Usage
+from tenantq.errors import LegalHold
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 
@@ -31,11 +34,19 @@ Status = Literal["active", "paused", "draining"]
 TenantStatus = Literal["active", "suspended"]
 
 
+class Hold(msgspec.Struct, frozen=True):
+    """A legal hold: why, by whom, since when."""
+
+    reason: str
+    by: str  # principal
+    at: int  # wall clock
+
+
 class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "config", "gone", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status", "usage",
+        "config", "gone", "hold", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status", "usage",
         "version",
     )  # fmt: skip
 
@@ -49,9 +60,19 @@ class TenantState:
         self.status: TenantStatus = "active"
         self.version = 1  # of its configuration; grows with every change
         self.since = 0  # the journal record that made it; what stands before it under this name was another tenant's
+        self.hold: Hold | None = None  # while there is one, nothing of the tenant is deleted by hand
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
         self.gone = False  # deleted; operations that still wait are refused
+
+    def check_hold(self, queue: str | None = None) -> None:
+        """Raise LegalHold if the tenant is under one."""
+        if self.hold is not None:
+            raise LegalHold(
+                f"the tenant is under legal hold ({self.hold.reason}); nothing of it is deleted until that is released",
+                tenant=self.name,
+                queue=queue,
+            )
 
 
 class Level:

@@ -83,6 +83,7 @@ class Round:
         "signing_key",
         "skip",
         "store",
+        "taken_in",
         "wall",
     )  # fmt: skip
 
@@ -115,6 +116,9 @@ class Round:
         self.heads: dict[bytes, bytes | None] = {}  # group heads as changed in this round
         self.new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}  # priority, visible_at, delivered before
         self.members_gone: set[bytes] = set()
+        self.taken_in: set[bytes] = (
+            set()
+        )  # keys of messages imported in this round, which reads of the store do not see yet
 
     # ---- running ----
 
@@ -262,7 +266,8 @@ class Round:
     def note_refusal(self, operation: Operation, error: TenantqError) -> None:
         """Journal an operation that was refused as a whole; refusals of one round that are alike, once with a count."""
         caller = operation.caller
-        known = (operation.journal_op, operation.tenant.name, error.queue or "", caller.principal, caller.remote)
+        tenant = operation.tenant.name or (error.tenant if error.tenant in self.core.catalog.tenants else None) or ""
+        known = (operation.journal_op, tenant, error.queue or "", caller.principal, caller.remote)
         entry = self._refusals.get((*known, error.code))
         if entry is not None:
             entry.count += 1

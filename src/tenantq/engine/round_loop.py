@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import ShardSettings, TenantConfig, check_shard
@@ -50,6 +50,7 @@ _WORTH_A_ROUND = (
 )
 _IDLE_BEAT_MS = 5_000
 SYSTEM = Caller("system")
+R = TypeVar("R")
 
 
 def let_go(future: asyncio.Future[None]) -> None:
@@ -101,7 +102,7 @@ class RoundLoop:
         self._idle_timer: Timer | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
-        self._compactions: set[asyncio.Future[None]] = set()
+        self._threads: set[asyncio.Future[Any]] = set()
         self._pace = Pace(self._settings, self._clock)
         self._space_checked = -1
         self._has_space = True
@@ -198,7 +199,7 @@ class RoundLoop:
             self._hand_over(Round(self.core, self._seq))
             await self._idle.wait()
         self._send_waiting_polls_away()  # those that still stood in line
-        await asyncio.gather(*self._compactions, return_exceptions=True)
+        await asyncio.gather(*self._threads, return_exceptions=True)
         assert self._committer is not None
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
@@ -376,9 +377,14 @@ class RoundLoop:
 
     def _give_back_space(self, prefix: bytes) -> None:
         """Compact what was deleted by range, on a thread; the loop goes on meanwhile."""
-        work = self._loop.run_in_executor(None, self._store.compact, prefix, after(prefix))
-        self._compactions.add(work)
-        work.add_done_callback(self._compactions.discard)
+        self._off_the_loop(self._store.compact, prefix, after(prefix))
+
+    def _off_the_loop(self, work: Callable[..., R], *arguments: Any) -> asyncio.Future[R]:
+        """Run ``work`` on the store in a thread; closing waits for it."""
+        running = self._loop.run_in_executor(None, work, *arguments)
+        self._threads.add(running)
+        running.add_done_callback(self._threads.discard)
+        return running
 
     def _beat_while_idle(self) -> None:
         """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until it grows no more."""
@@ -439,7 +445,7 @@ class RoundLoop:
         if queue.suspect:
             core.push(Mend(core, queue))
         if queue.status == "draining":
-            if queue.in_flight == 0 or queue.doomed:
+            if (queue.in_flight == 0 or queue.doomed) and queue.tenant.hold is None:
                 core.push(DropQueue(core, queue))
                 return
         elif queue.ready > 0:

@@ -196,6 +196,8 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
         response: Schema = {"description": _meaning(status), "headers": dict(_HEADERS_ALWAYS)}
         if status != 204:
             schema = schemas.of(route.reply) if route.reply is not None else {"type": "string"}
+            if route.reply_kind == "application/octet-stream":
+                schema = {"type": "string", "format": "binary"}
             response["content"] = {route.reply_kind: {"schema": schema}}
             response["content"] |= {kind: {"schema": {"type": "string"}} for kind in route.kinds}
         responses[str(status)] = response

@@ -58,22 +58,31 @@ _AUDIT: Final[dict[str, Schema]] = {
     "start": _number(0, TIME_MS_MAX),
     "end": _number(0, TIME_MS_MAX),
 }
+_BODY: Final[dict[str, Schema]] = {
+    "body": {"maxLength": limits.BODY_BYTES_MAX},
+    "body_base64": {**_BASE64, "maxLength": -(-limits.BODY_BYTES_MAX // 3) * 4},
+    "priority": _number(0, limits.PRIORITY_MAX),
+    "group": _text(limits.GROUP_CHARS_MAX),
+    "attributes": {
+        "maxProperties": limits.ATTRIBUTES_MAX,
+        "propertyNames": _text(limits.ATTRIBUTE_NAME_CHARS_MAX),
+    },
+    "max_attempts": _number(0, limits.ATTEMPTS_MAX),
+}
+_VALUE: Final[dict[str, Schema]] = {
+    "value": {"maxLength": limits.RESULT_BYTES_MAX},
+    "value_base64": {**_BASE64, "maxLength": -(-limits.RESULT_BYTES_MAX // 3) * 4},
+    "error": _text(limits.REASON_CHARS_MAX),
+}
+_TIME: Final = _number(0, TIME_MS_MAX)
 
 FIELDS: Final[dict[str, dict[str, Schema]]] = {
     "AddRequest": {"messages": _BATCH, "key": _text(limits.KEY_CHARS_MAX)},
     "WireMessage": {
-        "body": {"maxLength": limits.BODY_BYTES_MAX},
-        "body_base64": {**_BASE64, "maxLength": -(-limits.BODY_BYTES_MAX // 3) * 4},
-        "priority": _number(0, limits.PRIORITY_MAX),
+        **_BODY,
         "delay_ms": _number(0, limits.DELAY_MS_MAX),
         "ttl_ms": _number(1, limits.TTL_MS_MAX),
         "key": _text(limits.KEY_CHARS_MAX),
-        "group": _text(limits.GROUP_CHARS_MAX),
-        "attributes": {
-            "maxProperties": limits.ATTRIBUTES_MAX,
-            "propertyNames": _text(limits.ATTRIBUTE_NAME_CHARS_MAX),
-        },
-        "max_attempts": _number(0, limits.ATTEMPTS_MAX),
     },
     "PollRequest": _POLL,
     "FleetPollRequest": {
@@ -82,12 +91,7 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "tenants": {"items": TENANT, "minItems": 1, "maxItems": limits.FLEET_TENANTS_MAX},
     },
     "AckRequest": {**_SETTLE, "results": _BATCH},
-    "WireResult": {
-        "status": {"enum": ["completed", "failed"]},
-        "value": {"maxLength": limits.RESULT_BYTES_MAX},
-        "value_base64": {**_BASE64, "maxLength": -(-limits.RESULT_BYTES_MAX // 3) * 4},
-        "error": _text(limits.REASON_CHARS_MAX),
-    },
+    "WireResult": {"status": {"enum": ["completed", "failed"]}, **_VALUE},
     "NackRequest": {
         **_SETTLE,
         "delay_ms": _number(0, limits.DELAY_MS_MAX),
@@ -98,6 +102,35 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
     "RemoveRequest": {"ids": {**_BATCH, "items": MESSAGE_ID}},
     "PeekRequest": {"limit": _number(1, limits.PEEK_MAX)},
     "DestroyRequest": {"reason": _text(limits.REASON_CHARS_MAX, 10)},
+    "ReasonRequest": {"reason": _text(limits.REASON_CHARS_MAX, 10)},
+    "BackupRequest": {"name": {"pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"}},
+    "ImportRequest": {
+        "export": {"pattern": "^[0-9a-f]{32}$"},
+        "part": _number(1, 1 << 40),
+        "messages": {"maxItems": limits.BATCH_MESSAGES_MAX},
+        "results": {"maxItems": limits.BATCH_MESSAGES_MAX},
+    },
+    "ExportedMessage": {
+        **_BODY,
+        "id": MESSAGE_ID,
+        "added_at": _TIME,
+        "visible_at": _TIME,
+        "expires_at": _number(1, TIME_MS_MAX),
+        "attempts": _number(0, limits.ATTEMPTS_MAX),
+    },
+    "ExportedResult": {"id": MESSAGE_ID, "expires_at": _TIME, **_VALUE},
+    "WireHistory": {
+        "attempt": _number(0, limits.ATTEMPTS_MAX),
+        "at": _TIME,
+        "outcome": {"enum": ["nacked", "lease_expired", "released"]},
+        "reason": _text(limits.REASON_CHARS_MAX, 0),
+    },
+    "WireDeadLetter": {
+        "reason": _text(limits.REASON_CHARS_MAX),
+        "source": QUEUE,
+        "attempts": _number(0, limits.ATTEMPTS_MAX),
+        "at": _TIME,
+    },
     "SuspendRequest": {"reason": _text(limits.REASON_CHARS_MAX, 0)},
     "RedriveRequest": {
         "source": QUEUE,
@@ -192,13 +225,18 @@ def _any_of(first: Schema, second: Schema) -> Schema:
 
 _GRANTS_SOMETHING: Final = _any_of(_given("role"), _given("actions", minItems=1))
 
+_RESULT: Final[Schema] = {
+    "if": _given("status", const="failed"),
+    "then": _given("error"),
+    "else": _one_of(_given("value"), _given("value_base64")),
+}
+
 WHOLE: Final[dict[str, Schema]] = {
     "WireMessage": _one_of(_given("body"), _given("body_base64")),
-    "WireResult": {
-        "if": _given("status", const="failed"),
-        "then": _given("error"),
-        "else": _one_of(_given("value"), _given("value_base64")),
-    },
+    "ExportedMessage": _one_of(_given("body"), _given("body_base64")),
+    "WireResult": _RESULT,
+    "ExportedResult": _RESULT,
+    "ReasonRequest": {"required": ["reason"]},
     "DestroyRequest": {"required": ["confirm", "reason"]},
     "CreateKeyRequest": _GRANTS_SOMETHING,
     "CreatePlatformKeyRequest": _GRANTS_SOMETHING,

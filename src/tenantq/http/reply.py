@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
+BYTES: Final = b"application/octet-stream"
 HTML: Final = b"text/html; charset=utf-8"
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq.config import QueueConfig, TenantConfig
-from tenantq.http.handlers import access, audit, messages, operations, queues, snapshots, tenants
+from tenantq.http.handlers import access, audit, backups, messages, operations, queues, snapshots, tenants
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
@@ -17,16 +17,23 @@ from tenantq.wire import (
     AddReply,
     AddRequest,
     AuditReply,
+    BackupReply,
+    BackupRequest,
+    BackupsReply,
     CreatedKey,
     CreateKeyRequest,
     CreatePlatformKeyRequest,
     DestroyRequest,
     EncryptionReply,
+    ErasureReply,
+    ErasuresReply,
     ExtendRequest,
     FleetPollRequest,
     GrantItem,
     GrantRequest,
     GrantsReply,
+    ImportReply,
+    ImportRequest,
     KeysReply,
     MessageFacts,
     NackRequest,
@@ -37,6 +44,7 @@ from tenantq.wire import (
     PurgeReply,
     QueueReply,
     QueuesReply,
+    ReasonRequest,
     RedriveReply,
     RedriveRequest,
     ReleaseRequest,
@@ -107,6 +115,8 @@ _QUEUES: Final = (
           reply=QueueReply, conflicts=True),
     Route("POST", f"{_QUEUE}/purge", queues.purge, "Empty a queue", tag="queues", action="purge",
           request=DestroyRequest, reply=PurgeReply, conflicts=True),
+    Route("POST", f"{_QUEUE}/import", queues.import_part, "Take in one part of an export", tag="queues",
+          action="import", request=ImportRequest, reply=ImportReply, conflicts=True),
     Route("POST", f"{_QUEUE}/redrive", queues.redrive, "Send dead letters back where they came from", tag="queues",
           action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True),
     Route("GET", f"{_QUEUE}/redrive/{{task}}", queues.redrive_status, "How far a redrive is", tag="queues",
@@ -126,13 +136,23 @@ _TENANTS: Final = (
     Route("GET", "/v1/tenant", tenants.get_tenant, "How the credential's own tenant is configured", tag="tenants",
           action="get_tenant", reply=TenantReply),
     Route("DELETE", _TENANT, tenants.delete_tenant, "Delete a tenant and everything it has", tag="tenants",
-          action="delete_tenant", request=DestroyRequest, statuses=(204,), conflicts=True),
+          action="delete_tenant", request=DestroyRequest, reply=ErasureReply, conflicts=True),
+    Route("GET", "/v1/erasures", tenants.list_erasures, "The certificates of all erased tenants", tag="tenants",
+          action="list_erasures", reply=ErasuresReply),
+    Route("GET", "/v1/erasures/{id}", tenants.get_erasure, "The certificate of one erasure", tag="tenants",
+          action="list_erasures", reply=ErasureReply),
     Route("POST", f"{_TENANT}/suspend", tenants.suspend_tenant, "Take and hand out no more of a tenant's work",
           tag="tenants", action="suspend_tenant", request=SuspendRequest, reply=TenantReply, conflicts=True),
     Route("POST", f"{_TENANT}/resume", tenants.resume_tenant, "Let a suspended tenant work again", tag="tenants",
           action="resume_tenant", reply=TenantReply, conflicts=True),
+    Route("PUT", f"{_TENANT}/hold", tenants.hold_tenant, "Put a tenant under legal hold: nothing of it may be deleted",
+          tag="tenants", action="hold_tenant", request=ReasonRequest, reply=TenantReply, conflicts=True),
+    Route("DELETE", f"{_TENANT}/hold", tenants.release_hold, "Take a tenant out of legal hold", tag="tenants",
+          action="release_hold", request=ReasonRequest, reply=TenantReply, conflicts=True),
     Route("GET", f"{_TENANT}/usage", tenants.usage, "Quotas against usage", tag="tenants", action="usage",
           reply=UsageReply),
+    Route("GET", f"{_TENANT}/export", tenants.export, "Everything a tenant has, as a tar of JSON lines", tag="tenants",
+          action="export", reply_kind="application/octet-stream"),
     Route("GET", f"{_TENANT}/audit", audit.audit, "What was done, by whom, with what outcome", tag="tenants",
           action="audit", query=AuditParameters, reply=AuditReply, kinds=_AUDIT_KINDS),
     Route("GET", "/v1/audit", audit.audit_platform, "What was done in all tenants and on the platform", tag="tenants",
@@ -170,6 +190,13 @@ _ACCESS: Final = (
           tag="access", action="revoke_token", request=RevokeTokenRequest, statuses=(204,), conflicts=True),
 )  # fmt: skip
 
+_BACKUPS: Final = (
+    Route("POST", "/v1/backups", backups.create_backup, "Back the server up while it works", tag="operations",
+          action="create_backup", request=BackupRequest, reply=BackupReply, statuses=(201,), conflicts=True),
+    Route("GET", "/v1/backups", backups.list_backups, "The backups that are there", tag="operations",
+          action="list_backups", reply=BackupsReply),
+)  # fmt: skip
+
 _FLEET: Final = (
     Route("POST", "/v1/poll", messages.fleet_poll, "Lease messages of one queue name across tenants, in fair turns",
           tag="messages", action="poll", request=FleetPollRequest, reply=PollReply, interrupted=NO_MESSAGES),
@@ -194,6 +221,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *_QUEUES,
     *_TENANTS,
     *_ACCESS,
+    *_BACKUPS,
     *_OPERATIONS,
     *(route.in_own_tenant() for route in (*_MESSAGES, *_QUEUES)),
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tenantq.journal.record import Record
-    from tenantq.journal.signing import PublicKey
+    from tenantq.journal.signing import PublicKey, PublicKeys
 
 _HASH_BYTES: Final = 32
 
@@ -29,7 +29,7 @@ class ChainWalk:
         link: bytes,
         found: Callable[[int, str], None],
         *,
-        key: PublicKey | None = None,
+        key: PublicKey | PublicKeys | None = None,
         archive: Mapping[int, bytes] | None = None,
     ) -> None:
         self.seq = seq

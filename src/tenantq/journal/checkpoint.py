@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tenantq.clock import Clock, Timer
-    from tenantq.journal.signing import PublicKey, SigningKey
+    from tenantq.journal.signing import PublicKey, PublicKeys, SigningKey
 
 log = logging.getLogger("tenantq.journal")
 
@@ -58,7 +58,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Return the bytes that are signed: everything but the signature."""
         return b"checkpoint:" + msgspec.json.encode(msgspec.structs.replace(self, signature=""), order="sorted")
 
-    def wrong(self, seq: int, link: bytes, key: PublicKey | None) -> str:
+    def wrong(self, seq: int, link: bytes, key: PublicKey | PublicKeys | None) -> str:
         """Return what is wrong with it as the checkpoint of a record with this hash, or nothing."""
         if self.seq != seq:
             return f"The checkpoint of record {seq} is that of record {self.seq}."

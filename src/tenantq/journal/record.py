@@ -115,8 +115,13 @@ def _without_surrogates(record: Record) -> Record:
     """Replace what UTF-8 cannot say in a caller's own words; what was done must be journaled all the same."""
     for entry in record.entries:
         for field in ("tenant", "queue", "principal", "remote", "request_id", "details", "user_agent"):
-            setattr(entry, field, getattr(entry, field).encode("utf-8", "replace").decode())
+            setattr(entry, field, without_surrogates(getattr(entry, field)))
     return record
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text as UTF-8 can say it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:

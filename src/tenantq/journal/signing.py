@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from tenantq.errors import Invalid, StoreDamaged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 KEY_FILE: Final = "audit_key"
@@ -59,6 +60,28 @@ class PublicKey:
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
+def retired_name(key_id: str) -> str:
+    """Return the file in a data directory that keeps the public part of a key which signs no more."""
+    return f"audit_key-{key_id}.pub"
+
+
+class PublicKeys:
+    """Checks signatures that a server made with the key it has, or with one it had before it was restored."""
+
+    def __init__(self, keys: Sequence[PublicKey]) -> None:
+        self.keys = tuple(keys)
+
+    @classmethod
+    def of(cls, data_dir: Path) -> PublicKeys:
+        """Return all keys in a data directory."""
+        files = [data_dir / PUBLIC_FILE, *sorted(data_dir.glob(retired_name("*")))]
+        return cls([PublicKey.load(file) for file in files if file.exists()])
+
+    def verifies(self, signature: str, text: bytes) -> bool:
+        """Tell whether ``signature`` (hex) is any of these keys' under ``text``."""
+        return any(key.verifies(signature, text) for key in self.keys)
+
+
 class SigningKey:
     """Signs. Kept in the data directory, readable by its owner only."""
 
@@ -81,15 +104,20 @@ class SigningKey:
                 stream.flush()
                 os.fsync(descriptor)
             fresh.rename(file)
-        try:
-            key = load_pem_private_key(file.read_bytes(), None)
-        except (ValueError, TypeError) as error:
-            raise StoreDamaged(f"{file} is no private key: restore it from a backup") from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise StoreDamaged(f"{file} is not an Ed25519 key: restore it from a backup")
-        found = cls(key)
+        found = cls.parse(file.read_bytes(), file)
         (data_dir / PUBLIC_FILE).write_bytes(found.public.pem())
         return found
+
+    @classmethod
+    def parse(cls, pem: bytes, file: Path) -> SigningKey:
+        """Return the key in ``pem``, the content of ``file``, or raise StoreDamaged."""
+        try:
+            key = load_pem_private_key(pem, None)
+        except (ValueError, TypeError) as error:
+            raise StoreDamaged(f"{file} is no private key: put back the one that was made with this server") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise StoreDamaged(f"{file} is not an Ed25519 key: put back the one that was made with this server")
+        return cls(key)
 
     def sign(self, text: bytes) -> str:
         """Return the signature under ``text``, as hex."""

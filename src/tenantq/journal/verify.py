@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.journal.manifest import Manifest
-    from tenantq.journal.signing import PublicKey
+    from tenantq.journal.signing import PublicKey, PublicKeys
     from tenantq.journal.target import Target
 
 FINDINGS_MAX: Final = 100
@@ -51,7 +51,7 @@ class AuditReport(msgspec.Struct):
 
 def verify_segments(
     target: Target,
-    key: PublicKey | None,
+    key: PublicKey | PublicKeys | None,
     progress: Callable[[int, int], None] | None = None,
     *,
     links_from: int | None = None,
@@ -82,7 +82,12 @@ class _Walk:
     """One shard's segments, in order."""
 
     def __init__(
-        self, target: Target, key: PublicKey | None, report: AuditReport, shard: str, links_from: int | None
+        self,
+        target: Target,
+        key: PublicKey | PublicKeys | None,
+        report: AuditReport,
+        shard: str,
+        links_from: int | None,
     ) -> None:
         self._links_from = links_from
         self._target = target

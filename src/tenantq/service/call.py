@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tenantq.config import QueueConfig, TenantConfig
+from tenantq.engine.queue_state import Hold
 from tenantq.message import QueueStats
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ class TenantInfo(msgspec.Struct, frozen=True):
     status: Literal["active", "suspended"]
     version: int
     config: TenantConfig
+    hold: Hold | None = None
 
     @classmethod
     def of(cls, tenant: TenantState) -> TenantInfo:
         """Return what is known of a served tenant."""
-        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config)
+        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config, tenant.hold)

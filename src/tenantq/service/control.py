@@ -16,7 +16,7 @@ from tenantq.gates.authorize import PLATFORM_ACTIONS
 from tenantq.journal.record import Entry
 from tenantq.kms.interface import KeyRef
 from tenantq.message import Caller, check_int, check_text
-from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS, check_queue_name, check_tenant_name
+from tenantq.names import PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.quotas import QuotaState, state_of
 from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
@@ -148,21 +148,6 @@ class Control:
         await self.shard.resume_tenant(tenant, reason=reason, caller=caller)
         return TenantInfo.of(self.shard.tenant_state(tenant))
 
-    async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> None:
-        """Delete a tenant and everything it has, the keys of what is encrypted first."""
-        caller = await self.gates.enter_platform(call, "delete_tenant", tenant)
-        with self._noting(call, caller, tenant, "delete_tenant"):
-            state = self.shard.tenant_state(tenant)
-            _check_destroy(tenant, confirm, reason)
-            if tenant == DEFAULT_TENANT:
-                raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
-            if self._sealing is not None:
-                await self._sealing.shred(state)
-        await self.shard.delete_tenant(tenant, reason=reason, caller=caller)
-        self.gates.forget_tenant(tenant)
-        if self._sealing is not None:
-            self._sealing.forget(state)
-
     # ---- encryption ----
 
     async def get_encryption(self, call: Call, tenant: str | None) -> EncryptionReply:
@@ -293,14 +278,14 @@ class Control:
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
         with await self._enter_queue(call, tenant, "delete_queue", queue) as entered:
             with self._noting(call, entered.caller, entered.tenant, "delete_queue", queue):
-                _check_destroy(queue, confirm, reason)
+                check_destroy(queue, confirm, reason)
             await self.shard.delete_queue(entered.tenant, queue, force=force, reason=reason, caller=entered.caller)
 
     async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
         """Empty a queue; return how many messages went."""
         with await self._enter_queue(call, tenant, "purge", queue) as entered:
             with self._noting(call, entered.caller, entered.tenant, "purge", queue):
-                _check_destroy(queue, confirm, reason)
+                check_destroy(queue, confirm, reason)
             return await self.shard.purge(entered.tenant, queue, reason=reason, caller=entered.caller)
 
     async def redrive(
@@ -560,9 +545,14 @@ def _page(names: Iterable[str], after: str | None, limit: int) -> list[str]:
     return sorted(name for name in names if after is None or name > after)[:limit]
 
 
-def _check_destroy(name: str, confirm: str, reason: str) -> None:
+def check_destroy(name: str, confirm: str, reason: str) -> None:
     """Raise Invalid unless the name is repeated and a reason is given that says something."""
     if confirm != name:
         raise Invalid("confirm: repeat the name of what is to go")
+    check_why(reason)
+
+
+def check_why(reason: str) -> None:
+    """Raise Invalid unless a reason is given that says something."""
     if type(reason) is not str or len(reason.strip()) < REASON_CHARS_MIN:
         raise Invalid(f"reason: say why in {REASON_CHARS_MIN} characters or more")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tenantq.config import Encryption
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
+    from tenantq.engine.snapshot import StoredMessage, StoredResult
     from tenantq.kms.interface import KeyHealth, Kms
     from tenantq.kms.own_keys import OwnKeys
     from tenantq.vault import Sealer, Vault, VaultHealth, WrappedKey
@@ -264,8 +265,7 @@ class Sealing:
             if result is None or parsed is None:
                 sealed.append(None)
                 continue
-            blob = sealer.seal(queue, parsed[0], "result", _encode((result.value, result.error)))
-            sealed.append(Result(result.status, blob, None, sealed=True))
+            sealed.append(_sealed_result(sealer, queue, parsed[0], result))
         return sealed
 
     # ---- coming out ----
@@ -307,6 +307,47 @@ class Sealing:
         await reader.load([result.value])
         value, error = _decode_result(reader.open(queue, id, "result", result.value))
         return Result(result.status, value, error)
+
+    # ---- moving ----
+
+    async def open_stored(
+        self, tenant_id: int, queue: str, messages: list[StoredMessage]
+    ) -> list[StoredMessage | SealBroken]:
+        """Return stored messages of one queue opened, in place of one that does not open the error; KmsUnavailable, KmsError, Erased."""
+        blobs = [one.body for one in messages if one.sealed]
+        if not blobs:
+            return list(messages)
+        reader = self._vault.reader(tenant_id)
+        await reader.load(blobs)
+        return [_opened_stored(reader, queue, one) if one.sealed else one for one in messages]
+
+    async def open_results(
+        self, tenant_id: int, queue: str, results: list[StoredResult]
+    ) -> list[StoredResult | SealBroken]:
+        """Return stored results of one queue opened, in place of one that does not open the error."""
+        opened: list[StoredResult | SealBroken] = []
+        for one in results:
+            try:
+                result = await self.open_result(tenant_id, queue, one.raw_id, one.result)
+            except SealBroken as error:
+                opened.append(error)
+                continue
+            opened.append(msgspec.structs.replace(one, result=result))
+        return opened
+
+    async def seal_stored(
+        self, tenant: TenantState, queue: str, messages: list[StoredMessage], results: list[StoredResult]
+    ) -> tuple[list[StoredMessage], list[StoredResult]]:
+        """Return what comes in from elsewhere encrypted, each for the id it has."""
+        sealer = await self._sealer(tenant, 2 * len(messages) + len(results))
+        secret = _matcher(tenant.config.encryption.secret_attributes)
+        return (
+            [_sealed_stored(sealer, queue, one, secret) for one in messages],
+            [
+                msgspec.structs.replace(one, result=_sealed_result(sealer, queue, one.raw_id, one.result))
+                for one in results
+            ],
+        )
 
     # ---- fleets ----
 
@@ -355,6 +396,31 @@ def _sealed_message(
     )
 
 
+def _sealed_result(sealer: Sealer, queue: str, id: bytes, result: Result) -> Result:
+    blob = sealer.seal(queue, id, "result", _encode((result.value, result.error)))
+    return Result(result.status, blob, None, sealed=True)
+
+
+def _sealed_stored(sealer: Sealer, queue: str, one: StoredMessage, secret: re.Pattern[str]) -> StoredMessage:
+    origin, id = one.origin(queue), one.raw_id
+    hidden = {name: value for name, value in one.attributes.items() if secret.match(name) is not None}
+    return msgspec.structs.replace(
+        one,
+        body=sealer.seal(origin, id, "body", one.body),
+        attributes={name: value for name, value in one.attributes.items() if name not in hidden},
+        sealed=True,
+        sealed_attributes=sealer.seal(origin, id, "attributes", _encode(hidden)) if hidden else b"",
+    )
+
+
+def _opened_stored(reader: Sealer, queue: str, one: StoredMessage) -> StoredMessage | SealBroken:
+    try:
+        body, attributes = _opened_parts(reader, one.origin(queue), one)
+    except SealBroken as error:
+        return error
+    return msgspec.structs.replace(one, body=body, attributes=attributes, sealed=False, sealed_attributes=b"")
+
+
 def _opened_singly(reader: Sealer, got: list[Delivery]) -> Opened:
     """Open messages of several queues or kinds, one by one."""
     whole, broken = list[Delivery](), list[Delivery]()
@@ -383,7 +449,7 @@ def _opened_facts(reader: Sealer, facts: Facts) -> Facts:
     return msgspec.structs.replace(facts, body=body, attributes=attributes, sealed_attributes=b"")
 
 
-def _opened_parts(reader: Sealer, origin: str, one: Delivery | Facts) -> tuple[bytes, dict[str, str]]:
+def _opened_parts(reader: Sealer, origin: str, one: Delivery | Facts | StoredMessage) -> tuple[bytes, dict[str, str]]:
     body = reader.open(origin, one.raw_id, "body", one.body)
     if not one.sealed_attributes:
         return body, one.attributes

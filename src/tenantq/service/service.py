@@ -18,7 +18,7 @@ from tenantq.message import Delivery, Facts, NewMessage, Page, Result, check_bat
 from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
 from tenantq.service.call import Call
-from tenantq.service.control import Control
+from tenantq.service.moving import Moving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 
-class Service(Control):
+class Service(Moving):
     """One object for all transports. Whatever a caller can cause is raised as a TenantqError."""
 
     # ---- producing ----

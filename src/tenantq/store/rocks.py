@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,11 +20,13 @@ from rocksdict import (
     BlockBasedOptions,
     BottommostLevelCompaction,
     Cache,
+    Checkpoint,
     CompactOptions,
     DBCompressionType,
     DBRecoveryMode,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
 )
@@ -31,13 +34,16 @@ from rocksdict import (
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.framing import check_framing, current_manifest
 from tenantq.store.heart import Heart, read_beat
-from tenantq.store.keys import FAMILIES, from_be64
+from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES, from_be64
 from tenantq.store.moment import Moment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 1
+STAGE: Final = "checkpoint.new"
+"""Where in the data directory a checkpoint stands while it is copied; one that a crash left is removed on opening."""
+
 _POINT_READ = ("m", "le", "ik", "re", "qc", "meta")
 _BEFORE_STORE = {
     "lock",
@@ -71,8 +77,8 @@ def name_failure(error: Exception, path: Path | str) -> StoreFailed:
 class DirectoryLock:
     """Makes sure that one process at a time has a data directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self._file = (directory / "lock").open("a+", encoding="ascii")  # held until close
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        self._file = (directory / name).open("a+", encoding="ascii")  # held until close
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,7 +110,7 @@ class Family:
 
 
 class Store:
-    """The open store of one shard. All methods but ``sync``, ``compact`` and ``scrub`` belong to the event loop's thread."""
+    """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's."""
 
     __slots__ = (
         "_db",
@@ -142,6 +148,8 @@ class Store:
         self._lock = DirectoryLock(path)
         try:
             self._check_format(read_only=read_only)
+            if not read_only:
+                shutil.rmtree(path / STAGE, ignore_errors=True)
             self.heart: Heart | None = None if read_only else Heart(path / "heart")
             self._db = self._open(memory_bytes, read_only=read_only, even_if_cut=even_if_cut)
         except BaseException:
@@ -234,10 +242,20 @@ class Store:
             raise name_failure(error, self.path) from error
         return items
 
+    def iterate(self, family: Family, upper: bytes) -> RdictIter:
+        """Return an iterator that sees [.., upper) as it is now, whatever is written later. Another thread may use it.
+
+        The caller has to keep ``upper`` for as long as the iterator.
+        """
+        try:
+            return family.view.iter(_bounded(upper))
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
         try:
-            return _last_item(family.view, lower, upper)
+            return last_item(family.view, lower, upper)
         except Exception as error:
             raise name_failure(error, self.path) from error
 
@@ -264,7 +282,7 @@ class Store:
             raise name_failure(error, self.path) from error
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """Give back the space of deleted rows in [lower, upper) of every queue family."""
+        """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
         options = CompactOptions()
         for name in _CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
@@ -282,6 +300,21 @@ class Store:
         except Exception as error:
             raise name_failure(error, self.path) from error
 
+    def erase(self, lower: bytes, upper: bytes) -> None:
+        """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file.
+
+        For a thread. What a snapshot or a checkpoint still holds goes when that is let go.
+        """
+        try:
+            self.flush()
+            options = CompactOptions()
+            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+            for name in QUEUE_FAMILIES:
+                self._families[name].view.compact_range(lower, upper, options)
+            self.meta.view.compact_range(b"\0", b"\xff" * 64, options)
+        except Exception as error:
+            raise name_failure(error, self.path) from error
+
     def forget_deletions(self) -> None:
         """Let RocksDB drop tables that hold nothing but deletions: it looks at them when a snapshot is let go."""
         self._db.snapshot()
@@ -290,6 +323,22 @@ class Store:
         """Write all memory tables to files."""
         for family in self._families.values():
             family.view.flush()
+
+    def checkpoint(self) -> Path:
+        """Put everything written so far into STAGE, by hard links, and return where. For a thread, one at a time.
+
+        The memory tables are flushed first, since that leaves the interpreter free and the checkpoint itself does not.
+        """
+        stage = self.path / STAGE
+        shutil.rmtree(stage, ignore_errors=True)
+        try:
+            self.flush()
+            Checkpoint(self._db).create_checkpoint(str(stage))
+        except Exception as error:
+            shutil.rmtree(stage, ignore_errors=True)
+            shutil.rmtree(stage.with_name(f"{STAGE}.tmp"), ignore_errors=True)  # where RocksDB begins it
+            raise name_failure(error, self.path) from error
+        return stage
 
     def manifest(self) -> tuple[int, int]:
         """Return the number and the size of the MANIFEST in force."""
@@ -315,10 +364,10 @@ class Store:
                 raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
             if not read_only:
                 fresh = self.path / "format.new"
-                _write_durably(fresh, msgspec.json.encode(FormatFile(FORMAT)))
+                write_durably(fresh, msgspec.json.encode(FormatFile(FORMAT)))
                 fresh.rename(file)
-                _sync_directory(self.path)
-                _sync_directory(self.path.parent)
+                sync_directory(self.path)
+                sync_directory(self.path.parent)
             return
         try:
             found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
@@ -336,16 +385,16 @@ class Store:
         if last is not None and not even_if_cut:
             # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
             # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
-            self._check_nothing_lost(_open_rocks(directory, memory_bytes, read_only=True), last.seq)
-        db = _open_rocks(directory, memory_bytes, read_only=read_only)
+            self._check_nothing_lost(open_rocks(directory, memory_bytes, read_only=True), last.seq)
+        db = open_rocks(directory, memory_bytes, read_only=read_only)
         if last is None and not read_only:
-            _sync_directory(self.path)  # a new store: its files' names are durable before anything is confirmed
+            sync_directory(self.path)  # a new store: its files' names are durable before anything is confirmed
         return db
 
     def _check_nothing_lost(self, db: Rdict, seq: int) -> None:
         journal = db.get_column_family("jn")
         try:
-            newest = _last_item(journal, b"", b"\xff" * 8)
+            newest = last_item(journal, b"", b"\xff" * 8)
         except Exception as error:
             raise name_failure(error, self.path) from error
         finally:
@@ -365,7 +414,8 @@ def _bounded(upper: bytes) -> ReadOptions:
     return options
 
 
-def _last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+def last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+    """Return the greatest key in [lower, upper) with its value, or None; raise what the binding raises."""
     iterator = view.iter(_bounded(upper))
     iterator.seek_to_last()
     item = (iterator.key(), iterator.value()) if iterator.valid() else None
@@ -373,7 +423,8 @@ def _last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] |
     return item if item is not None and item[0] >= lower else None
 
 
-def _open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
+def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
+    """Open the database itself, or raise StoreFailed."""
     cache = Cache(memory_bytes // 3)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -414,14 +465,16 @@ def _family_options(name: str, cache: Cache) -> Options:
     return options
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file and sync it."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

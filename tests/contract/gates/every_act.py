@@ -22,6 +22,12 @@ NO_ID = "00000000-0000-7000-8000-000000000000"
 NO_RECEIPT = "0" * 31 + "1" + "f" * 16
 UNTIL = 253_402_300_799_999
 
+
+async def _export(service: Service, call: Call, tenant: str) -> None:
+    exporting = await service.export(call, tenant)
+    exporting.close()
+
+
 # method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it
 ACTS: dict[str, tuple[str, Act]] = {
     "add": ("add", lambda s, c, t: s.add(c, t, "work", [message()])),
@@ -48,6 +54,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "delete_queue": ("delete_queue", lambda s, c, t: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
     "get_tenant": ("get_tenant", lambda s, c, t: s.get_tenant(c, t)),
     "usage": ("usage", lambda s, c, t: s.usage(c, t)),
+    "export": ("export", _export),
+    "import_part": ("import", lambda s, c, t: s.import_part(c, t, "work", export="0" * 32, part=1, messages=[], results=[])),
     "audit": ("audit", lambda s, c, t: s.audit(c, t)),
     "get_encryption": ("get_encryption", lambda s, c, t: s.get_encryption(c, t)),
     "rotate_keys": ("rotate_keys", lambda s, c, t: s.rotate_keys(c, t)),
@@ -64,6 +72,12 @@ ACTS: dict[str, tuple[str, Act]] = {
     "suspend_tenant": ("suspend_tenant", lambda s, c, t: s.suspend_tenant(c, t, REASON)),
     "resume_tenant": ("resume_tenant", lambda s, c, t: s.resume_tenant(c, t)),
     "delete_tenant": ("delete_tenant", lambda s, c, t: s.delete_tenant(c, t, confirm=t, reason=REASON)),
+    "hold_tenant": ("hold_tenant", lambda s, c, t: s.hold_tenant(c, t, REASON)),
+    "release_hold": ("release_hold", lambda s, c, t: s.release_hold(c, t, REASON)),
+    "list_erasures": ("list_erasures", lambda s, c, t: s.list_erasures(c)),
+    "get_erasure": ("list_erasures", lambda s, c, t: s.get_erasure(c, "1-1")),
+    "create_backup": ("create_backup", lambda s, c, t: s.create_backup(c)),
+    "list_backups": ("list_backups", lambda s, c, t: s.list_backups(c)),
     "metrics": ("metrics", lambda s, c, t: s.metrics(c)),
     "audit_platform": ("audit_platform", lambda s, c, t: s.audit_platform(c)),
     "list_platform_keys": ("list_platform_keys", lambda s, c, t: s.list_platform_keys(c)),
@@ -71,4 +85,4 @@ ACTS: dict[str, tuple[str, Act]] = {
     "revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.revoke_platform_key(c, "no-such-key")),
 }  # fmt: skip
 
-NOT_FOR_CALLERS = {"bootstrap", "readiness", "durability", "close"}  # what needs no credential
+NOT_FOR_CALLERS = {"bootstrap", "finish_erasures", "readiness", "durability", "close"}  # what needs no credential

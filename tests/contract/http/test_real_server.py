@@ -133,6 +133,11 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
         assert (await call("POST", queue + "/nack", body={"receipts": receipts[2], "reason": "boom"}))["results"][0][
             "ok"
         ]
+        gone = {"id": added[0]["id"], "body": "x", "added_at": 1, "visible_at": 1}
+        part = {"export": "ab" * 16, "part": 1, "messages": [gone]}
+        imported = await call("POST", queue + "/import", body=part)
+        assert (imported["messages"], imported["duplicate"]) == (1, False)
+        assert (await call("POST", queue + "/import", body=part))["duplicate"]
         assert (await call("POST", queue + "/remove", body={"ids": [polled[3]["id"]]}))["results"][0]["ok"]
         snapshot = (await call("POST", queue + "/snapshots", 201))["snapshot"]
         assert "messages" in await call("GET", queue + "/snapshots/{snapshot}", snapshot=snapshot)
@@ -167,7 +172,15 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     assert (await call("GET", tenant + "/encryption"))["enabled"]
     assert (await call("POST", tenant + "/suspend", body={"reason": "unpaid"}))["status"] == "suspended"
     assert (await call("POST", tenant + "/resume"))["status"] == "active"
-    await call("DELETE", tenant, 204, {"confirm": "acme", **destroy})
+    assert (await call("PUT", tenant + "/hold", body=destroy))["hold"]["reason"] == destroy["reason"]
+    assert (await call("DELETE", tenant, 409, {"confirm": "acme", **destroy}))["code"] == "legal_hold"
+    assert (await call("DELETE", tenant + "/hold", body=destroy))["hold"] is None
+    assert "manifest.json" in await call("GET", tenant + "/export")
+    certificate = await call("DELETE", tenant, 200, {"confirm": "acme", **destroy})
+    assert (await call("GET", "/v1/erasures"))["erasures"] == [certificate]
+    assert (await call("GET", "/v1/erasures/{id}", id=certificate["id"])) == certificate
+    made = await call("POST", "/v1/backups", 201, {"name": "one"})
+    assert (await call("GET", "/v1/backups"))["backups"] == [made]
     assert (await call("GET", "/readyz"))["status"] == "ready"
     assert (await call("GET", "/healthz")) == {"status": "ok"}
     assert "tenantq_http_connections 1" in await call("GET", "/metrics")
@@ -185,14 +198,16 @@ async def test_credentials_are_asked_for(server: Server, http: httpx.AsyncClient
                 queue="q",
                 id="0192f0c1-2f6a-7cc3-98c4-dc0c0c07398f",
                 task="t",
+                snapshot="s",
                 key_id="k",
                 principal="p",
             )
             body = {"name": "n", "queue": "q", "receipts": ["r"], "lease_ms": 1, "ids": ["i"], "until": 1}
             body |= {"role": "platform-admin" if "platform" in url else "viewer", "token_id": "t"}
+            body |= {"export": "ab" * 16, "part": 1}
             fields = getattr(route.request, "__struct_fields__", ())
             body = {name: value for name, value in body.items() if name in fields}
-            if "messages" in fields:
+            if "messages" in fields and "export" not in fields:
                 body["messages"] = [{"body": "x"}]
             reply = await stranger.request(route.method, url, json=body)
             assert reply.status_code == (401 if route.secured else 200), (route.method, url, reply.text)

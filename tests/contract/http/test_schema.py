@@ -31,6 +31,8 @@ CREATED = {
     "put_tenant",
     "suspend_tenant",
     "delete_tenant",
+    "hold_tenant",
+    "release_hold",
     "put_queue",
     "put_queue_own",
     "delete_queue",
@@ -63,13 +65,15 @@ def _fitting_body(body: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]
     if "confirm" in body:
         body["confirm"] = names.get("queue", names.get("tenant"))
         body["reason"] = body["reason"].strip().ljust(10, "!")
+    elif set(body) == {"reason"}:
+        body["reason"] = body["reason"].strip().ljust(10, "!")
     if body.get("dead_letter") == names.get("queue"):
         body.pop("dead_letter", None)  # not its own
     if isinstance(body.get("defaults"), dict):
         body["defaults"].pop("dead_letter", None)  # not the same for all queues
     for unconfigured in ("encryption", "regions"):  # whose keys and places this server has not
         body.pop(unconfigured, None)
-    if body.get("results") is not None:
+    if body.get("results") is not None and "receipts" in body:
         body["results"] = (body["results"] * len(body["receipts"]))[: len(body["receipts"])]
     return body
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tenantq.errors import Invalid, RateLimited, TenantqError
 from tenantq.http import HttpSettings, check_http
-from tenantq.http.bodies import bytes_of, text_or_base64
 from tenantq.http.handlers.audit import AuditParameters
 from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import accepts_gzip, compress
 from tenantq.http.request import parse_query
+from tenantq.json_bytes import bytes_of, text_or_base64
 
 
 @given(st.binary(max_size=300))

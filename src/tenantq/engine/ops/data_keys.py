@@ -70,5 +70,6 @@ class DropDataKeys(Operation):
 
     def execute(self, round: Round) -> None:
         """Reply how many there were."""
+        self.tenant.check_hold()
         self.reply = round.core.data_keys.drop(round.batch, self.tenant.id)
         round.log_tenant("drop_data_keys", self.tenant, self.caller, f"{self.reply} keys: {self.reason}")

@@ -10,8 +10,12 @@ import msgspec
 from tenantq.config import TenantConfig, change_queue, change_tenant
 from tenantq.engine import usage
 from tenantq.engine.operation import RANGE, Operation
+from tenantq.engine.ops.erasure import put_erasure
+from tenantq.engine.ops.take_in import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED
 from tenantq.errors import Draining, Invalid, Suspended
+from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
+from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
@@ -97,26 +101,55 @@ class ResumeTenant(SuspendTenant):
 class DeleteTenant(Operation):
     """Delete a tenant and everything it has, by range. Its data keys were destroyed before, or go with it."""
 
-    __slots__ = ("name", "reason")
+    __slots__ = ("data_keys", "name", "reason")
     journal_op = "delete_tenant"
     phase = RANGE
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
+    def __init__(
+        self, system: TenantState, caller: Caller, name: str, reason: str, data_keys: tuple[DestroyedKey, ...] = ()
+    ) -> None:
         super().__init__(system, caller)
         self.name = name
         self.reason = reason
+        self.data_keys = data_keys
 
     def execute(self, round: Round) -> None:
-        """Drop every row under the tenant's id."""
+        """Drop every row under the tenant's id; reply what was erased."""
         tenant = round.core.catalog.tenant(self.name)
+        tenant.check_hold()
+        self.reply = self._certificate(round, tenant)
+        put_erasure(round, self.reply)
         for queue in list(tenant.queues.values()):
             _forget(round, queue)
         round.core.data_keys.drop(round.batch, tenant.id)
         round.core.access.drop_tenant(round.batch, tenant.id, tenant.name)
         _delete_range(round, tenant_prefix(tenant.id))
+        forget_imports(round, tenant_prefix(tenant.id))
         tenant.gone = True
         round.core.catalog.drop_tenant(round.batch, tenant)
         round.log_tenant("delete_tenant", tenant, self.caller, self.reason)
+
+    def _certificate(self, round: Round, tenant: TenantState) -> ErasureCertificate:
+        access, queues = round.core.access, tenant.queues.values()
+        return ErasureCertificate(
+            id=f"{round.seq}-{tenant.id}",
+            shard=round.core.shard,
+            tenant=tenant.name,
+            tenant_id=tenant.id,
+            erased_at=round.now + round.wall,
+            erased_by=without_surrogates(self.caller.principal),
+            reason=self.reason,
+            counts={
+                "queues": len(tenant.queues),
+                "messages": sum(queue.messages for queue in queues),
+                "bytes": sum(queue.bytes for queue in queues),
+                "keys": len(access.keys(tenant.id)),
+                "grants": len(access.grants_in(tenant.name)),
+            },
+            data_keys=self.data_keys,
+            seq=round.seq,
+            link="",
+        )
 
 
 class PutQueue(Operation):
@@ -193,6 +226,7 @@ class Purge(Operation):
     def execute(self, round: Round) -> None:
         """Reply how many messages went."""
         queue = round.core.catalog.queue(self.tenant, self.name)
+        self.tenant.check_hold(queue.name)
         count, size = queue.messages, queue.bytes
         _delete_range(round, queue.prefix)
         round.cleared.add(queue.prefix)
@@ -220,6 +254,7 @@ class DeleteQueue(Operation):
     def execute(self, round: Round) -> None:
         """Mark the queue as draining; the round's end sees whether it can go."""
         queue = round.core.catalog.queue(self.tenant, self.name)
+        self.tenant.check_hold(queue.name)
         queue.doomed = queue.doomed or self.force
         round.touch(queue)
         if queue.status == "draining" and not self.force:
@@ -243,11 +278,15 @@ class DropQueue(Operation):
         queue.dropping = True
 
     def execute(self, round: Round) -> None:
-        """Delete every row under the queue's prefix, counters too."""
+        """Delete every row under the queue's prefix, counters too; a legal hold puts that off."""
         queue = self.queue
+        if queue.tenant.hold is not None:
+            queue.dropping = False
+            return
         count, size = queue.messages, queue.bytes
         _forget(round, queue)
         _delete_range(round, queue.prefix)
+        forget_imports(round, queue.prefix)
         round.core.catalog.drop_queue(round.batch, queue)
         round.log("drop_queue", queue, round.core.system, size=size, details=f"{count} messages")
 

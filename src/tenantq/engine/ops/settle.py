@@ -331,6 +331,7 @@ class Remove(Operation):
     def execute(self, round: Round) -> None:
         """Remove each id that is there; answer each in its place."""
         queue = round.core.catalog.queue(self.tenant, self.queue_name)
+        self.tenant.check_hold(queue.name)
         reply: list[Outcome] = []
         removed: list[bytes] = []
         sizes: list[int] = []

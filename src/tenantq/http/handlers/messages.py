@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import TenantqError
-from tenantq.http.bodies import bytes_of, text_or_base64
 from tenantq.http.problem import item_error
 from tenantq.http.reply import Reply, json_reply
+from tenantq.json_bytes import bytes_of, text_or_base64
 from tenantq.message import NewMessage, Result
 from tenantq.wire import (
     AckRequest,

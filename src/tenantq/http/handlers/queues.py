@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.http.handlers.whole import whole
 from tenantq.http.reply import Reply, json_reply
 from tenantq.limits import PAGE_MAX
-from tenantq.wire import DestroyRequest, PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
+from tenantq.whole import whole
+from tenantq.wire import (
+    DestroyRequest,
+    ImportReply,
+    ImportRequest,
+    PurgeReply,
+    QueueReply,
+    QueuesReply,
+    RedriveReply,
+    RedriveRequest,
+)
 
 if TYPE_CHECKING:
     from tenantq.engine.ops.redrive import RedriveTask
@@ -42,6 +51,20 @@ async def list_queues(service: Service, request: Request, _: object) -> Reply:
     queues = await service.list_queues(request.call, request.tenant, after=query.cursor, limit=query.limit)
     cursor = queues[-1].name if len(queues) == query.limit else None
     return json_reply(QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor))
+
+
+async def import_part(service: Service, request: Request, body: ImportRequest) -> Reply:
+    """Take in one part of an export."""
+    taken = await service.import_part(
+        request.call,
+        request.tenant,
+        request.queue,
+        export=body.export,
+        part=body.part,
+        messages=body.messages,
+        results=body.results,
+    )
+    return json_reply(ImportReply(**msgspec.structs.asdict(taken)))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> Reply:

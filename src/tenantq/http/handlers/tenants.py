@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tenantq.http.handlers.whole import whole
-from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.wire import DestroyRequest, SuspendRequest, TenantReply, TenantsReply
+from tenantq.http.reply import BYTES, Reply, Stream, json_reply
+from tenantq.whole import whole
+from tenantq.wire import (
+    DestroyRequest,
+    HoldItem,
+    ReasonRequest,
+    SuspendRequest,
+    TenantReply,
+    TenantsReply,
+)
 
 if TYPE_CHECKING:
     from tenantq.http.handlers.queues import PageQuery
@@ -43,10 +50,31 @@ async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
     return json_reply(_tenant(await service.resume_tenant(request.call, _named(request))))
 
 
+async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> Reply:
+    """Put a tenant under legal hold."""
+    return json_reply(_tenant(await service.hold_tenant(request.call, _named(request), body.reason)))
+
+
+async def release_hold(service: Service, request: Request, body: ReasonRequest) -> Reply:
+    """Take a tenant out of legal hold."""
+    return json_reply(_tenant(await service.release_hold(request.call, _named(request), body.reason)))
+
+
 async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> Reply:
-    """Delete a tenant and everything it has."""
-    await service.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
-    return NO_CONTENT
+    """Delete a tenant and everything it has; tell what was erased."""
+    return json_reply(
+        await service.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
+    )
+
+
+async def list_erasures(service: Service, request: Request, _: object) -> Reply:
+    """Tell all tenants that were erased."""
+    return json_reply({"erasures": await service.list_erasures(request.call)})
+
+
+async def get_erasure(service: Service, request: Request, _: object) -> Reply:
+    """Give the certificate of one erasure."""
+    return json_reply(await service.get_erasure(request.call, request.name))
 
 
 async def get_encryption(service: Service, request: Request, _: object) -> Reply:
@@ -64,6 +92,13 @@ async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
     return json_reply(await service.rewrap_keys(request.call, request.tenant))
 
 
+async def export(service: Service, request: Request, _: object) -> Stream:
+    """Send everything that a tenant has."""
+    exporting = await service.export(request.call, request.tenant)
+    name = f'Content-Disposition: attachment; filename="{exporting.tenant}.tar"\r\n'.encode()
+    return Stream(exporting, BYTES, name)
+
+
 async def usage(service: Service, request: Request, _: object) -> Reply:
     """Tell a tenant's quotas against its usage."""
     return json_reply(await service.usage(request.call, request.tenant))
@@ -75,6 +110,12 @@ def _named(request: Request) -> str:
 
 
 def _tenant(tenant: TenantInfo) -> TenantReply:
+    hold = tenant.hold
     return TenantReply(
-        name=tenant.name, id=tenant.id, status=tenant.status, version=tenant.version, config=whole(tenant.config)
+        name=tenant.name,
+        id=tenant.id,
+        status=tenant.status,
+        version=tenant.version,
+        config=whole(tenant.config),
+        hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
     )

@@ -11,7 +11,7 @@ from tenantq.service.self_checks.check import CheckResult
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
-    from tenantq.journal.signing import PublicKey
+    from tenantq.journal.signing import PublicKey, PublicKeys
 
 _PAGE: Final = 64
 _SHOWN_MAX: Final = 3
@@ -23,7 +23,7 @@ class AuditIntegrity:
 
     name = "audit_integrity"
 
-    def __init__(self, shard: Shard, key: PublicKey, records: int) -> None:
+    def __init__(self, shard: Shard, key: PublicKey | PublicKeys, records: int) -> None:
         self._shard = shard
         self._key = key
         self._records = records

@@ -1,0 +1,85 @@
+"""Copying a file so that what is hashed is what was written, and what was written is on the disk."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tenantq.backup.manifest import CHUNK_BYTES, BackupFile
+from tenantq.errors import DiskFull, StoreFailed, StoreLocked, Unavailable
+from tenantq.store.rocks import DirectoryLock, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LOCK = ".growing"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def copy_file(source: Path, copy: Path) -> BackupFile:
+    """Copy and sync a file, readable by its owner alone; return its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        source.open("rb") as reading,
+        os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as writing,
+    ):
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            writing.write(chunk)
+            size += len(chunk)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return BackupFile(size, digest.hexdigest())
+
+
+@contextmanager
+def growing(destination: Path, suffix: str) -> Iterator[Path]:
+    """Yield a directory that becomes ``destination`` at the end of the block, or vanishes if the block raises.
+
+    What earlier tries left beside it, because their process was killed, is removed. Errors of the disk become StoreFailed.
+    """
+    partial = destination.with_name(f".{destination.name}.{suffix}")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        for old in destination.parent.glob(f".*.{suffix}"):
+            _remove_abandoned(old)
+        partial.mkdir(mode=0o700)
+    except FileExistsError as error:
+        raise StoreLocked(
+            f"{partial} is being written by another process; wait for it, or choose another name"
+        ) from error
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename or destination}: {error.strerror}; check the path and its permissions"
+        ) from error
+    lock = DirectoryLock(partial, _LOCK)
+    try:
+        yield partial
+        (partial / _LOCK).unlink()
+        for directory in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+            sync_directory(directory)
+        if destination.is_dir():
+            destination.rmdir()  # it was empty, or this raises
+        partial.rename(destination)
+        sync_directory(destination.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(f"{destination}: no room to write it; nothing of it is left") from error
+        raise StoreFailed(f"{error.filename or destination}: {error.strerror}; nothing of it is left") from error
+    finally:
+        lock.close()
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_abandoned(partial: Path) -> None:
+    try:
+        DirectoryLock(partial, _LOCK).close()
+    except (StoreLocked, OSError):
+        return  # somebody is at work on it
+    shutil.rmtree(partial, ignore_errors=True)

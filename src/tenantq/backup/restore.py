@@ -1,0 +1,179 @@
+"""Restoring: a verified backup becomes a data directory, examined by the doctor before it gets its name."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from rocksdict import WriteBatch
+
+from tenantq.backup.backups import JOURNAL
+from tenantq.backup.copying import copy_file, growing
+from tenantq.backup.data_keys import read_data_keys
+from tenantq.backup.manifest import BackupManifest, verify_backup
+from tenantq.doctor import examine
+from tenantq.doctor.report import Figures
+from tenantq.engine.catalog import TENANT_ROW
+from tenantq.engine.data_key_rows import DataKeyRows
+from tenantq.errors import Conflict, Invalid, StoreDamaged
+from tenantq.journal.manifest import manifest_names, read_manifest
+from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
+from tenantq.journal.target import DirectoryTarget
+from tenantq.store.keys import tenant_prefix
+from tenantq.store.rocks import Store, write_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.journal.target import Target
+
+RESTORED: Final = "restored.json"
+"""In a restored data directory until the first start has journaled where it comes from."""
+
+
+class RestoreNote(msgspec.Struct, frozen=True):
+    """Where a data directory comes from."""
+
+    backup: str
+    created_at: int
+    last_seq: int
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What was restored."""
+
+    manifest: BackupManifest
+    figures: Figures
+    data_keys: int  # wrapped data keys that were put back
+    segments: int  # exported segments that were put back
+    audit_key: bool  # whether the server goes on signing with the key it had
+
+
+def restore_backup(
+    source: Path,
+    data_dir: Path,
+    *,
+    audit_key: Path | None = None,
+    data_keys: Path | None = None,
+    segments: Target | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Restored:
+    """Make ``data_dir``, which must not be there or be empty, from the backup ``source``; all of it or nothing.
+
+    ``audit_key`` is the private key that the server signed with; without it, it makes a new one. ``data_keys`` is the file of wrapped
+    keys, by default the one beside the backup. ``segments`` is where the exported journal is, if not in the backup.
+    Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
+    """
+    _check_empty(data_dir)
+    manifest = verify_backup(source, progress=_part(progress, "verifying"))
+    key = _checked_audit_key(audit_key, source) if audit_key is not None else None
+    beside = source.absolute().parent / manifest.data_keys
+    if data_keys is None and beside.exists():
+        data_keys = beside
+    keys = read_data_keys(data_keys) if data_keys is not None else {}
+    with growing(data_dir.absolute(), "restoring") as partial:
+        copying, done = _part(progress, "copying"), 0
+        for name, file in manifest.files.items():
+            if name != PUBLIC_FILE:
+                copy_file(source / name, partial / name)
+            done += file.size
+            if copying is not None:
+                copying(done, manifest.size)
+        _put_audit_key(partial, source, key)
+        put_back = _put_data_keys(partial, keys)
+        fetched = _put_segments(partial, segments, manifest) if segments is not None else 0
+        report = examine(partial, lambda where, rows: progress(f"examining {where}", rows, 0) if progress else None)
+        amiss = [
+            finding for finding in report.findings if finding.kind != "keys"
+        ]  # those may have been destroyed since
+        if amiss:
+            first = amiss[0]
+            raise StoreDamaged(
+                f"{source}: the doctor has {report.findings_total} findings in what was restored, the first: {first.text}"
+                " Nothing was left; take another backup"
+            )
+        note = RestoreNote(manifest.name, manifest.created_at, manifest.last_seq)
+        write_durably(partial / RESTORED, msgspec.json.encode(note))
+    held = sum(1 for name in manifest.files if name.startswith(f"{JOURNAL}/") and name.endswith(".parquet"))
+    return Restored(manifest, report.figures, put_back, held + fetched, key is not None)
+
+
+def take_note(data_dir: Path) -> RestoreNote | None:
+    """Return where a data directory was restored from, if that was not journaled yet."""
+    try:
+        return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=RestoreNote)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _check_empty(data_dir: Path) -> None:
+    if data_dir.exists() and not data_dir.is_dir():
+        raise Conflict(f"{data_dir} is a file; give a directory that is empty or not there yet")
+    if data_dir.is_dir() and any(data_dir.iterdir()):
+        raise Conflict(f"{data_dir} is not empty; restore into a directory that is empty or not there yet")
+
+
+def _checked_audit_key(file: Path, source: Path) -> bytes:
+    """Return the private key's PEM if it belongs to the public key in the backup."""
+    try:
+        pem = file.read_bytes()
+    except OSError as error:
+        raise Invalid(f"audit key {file}: {error.strerror}") from error
+    if SigningKey.parse(pem, file).public.id != PublicKey.load(source / PUBLIC_FILE).id:
+        raise Invalid(f"audit key {file}: is not the key that signed this backup")
+    return pem
+
+
+def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
+    """Let the server go on signing as before, or keep what verifies its older signatures beside the key it will make."""
+    public = (source / PUBLIC_FILE).read_bytes()
+    if key is None:
+        write_durably(partial / retired_name(PublicKey.load(source / PUBLIC_FILE).id), public)
+        return
+    write_durably(partial / PUBLIC_FILE, public)
+    with os.fdopen(os.open(partial / KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(key)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
+    """Put back the wrapped keys of tenants that the backup knows; a later tenant of the same id is none of them."""
+    if not keys:
+        return 0
+    store = Store(partial)
+    try:
+        rows, batch, count = DataKeyRows(store), WriteBatch(raw_mode=True), 0
+        for tenant_id, numbers in keys.items():
+            if store.get(store.meta, TENANT_ROW + tenant_prefix(tenant_id)) is not None:
+                for number, value in numbers.items():
+                    rows.put(batch, tenant_id, number, value)
+                    count += 1
+        store.write(batch)
+        store.sync()
+        store.flush()
+    finally:
+        store.close()
+    return count
+
+
+def _put_segments(partial: Path, segments: Target, manifest: BackupManifest) -> int:
+    """Fetch the exported segments that are wholly older than the backup's end; the restored journal has the rest.
+
+    The head is left out, since it tells of a later time; the server writes it with its next export.
+    """
+    here, count = DirectoryTarget(partial / JOURNAL), 0
+    for name in manifest_names(segments, manifest.shard):
+        one = read_manifest(segments, name)
+        if one.last_seq > manifest.last_seq or (partial / JOURNAL / name).exists():
+            continue
+        here.write(one.file, segments.read(one.file))
+        here.write(name, segments.read(name))
+        count += 1
+    return count
+
+
+def _part(progress: Callable[[str, int, int], None] | None, what: str) -> Callable[[int, int], None] | None:
+    return (lambda done, total: progress(what, done, total)) if progress is not None else None

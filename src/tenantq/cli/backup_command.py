@@ -1,0 +1,156 @@
+"""``tenantq backup``: make, list, verify and restore backups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tenantq.backup.manifest import verify_backup
+from tenantq.backup.restore import restore_backup
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.durations import show_moment
+from tenantq.cli.options import data_dir as data_dir_option
+from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.cli.progress import ByteBar
+from tenantq.errors import Invalid
+from tenantq.journal.signing import PublicKey
+from tenantq.journal.target import open_target
+
+if TYPE_CHECKING:
+    from tenantq.backup.manifest import BackupManifest
+
+_A_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+from_option = click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="The backup's directory.",
+)
+
+
+@click.group()
+def backup() -> None:
+    """Make, list, verify and restore backups of a server."""
+
+
+@backup.command()
+@click.argument("name", required=False)
+@click.option("--no-segments", is_flag=True, help="Leave the exported journal out: it is kept elsewhere.")
+@json_option
+@connected
+def create(connection: Connection, *, name: str | None, no_segments: bool, as_json: bool) -> None:
+    """Back a running server up, into its backup directory; NAME is by default the time.
+
+    It returns when the backup is whole and on the disk. The server goes on working.
+    """
+    made = connection.client.create_backup(name, segments=not no_segments)
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(f"made backup {made.name}: up to journal record {made.last_seq:,}, {made.size or 0:,} bytes")
+
+
+@backup.command("list")
+@json_option
+@connected
+def list_backups(connection: Connection, *, as_json: bool) -> None:
+    """List the backups in the server's backup directory."""
+    backups = connection.client.backups()
+    if as_json:
+        print_json({"backups": backups})
+        return
+    rows = [
+        (one.name, "" if one.created_at is None else show_moment(one.created_at), one.last_seq, one.size, one.error)
+        for one in backups
+    ]
+    print_table(("name", "created", "last record", "bytes", "problem"), rows, empty="no backups")
+
+
+@backup.command()
+@from_option
+@click.option(
+    "--public-key", type=_A_FILE, metavar="FILE", help="The server's public key: its signature is checked too."
+)
+@json_option
+def verify(source: Path, public_key: Path | None, *, as_json: bool) -> None:
+    """Check every file of a backup against its hash, offline."""
+    key = PublicKey.load(public_key) if public_key is not None else None
+    with ByteBar() as bar:
+        manifest = verify_backup(source, key, lambda done, total: bar("verifying", done, total))
+    if as_json:
+        print_json({**_facts(manifest), "signature_checked": key is not None})
+    else:
+        click.echo(f"{source}: {len(manifest.files):,} files, {manifest.size:,} bytes, as they were written")
+
+
+@backup.command()
+@from_option
+@data_dir_option
+@click.option(
+    "--audit-key", type=_A_FILE, metavar="FILE", help="The server's private audit key, to go on signing with it."
+)
+@click.option(
+    "--data-keys", type=_A_FILE, metavar="FILE", help="The wrapped data keys.  [default: the file beside the backup]"
+)
+@click.option("--segments", metavar="URL", help="Where the exported journal is, if it is not in the backup.")
+@json_option
+def restore(
+    source: Path,
+    data_dir: Path,
+    audit_key: Path | None,
+    data_keys: Path | None,
+    segments: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Make a data directory from a backup: verified, examined by the doctor, all of it or nothing.
+
+    The directory has to be empty or not there yet.
+    """
+    if segments is not None and "://" not in segments and not Path(segments).is_dir():
+        raise Invalid(f"segments: there is no directory {segments}")
+    with ByteBar() as bar:
+        restored = restore_backup(
+            source,
+            data_dir,
+            audit_key=audit_key,
+            data_keys=data_keys,
+            segments=open_target(segments) if segments is not None else None,
+            progress=bar,
+        )
+    if as_json:
+        facts = {"data_keys": restored.data_keys, "segments": restored.segments, "audit_key": restored.audit_key}
+        print_json({**_facts(restored.manifest), "data_dir": str(data_dir), **facts, "figures": restored.figures})
+        return
+    figures = restored.figures
+    click.echo(
+        f"restored {source} to {data_dir}: {figures.tenants:,} tenants, {figures.queues:,} queues,"
+        f" {figures.messages:,} messages, {figures.results:,} results; the journal up to record"
+        f" {restored.manifest.last_seq:,}, {restored.segments:,} segments, {restored.data_keys:,} wrapped data keys"
+    )
+    click.echo("the doctor found nothing amiss")
+    if not restored.audit_key:
+        click.echo(
+            "no --audit-key: the server will make a new one, and keeps the old public key to verify what it signed"
+        )
+    if restored.manifest.first_seq > 1 and not restored.segments:
+        click.echo(
+            f"the journal begins at record {restored.manifest.first_seq:,}: put the exported segments back to"
+            f" {data_dir / 'journal'}, or set export.target to where they are, before you start the server"
+        )
+
+
+def _facts(manifest: BackupManifest) -> dict[str, object]:
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "created_at": manifest.created_at,
+        "last_seq": manifest.last_seq,
+        "segments_upto": manifest.segments_upto,
+        "files": len(manifest.files),
+        "size": manifest.size,
+    }

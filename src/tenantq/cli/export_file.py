@@ -1,0 +1,115 @@
+"""An export on this machine: a tar or a directory, checked against its manifest before anything is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.wire import ExportManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from tenantq.wire import ExportedFile
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+_FILE_BYTES_MAX: Final = 64 << 20
+
+
+class ExportFile:
+    """An export that can be read: ``with ExportFile(path) as export``. Raises Invalid where it is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tar: tarfile.TarFile | None = None
+        self._members: dict[str, tarfile.TarInfo] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            if not self.path.is_dir():
+                self._tar = tarfile.open(self.path, "r:")
+                self._members = {member.name: member for member in self._tar.getmembers() if member.isfile()}
+            self.manifest = self._read_manifest()
+        except (OSError, tarfile.TarError) as error:
+            self.close()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "is no tar, or cut short"
+            raise Invalid(f"{self.path}: {why}") from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._tar is not None:
+            self._tar.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read_manifest(self) -> ExportManifest:
+        try:
+            manifest = msgspec.json.decode(self._read(MANIFEST), type=ExportManifest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{self.path}: its {MANIFEST} is unreadable: {error}") from error
+        if manifest.product != "tenantq" or manifest.format != FORMAT:
+            raise Invalid(f"{self.path}: is of format {manifest.format}; this program reads format {FORMAT}")
+        return manifest
+
+    def read(self, file: ExportedFile) -> list[bytes]:
+        """Return a file's lines, or raise Invalid if it is not as it was written."""
+        data = self._read(file.name)
+        if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
+            raise Invalid(f"{self.path}: {file.name} is not as it was written")
+        lines = data.splitlines()
+        if len(lines) != file.lines:
+            raise Invalid(f"{self.path}: {file.name} has {len(lines)} lines, its manifest says {file.lines}")
+        return lines
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Raise Invalid if any file is missing, changed, or too many."""
+        total, done = sum(file.size for file in self.manifest.files), 0
+        known = {file.name for file in self.manifest.files}
+        counts: dict[str, int] = {}
+        for file in self.manifest.files:
+            counts[file.kind] = counts.get(file.kind, 0) + len(self.read(file))
+            done += file.size
+            if progress is not None:
+                progress(done, total)
+        if counts != {kind: count for kind, count in self.manifest.counts.items() if kind != "unreadable"}:
+            raise Invalid(f"{self.path}: its manifest's counts do not add up")
+        for name in sorted(set(self._names()) - known - {MANIFEST}):
+            raise Invalid(f"{self.path}: {name} is not in the manifest")
+
+    def _names(self) -> list[str]:
+        if self._tar is not None:
+            return list(self._members)
+        return [path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()]
+
+    def _read(self, name: str) -> bytes:
+        """Return a file's bytes, or raise Invalid; never anything outside the export."""
+        missing = Invalid(f"{self.path}: {name} is missing; the export is not whole")
+        if self._tar is None:
+            path = self.path / name
+            if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
+                raise missing
+            if path.stat().st_size > _FILE_BYTES_MAX and name != MANIFEST:
+                raise Invalid(f"{self.path}: {name} is too large to be a part of an export")
+            return path.read_bytes()
+        member = self._members.get(name)
+        stream = self._tar.extractfile(member) if member is not None else None
+        if member is None or stream is None:
+            raise missing
+        if member.size > _FILE_BYTES_MAX and name != MANIFEST:
+            raise Invalid(f"{self.path}: {name} is too large to be a part of an export")
+        return stream.read()

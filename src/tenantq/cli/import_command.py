@@ -1,0 +1,128 @@
+"""``tenantq import``: an export becomes a tenant again, here or elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.export_file import ExportFile
+from tenantq.cli.output import json_option, print_json
+from tenantq.cli.progress import ByteBar
+from tenantq.errors import Invalid, NotFound
+from tenantq.wire import ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant, GrantItem, ImportRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.client import Tenant
+    from tenantq.wire import ExportedFile
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+_NOT_MOVED = ("encryption",)  # the other server has keys of its own
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, exists=True))
+@click.option("--as", "new_name", metavar="NAME", help="Import into a tenant of this name.  [default: as exported]")
+@json_option
+@connected
+def import_(connection: Connection, *, file: Path, new_name: str | None, as_json: bool) -> None:
+    """Import an export into a server: a file or directory that 'tenantq export' has written.
+
+    Everything is checked before anything is sent. What was imported before is not imported again, so an import that was
+    broken off is simply repeated. A tenant that is not there is made, as the exported one was; one that is there keeps its settings.
+
+    \b
+    tenantq import acme.tar --as acme-2
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    with ExportFile(file) as export, ByteBar() as bar:
+        export.verify(lambda done, total: bar("verifying", done, total))
+        counts = _import(connection, export, new_name or export.manifest.tenant, bar)
+    if as_json:
+        print_json({"tenant": new_name or export.manifest.tenant, "export": export.manifest.export, **counts})
+        return
+    click.echo(
+        f"imported {file} into {new_name or export.manifest.tenant}: {counts['queues']:,} queues,"
+        f" {counts['messages']:,} messages, {counts['results']:,} results, {counts['grants']:,} grants"
+    )
+    for what, text in (
+        ("duplicate_parts", "parts were imported before"),
+        ("there", "messages were there already"),
+        ("expired", "messages and results have expired meanwhile"),
+    ):
+        if counts[what]:
+            click.echo(f"{counts[what]:,} {text}")
+
+
+def _import(
+    connection: Connection, export: ExportFile, name: str, bar: Callable[[str, int, int], None]
+) -> dict[str, int]:
+    files = export.manifest.files
+    tenant = connection.client.tenant(name)
+    _make_tenant(tenant, export)
+    counts = dict.fromkeys(("queues", "messages", "results", "grants", "there", "expired", "duplicate_parts"), 0)
+    queues = [queue for file in files if file.kind == "queues" for queue in _lines(export, file, ExportedQueue)]
+    there = {queue.name for queue in tenant.queues()}
+    for queue in queues:
+        if queue.name not in there:
+            tenant.queue(queue.name).configure(**queue.config)
+            counts["queues"] += 1
+    total, done = sum(file.size for file in files), 0
+    for file in files:
+        if file.kind in {"messages", "results"}:
+            _import_part(tenant, export, file, counts)
+        elif file.kind == "grants":
+            counts["grants"] += _import_grants(tenant, _lines(export, file, GrantItem))
+        done += file.size
+        bar("importing", done, total)
+    for queue in queues:
+        if queue.name not in there and queue.status == "paused":
+            tenant.queue(queue.name).pause()
+    return counts
+
+
+def _make_tenant(tenant: Tenant, export: ExportFile) -> None:
+    (file,) = (file for file in export.manifest.files if file.kind == "tenant")
+    (exported,) = _lines(export, file, ExportedTenant)
+    try:
+        tenant.get()
+    except NotFound:
+        tenant.configure(**{name: value for name, value in exported.config.items() if name not in _NOT_MOVED})
+
+
+def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts: dict[str, int]) -> None:
+    if file.queue is None:
+        raise Invalid(f"{export.path}: {file.name} says of no queue that it belongs to it")
+    messages: list[ExportedMessage] = []
+    results: list[ExportedResult] = []
+    if file.kind == "messages":
+        messages = _lines(export, file, ExportedMessage)
+    else:
+        results = _lines(export, file, ExportedResult)
+    part = ImportRequest(export=export.manifest.export, part=file.part, messages=messages, results=results)
+    reply = tenant.import_part(file.queue, part)
+    counts["duplicate_parts"] += reply.duplicate
+    for name in ("messages", "results", "there", "expired"):
+        counts[name] += getattr(reply, name)
+
+
+def _import_grants(tenant: Tenant, grants: list[GrantItem]) -> int:
+    known = {grant.principal for grant in tenant.grants()}
+    new = [grant for grant in grants if grant.principal not in known]
+    for grant in new:
+        tenant.grant(
+            grant.principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at
+        )
+    return len(new)
+
+
+def _lines(export: ExportFile, file: ExportedFile, kind: type[_S]) -> list[_S]:
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+    try:
+        return [decode(line) for line in export.read(file)]
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"{export.path}: {file.name}: {error}") from error

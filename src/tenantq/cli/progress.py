@@ -1,0 +1,34 @@
+"""A progress bar on stderr where that is a terminal, else nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ByteBar:
+    """Shows how far something is that is counted in bytes. The block gets what tells it: what, done, of how many (0: unknown)."""
+
+    def __enter__(self) -> Callable[[str, int, int], None]:
+        console = Console(stderr=True)
+        columns = (
+            BarColumn(bar_width=20),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress.start()
+        self._task = self._progress.add_task("", total=None)
+        return self._show
+
+    def _show(self, what: str, done: int, total: int) -> None:
+        self._progress.update(self._task, description=what, completed=done, total=total or None)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

@@ -1,0 +1,159 @@
+"""A tenant's rows as they were at one moment, to be read beside the work.
+
+An iterator of RocksDB sees the store as it was when the iterator was made. All of them are made in one step of the event loop, between two
+rounds, so together they are of one moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.config import QueueConfig, TenantConfig
+from tenantq.engine.queue_state import Hold, Status, TenantStatus
+from tenantq.message import DeadLetter, HistoryEntry, Result
+from tenantq.store.keys import after, tenant_prefix
+from tenantq.store.rocks import name_failure
+from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocksdict import RdictIter
+
+    from tenantq.engine.core import Core
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.store.rows import LeaseRow, MessageRow
+
+_FAMILIES: Final = ("m", "le", "re")
+
+
+class QueueCopy(msgspec.Struct, frozen=True):
+    """A queue as it was."""
+
+    name: str
+    prefix: bytes
+    config: QueueConfig
+    status: Status
+    system_made: bool
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with everything that outlives a move: times by the wall clock, no lease."""
+
+    raw_id: bytes
+    body: bytes
+    priority: int
+    attributes: dict[str, str]
+    group: str | None
+    max_attempts: int | None  # None: the queue's
+    added_at: int
+    visible_at: int
+    expires_at: int | None
+    attempts: int = 0  # deliveries that ended; one under way does not count
+    history: tuple[HistoryEntry, ...] = ()
+    dead: DeadLetter | None = None
+    sealed: bool = False  # the body is encrypted
+    sealed_attributes: bytes = b""
+
+    def origin(self, queue: str) -> str:
+        """Return the queue that its seal is bound to, where it is in ``queue``."""
+        return self.dead.source if self.dead is not None else queue
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """A result and when it goes, by the wall clock."""
+
+    raw_id: bytes
+    result: Result
+    expires_at: int
+
+
+class TenantSnapshot:
+    """One tenant at one moment. One thread at a time reads it; close it, since it keeps files that are outdated."""
+
+    def __init__(self, core: Core, tenant: TenantState, seq: int) -> None:
+        self.name = tenant.name
+        self.id = tenant.id
+        self.seq = seq  # the last journal record before it
+        self.since = tenant.since
+        self.at = core.timeline.now_ms() + core.timeline.wall_offset_ms()
+        self.config: TenantConfig = tenant.config
+        self.status: TenantStatus = tenant.status
+        self.version = tenant.version
+        self.hold: Hold | None = tenant.hold
+        self.queues = [
+            QueueCopy(queue.name, queue.prefix, queue.config, queue.status, queue.system_made)
+            for queue in sorted(tenant.queues.values(), key=lambda queue: queue.id)
+        ]
+        self.messages_total = sum(queue.messages for queue in tenant.queues.values())
+        self._path = core.store.path
+        self._wall = core.timeline.wall_offset_ms()
+        self._now = core.timeline.now_ms()
+        self._end = end = after(tenant_prefix(tenant.id))  # kept, since the iterators look at these very bytes
+        self._iterators: dict[str, RdictIter] | None = {
+            name: core.store.iterate(core.store.family(name), end) for name in _FAMILIES
+        }
+
+    def close(self) -> None:
+        """Let the store's old files go."""
+        self._iterators = None
+
+    def messages(self, queue: QueueCopy) -> Iterator[StoredMessage]:
+        """Go through a queue's messages in the order of their ids; those past their lifetime are left out."""
+        leases = self._items("le", queue.prefix)
+        lease_key, lease_value = next(leases, (b"", b""))
+        for key, value in self._items("m", queue.prefix):
+            while lease_key and lease_key < key:
+                lease_key, lease_value = next(leases, (b"", b""))
+            message = unpack_message(value)
+            lease = unpack_lease(lease_value) if lease_key == key else None
+            stored = self._stored(key[len(queue.prefix) :], message, lease)
+            if stored.expires_at is None or stored.expires_at > self.at:
+                yield stored
+
+    def results(self, queue: QueueCopy) -> Iterator[StoredResult]:
+        """Go through a queue's results that can still be read."""
+        for key, value in self._items("re", queue.prefix):
+            row = unpack_result(value)
+            if row.expires_at > self._now:
+                yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
+
+    def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> StoredMessage:
+        past = lease.unpack_past() if lease is not None else None
+        expires_at = lease.expires_at if lease is not None else message.expires_at
+        attempts = 0
+        if lease is not None:
+            attempts = lease.attempts - 1 if lease.token else lease.attempts
+        return StoredMessage(
+            raw_id=id,
+            body=message.body,
+            priority=message.priority,
+            attributes=message.attributes,
+            group=message.group,
+            max_attempts=None if message.max_attempts == QUEUE_DEFAULT_ATTEMPTS else message.max_attempts,
+            added_at=message.added_at + self._wall,
+            visible_at=(lease.visible_at if lease is not None else message.visible_at) + self._wall,
+            expires_at=expires_at + self._wall if expires_at else None,
+            attempts=attempts,
+            history=tuple(past.history) if past is not None else (),
+            dead=past.dead if past is not None else None,
+            sealed=message.sealed,
+            sealed_attributes=message.sealed_attributes,
+        )
+
+    def _items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        assert self._iterators is not None, "the snapshot is closed"
+        iterator = self._iterators[family]
+        try:
+            iterator.seek(prefix)
+            while iterator.valid():
+                key = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise name_failure(error, self._path) from error

@@ -1,0 +1,60 @@
+"""The archive that an export is: a tar of JSON lines, made piece by piece, with its manifest at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from tenantq.wire import ExportedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+FORMAT: Final = 1
+PART_BYTES: Final = 4 << 20
+PART_LINES: Final = 1_000
+MANIFEST: Final = "manifest.json"
+_BLOCK: Final = tarfile.BLOCKSIZE
+END: Final = bytes(2 * _BLOCK)
+
+Kind = Literal["tenant", "queues", "messages", "results", "keys", "grants", "audit"]
+encode_line = msgspec.json.Encoder().encode
+
+
+class Archive:
+    """Turns lines into files of a tar, each bounded in size, and remembers them for the manifest."""
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_s = at_ms // 1_000
+        self.files: list[ExportedFile] = []
+        self.counts: dict[str, int] = {}
+
+    def parts(self, kind: Kind, lines: Sequence[object]) -> Iterator[bytes]:
+        """Yield the bytes of as many files as the lines need."""
+        for part, start in enumerate(range(0, len(lines), PART_LINES), 1):
+            yield self.file(kind, f"{kind}-{part:06}.jsonl", lines[start : start + PART_LINES], part=part)
+
+    def file(self, kind: Kind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0) -> bytes:
+        """Return the bytes of one file of the tar."""
+        raw = [encode_line(line) for line in lines]
+        data = b"".join([line + b"\n" for line in raw])
+        digest = hashlib.sha256(data).hexdigest()
+        self.counts[kind] = self.counts.get(kind, 0) + len(raw)
+        self.files.append(
+            ExportedFile(name=name, kind=kind, queue=queue, part=part, lines=len(raw), size=len(data), sha256=digest)
+        )
+        return self.member(name, data)
+
+    def member(self, name: str, data: bytes) -> bytes:
+        """Return a file with its head, filled up to whole blocks."""
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = len(data), self._at_s, 0o600
+        whole = io.BytesIO()
+        whole.write(info.tobuf(tarfile.PAX_FORMAT))
+        whole.write(data)
+        whole.write(bytes(-len(data) % _BLOCK))
+        return whole.getvalue()

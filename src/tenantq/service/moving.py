@@ -1,0 +1,250 @@
+"""Moving a tenant: everything it has goes out as an archive, and comes in elsewhere as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tenantq import limits
+from tenantq.engine.snapshot import StoredMessage, StoredResult
+from tenantq.errors import Invalid, SealBroken, TooLarge
+from tenantq.message import check_int
+from tenantq.names import check_queue_name
+from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
+from tenantq.service.exported_lines import (
+    export_id,
+    message_line,
+    queue_line,
+    result_line,
+    stored_message,
+    stored_result,
+    tenant_line,
+)
+from tenantq.service.safekeeping import Safekeeping, entry
+from tenantq.wire import ExportedMessage, ExportedResult, ExportManifest, GrantItem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+
+    from tenantq.engine.ops.take_in import TakenIn
+    from tenantq.engine.shard import Shard
+    from tenantq.engine.snapshot import QueueCopy, TenantSnapshot
+    from tenantq.journal.record import Row
+    from tenantq.service.audit_trail import AuditTrail
+    from tenantq.service.call import Call
+    from tenantq.service.gatekeeper import Entered
+    from tenantq.service.sealing import Sealing
+    from tenantq.wire import KeyItem
+
+_EXPORT_CHARS: Final = 32
+_T = TypeVar("_T", StoredMessage, StoredResult)
+
+
+class TenantExport:
+    """An export under way: go through its parts once, and close it in any case."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        trail: AuditTrail,
+        sealing: Sealing | None,
+        entered: Entered,
+        snapshot: TenantSnapshot,
+        keys: list[KeyItem],
+    ) -> None:
+        self._shard = shard
+        self._trail = trail
+        self._sealing = sealing
+        self._entered: Entered | None = entered
+        self._snapshot = snapshot
+        self._keys = keys
+        self._archive = Archive(snapshot.at)
+        self._parts = self._write()
+        self.tenant = snapshot.name
+        identity = f"{shard.shard_name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
+        self.id = hashlib.sha256(identity.encode()).hexdigest()[:_EXPORT_CHARS]
+
+    def close(self) -> None:
+        """Let go of the store's old files and of the place among the requests."""
+        if self._entered is not None:
+            entered, self._entered = self._entered, None
+            entered.ticket.release()
+            self._snapshot.close()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._parts)
+
+    async def aclose(self) -> None:
+        """End it, wherever it is."""
+        await self._parts.aclose()
+        self.close()
+
+    async def _write(self) -> AsyncGenerator[bytes]:
+        """Yield the archive, a few MiB at a time."""
+        archive, snapshot = self._archive, self._snapshot
+        yield archive.file("tenant", "tenant.json", [tenant_line(snapshot)])
+        for part in archive.parts("queues", [queue_line(queue) for queue in snapshot.queues]):
+            yield part
+        for number, queue in enumerate(snapshot.queues, 1):
+            async for part in self._queue(queue, f"queue-{number:06}"):
+                yield part
+        for part in archive.parts("keys", self._keys):
+            yield part
+        for part in archive.parts("grants", self._grants()):
+            yield part
+        number = 0
+        async for rows in self._audit():
+            number += 1
+            yield archive.file("audit", f"audit-{number:06}.jsonl", rows)
+        yield archive.member(MANIFEST, encode_line(self._manifest())) + END
+
+    async def _queue(self, queue: QueueCopy, home: str) -> AsyncIterator[bytes]:
+        """Yield a queue's messages and results; what is encrypted is opened, what does not open is counted and left out."""
+        archive, part = self._archive, 0
+        async for messages in _pages(self._snapshot.messages(queue)):
+            whole = await self._opened(queue.name, messages)
+            if whole:
+                part += 1
+                name = f"{home}/messages-{part:06}.jsonl"
+                yield await asyncio.to_thread(
+                    archive.file, "messages", name, map(message_line, whole), queue=queue.name, part=part
+                )
+        async for results in _pages(self._snapshot.results(queue)):
+            kept = await self._opened_results(queue.name, results)
+            if kept:
+                part += 1
+                name = f"{home}/results-{part:06}.jsonl"
+                yield await asyncio.to_thread(
+                    archive.file, "results", name, map(result_line, kept), queue=queue.name, part=part
+                )
+
+    async def _opened(self, queue: str, messages: list[StoredMessage]) -> list[StoredMessage]:
+        if self._sealing is None:
+            return messages
+        opened = await self._sealing.open_stored(self._snapshot.id, queue, messages)
+        return self._without_broken(opened)
+
+    async def _opened_results(self, queue: str, results: list[StoredResult]) -> list[StoredResult]:
+        if self._sealing is None:
+            return results
+        opened = await self._sealing.open_results(self._snapshot.id, queue, results)
+        return self._without_broken(opened)
+
+    def _without_broken(self, opened: Sequence[_T | SealBroken]) -> list[_T]:
+        whole = [one for one in opened if not isinstance(one, SealBroken)]
+        if len(whole) < len(opened):
+            counts = self._archive.counts
+            counts["unreadable"] = counts.get("unreadable", 0) + len(opened) - len(whole)
+        return whole
+
+    def _manifest(self) -> ExportManifest:
+        return ExportManifest(
+            format=FORMAT,
+            product="tenantq",
+            version=version("tenantq"),
+            export=self.id,
+            tenant=self.tenant,
+            shard=self._shard.shard_name,
+            created_at=self._snapshot.at,
+            last_seq=self._snapshot.seq,
+            counts=self._archive.counts,
+            files=self._archive.files,
+        )
+
+    def _grants(self) -> list[GrantItem]:
+        return [
+            GrantItem(
+                principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues,
+                expires_at=grant.expires_at,
+            )
+            for principal, grant in self._shard.access.grants_in(self.tenant).items()
+        ]  # fmt: skip
+
+    async def _audit(self) -> AsyncIterator[list[Row]]:
+        """Go through the journal's rows about the tenant, in the store and in segments, up to the moment of the snapshot."""
+        snapshot, cursor = self._snapshot, None
+        while True:
+            query = AuditQuery(limit=PART_LINES, cursor=cursor)
+            page = await self._trail.page(query, tenant=self.tenant, first_seq=snapshot.since)
+            rows = [row for row in page.rows if row.seq <= snapshot.seq]
+            if rows:
+                yield rows
+            cursor = page.cursor
+            if cursor is None or len(rows) < len(page.rows):
+                return
+
+
+class Moving(Safekeeping):
+    """Exports and imports of one tenant."""
+
+    async def export(self, call: Call, tenant: str | None) -> TenantExport:
+        """Begin to export everything that a tenant has, as it is at this moment. Close what is returned."""
+        entered = await self.gates.enter(call, tenant, "export")
+        try:
+            snapshot = await self.shard.snapshot(entered.tenant)
+            told = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
+            await self.shard.note_entries([entry("export", entered.tenant, entered.caller, told)])
+            return TenantExport(self.shard, self._trail, self._sealing, entered, snapshot, self._keys(entered.state.id))
+        except BaseException:
+            entered.ticket.release()
+            raise
+
+    async def import_part(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        *,
+        export: str,
+        part: int,
+        messages: list[ExportedMessage],
+        results: list[ExportedResult],
+    ) -> TakenIn:
+        """Take in one part of an export: each once, in order."""
+        check_queue_name(queue)
+        check_int("part", part, 1, 1 << 40)
+        raw_export = export_id(export)
+        _check_lines("messages", messages, ExportedMessage)
+        _check_lines("results", results, ExportedResult)
+        if len(messages) + len(results) > limits.BATCH_MESSAGES_MAX:
+            raise Invalid(f"messages, results: more than {limits.BATCH_MESSAGES_MAX} in one part")
+        stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
+        if len({one.raw_id for one in stored}) != len(stored):
+            raise Invalid("messages: an id stands there twice")
+        size = sum(len(one.body) for one in stored)
+        if size > limits.BATCH_BYTES_MAX:
+            raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
+        kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
+        with await self._enter_queue(call, tenant, "import", queue) as entered:
+            if entered.state.config.encryption.enabled:
+                assert self._sealing is not None, "nobody is encrypted without it"
+                stored, kept = await self._sealing.seal_stored(entered.state, queue, stored, kept)
+            return await self.shard.take_in(entered.tenant, queue, raw_export, part, stored, kept, entered.caller)
+
+
+def _check_lines(field: str, lines: object, kind: type) -> None:
+    if not isinstance(lines, list) or not all(type(line) is kind for line in lines):
+        raise Invalid(f"{field}: must be a list of lines of an export")
+
+
+async def _pages(items: Iterator[_T]) -> AsyncIterator[list[_T]]:
+    """Go through items in lists of bounded size, read on a thread while the event loop goes on."""
+    while page := await asyncio.to_thread(_page, items):
+        yield page
+
+
+def _page(items: Iterator[_T]) -> list[_T]:
+    page: list[_T] = []
+    size = 0
+    for one in items:
+        page.append(one)
+        size += len(one.body) if isinstance(one, StoredMessage) else len(one.result.value or b"")
+        if len(page) == PART_LINES or size >= PART_BYTES:
+            break
+    return page

@@ -1,0 +1,146 @@
+"""Safekeeping: backups of the whole server, legal holds, erasure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.errors import Conflict, NotFound
+from tenantq.journal.record import Entry
+from tenantq.names import DEFAULT_TENANT
+from tenantq.service.call import TenantInfo
+from tenantq.service.control import Control, check_destroy, check_why
+
+if TYPE_CHECKING:
+    from tenantq.backup.backups import BackupItem, Backups
+    from tenantq.backup.manifest import BackupManifest
+    from tenantq.clock import Clock
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.certificate import ErasureCertificate
+    from tenantq.journal.exporter import Exporter
+    from tenantq.journal.segment_index import SegmentIndex
+    from tenantq.journal.signing import SigningKey
+    from tenantq.message import Caller
+    from tenantq.service.call import Call
+    from tenantq.service.gatekeeper import Gatekeeper
+    from tenantq.service.sealing import Sealing
+
+
+class Safekeeping(Control):
+    """What keeps data safe, whole and portable."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        gates: Gatekeeper,
+        clock: Clock,
+        exporter: Exporter | None = None,
+        sealing: Sealing | None = None,
+        segments: SegmentIndex | None = None,
+        *,
+        backups: Backups | None = None,
+        signing_key: SigningKey | None = None,
+    ) -> None:
+        super().__init__(shard, gates, clock, exporter, sealing, segments)
+        self._backups = backups  # None: there is no place for them
+        self._signing_key = signing_key  # None: certificates stay unsigned
+
+    async def create_backup(self, call: Call, name: str | None = None, *, segments: bool = True) -> BackupManifest:
+        """Back up everything that was acknowledged before this call, while the work goes on."""
+        caller = await self.gates.enter_platform(call, "create_backup")
+        with self._noting(call, caller, "", "create_backup"):
+            made = await self._backup_place().create(name, segments=segments)
+        told = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
+        await self.shard.note_entries([entry("create_backup", "", caller, told)])
+        return made
+
+    async def list_backups(self, call: Call) -> list[BackupItem]:
+        """Return the backups that are there."""
+        await self.gates.enter_platform(call, "list_backups")
+        return await self._backup_place().listed()
+
+    # ---- legal hold ----
+
+    async def hold_tenant(self, call: Call, tenant: str, reason: str) -> TenantInfo:
+        """Put a tenant under legal hold, or give another reason for the one it is under."""
+        caller = await self.gates.enter_platform(call, "hold_tenant", tenant)
+        with self._noting(call, caller, tenant, "hold_tenant"):
+            self.shard.tenant_state(tenant)
+            check_why(reason)
+        await self.shard.hold_tenant(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def release_hold(self, call: Call, tenant: str, reason: str) -> TenantInfo:
+        """Take a tenant out of legal hold."""
+        caller = await self.gates.enter_platform(call, "release_hold", tenant)
+        with self._noting(call, caller, tenant, "release_hold"):
+            self.shard.tenant_state(tenant)
+            check_why(reason)
+        await self.shard.release_hold(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self.shard.tenant_state(tenant))
+
+    # ---- erasure ----
+
+    async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> ErasureCertificate:
+        """Erase a tenant: its data keys first, then everything it has, then the last byte of it; return the certificate."""
+        caller = await self.gates.enter_platform(call, "delete_tenant", tenant)
+        with self._noting(call, caller, tenant, "delete_tenant"):
+            state = self.shard.tenant_state(tenant)
+            check_destroy(tenant, confirm, reason)
+            if tenant == DEFAULT_TENANT:
+                raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
+            state.check_hold()
+            destroyed = self.shard.key_fingerprints(state.id)
+            if self._sealing is not None:
+                await self._sealing.shred(state)
+        erased = await self.shard.delete_tenant(tenant, reason=reason, caller=caller, destroyed=destroyed)
+        self.gates.forget_tenant(tenant)
+        if self._sealing is not None:
+            self._sealing.forget(state)
+        return await self._certify(erased)
+
+    async def finish_erasures(self) -> None:
+        """Certify what was erased before a crash or a failure came in between."""
+        for erased in self.shard.erasures():
+            if not erased.certified_at:
+                link = self.shard.journal_link_if_kept(erased.seq)
+                await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
+
+    async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
+        if self._backups is not None:
+            await self._backups.refresh_data_keys()
+        await self.shard.erase_bytes(erased.tenant_id)
+        now_ms = self.shard.wall_ms()
+        if self._signing_key is not None:
+            certificate = erased.signed(self._signing_key, now_ms)
+        else:
+            certificate = msgspec.structs.replace(erased, certified_at=now_ms)
+        await self.shard.certify_erasure(certificate)
+        return certificate
+
+    async def list_erasures(self, call: Call) -> list[ErasureCertificate]:
+        """Return the certificates of all tenants that were erased."""
+        await self.gates.enter_platform(call, "list_erasures")
+        return self.shard.erasures()
+
+    async def get_erasure(self, call: Call, id: str) -> ErasureCertificate:
+        """Return one certificate."""
+        await self.gates.enter_platform(call, "list_erasures")
+        for one in self.shard.erasures():
+            if one.id == id:
+                return one
+        raise NotFound("no such erasure")
+
+    def _backup_place(self) -> Backups:
+        if self._backups is None:
+            raise Conflict("this server has no place for backups")
+        return self._backups
+
+
+def entry(op: str, tenant: str, caller: Caller, details: str, *, outcome: str = "ok") -> Entry:
+    """Return the journal's entry for an act that changed nothing in the store."""
+    return Entry(
+        op, tenant, "", caller.principal, caller.remote, caller.request_id, details=details, outcome=outcome,
+        user_agent=caller.user_agent,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Backups are made while a server works, and become servers again."""

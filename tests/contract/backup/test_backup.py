@@ -1,0 +1,348 @@
+"""A backup holds everything that was acknowledged before it, is whole or not there, and becomes a server again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.backup.backups import Backups
+from tenantq.backup.manifest import MANIFEST, read_backup_manifest, verify_backup
+from tenantq.backup.restore import restore_backup
+from tenantq.cli.main import run
+from tenantq.doctor import examine
+from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.signing import PublicKey, SigningKey
+from tenantq.journal.target import open_target
+from tenantq.message import Result
+from tenantq.server import Server
+from tenantq.service import Call
+from tenantq.settings import ServerSettings
+from tenantq.store.rocks import STAGE
+from tests.shards import journal_rows, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ADMIN = "administrator-of-the-tests"
+CALL = Call(bearer=ADMIN, remote="10.0.0.1")
+
+
+def server_of(data_dir: Path, **export: Any) -> Server:
+    """Return a server with its administrator."""
+    settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", export=ExportSettings(**export))
+    return Server(settings, admin_token=ADMIN)
+
+
+async def fill(shard: Shard) -> None:
+    """Put some of everything into a shard."""
+    await shard.put_tenant("acme", weight=3)
+    await shard.put_queue("acme", "work", max_attempts=1)
+    await shard.add("acme", "work", [message(f"body {n}", key=f"k{n}", priority=n % 10) for n in range(50)])
+    await shard.add("acme", "later", [message("delayed", delay_ms=3_600_000, attributes={"a": "b"})])
+    await shard.add("acme", "line.fifo", [message("one", group="g"), message("two", group="g")])
+    done, failed, *_ = await shard.poll("acme", "work", max=5, lease_ms=600_000)
+    await shard.ack("acme", "work", [done.receipt], results=[Result("completed", b"42")])
+    await shard.nack("acme", "work", [failed.receipt], reason="broken")
+
+
+async def saved(tmp_path: Path, **options: Any) -> Path:
+    """Return a backup of a server that did some work."""
+    async with server_of(tmp_path / "data") as server:
+        await fill(server.shard)
+        await server.service.create_backup(CALL, "one", **options)
+    return tmp_path / "data-backups" / "one"
+
+
+async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_path: Path) -> None:
+    """Producers and consumers go on meanwhile; what is restored is clean, and has all that was confirmed in time."""
+    async with server_of(tmp_path / "data") as server:
+        shard = server.shard
+        await fill(shard)
+        acknowledged: list[bytes] = []
+        stopping, busy = asyncio.Event(), asyncio.Event()
+
+        async def produce(queue: str) -> None:
+            while not stopping.is_set():
+                added = await shard.add("acme", queue, [message(b"x" * 2_000) for _ in range(20)])
+                acknowledged.extend(one.raw_id for one in added)
+                if len(acknowledged) > 2_000:
+                    busy.set()
+
+        async def consume() -> None:
+            while not stopping.is_set():
+                got = await shard.poll("acme", "load-0", max=10, wait_ms=50)
+                if got:
+                    await shard.ack("acme", "load-0", [one.receipt for one in got])
+
+        await shard.put_queue("acme", "load-0")
+        work = [asyncio.ensure_future(produce(f"load-{n}")) for n in range(3)]
+        work.append(asyncio.ensure_future(consume()))
+        await busy.wait()
+        before = len(acknowledged)
+        made = await server.service.create_backup(CALL, "loaded")
+        after = len(acknowledged)
+        stopping.set()
+        await asyncio.gather(*work)
+        assert after > before  # nobody had to wait for it
+        end = shard.journal_span[1]
+    assert made.last_seq <= end
+    restored = restore_backup(tmp_path / "data-backups" / "loaded", tmp_path / "again")
+    assert restored.manifest.last_seq == made.last_seq
+    async with Shard(tmp_path / "again") as copy:
+        there = {row.message_id.replace("-", "") for row in await journal_rows(copy, op="add")}
+        assert {id.hex() for id in acknowledged[:before]} <= there
+        assert len(there) < len(acknowledged) + 100
+        assert copy.stats("acme", "work").ready == 45
+        for queue in ("load-0", "load-1"):
+            assert await copy.poll("acme", queue)
+
+
+async def test_a_restored_server_goes_on_and_everything_verifies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exported segments are in the backup, a trimmed journal goes on from its anchor, and the key signs as before."""
+    data = tmp_path / "data"
+    async with server_of(data, keep_records=4) as server:
+        await fill(server.shard)
+        for _ in range(20):
+            await server.shard.add("acme", "work", [message()])
+        assert server._exporter is not None
+        await server._exporter.export_now()
+        assert server.shard.journal_span[0] > 1
+        made = await server.service.create_backup(CALL, "one")
+        lease = await server.shard.poll("acme", "line.fifo", lease_ms=600_000)
+        assert lease
+    assert 0 < made.segments_upto <= made.last_seq
+    backup = tmp_path / "data-backups" / "one"
+    restore_backup(backup, tmp_path / "same", audit_key=data / "audit_key")
+    restore_backup(backup, tmp_path / "other")
+    for place in ("same", "other"):
+        async with server_of(tmp_path / place, keep_records=4) as server:
+            rows = await journal_rows(server.shard, made.last_seq, op="restore_backup")
+            assert [row.details for row in rows] == [f"one: up to record {made.last_seq}"]
+            assert (await server.service.get_tenant(CALL, "acme")).config.weight == 3
+            assert [one.body for one in await server.shard.poll("acme", "line.fifo")] == [b"one"]
+            assert server.shard.stats("acme", "later").delayed == 1
+            assert server.shard.stats("acme", "work").dead == 1
+        async with server_of(tmp_path / place, keep_records=4) as server:
+            rows = await journal_rows(server.shard, 0, op="restore_backup")
+            assert len(rows) <= 1
+        assert run(["doctor", "--data-dir", str(tmp_path / place)]) == 0
+        assert run(["audit", "verify", "--data-dir", str(tmp_path / place)]) == 0, capsys.readouterr().out
+    assert (tmp_path / "same" / "audit_key").stat().st_mode & 0o777 == 0o600
+    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+
+
+async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> None:
+    """Only those that are wholly older than the backup, though the archive went on."""
+    data = tmp_path / "data"
+    async with server_of(data, keep_records=1, target=str(tmp_path / "archive")) as server:
+        await fill(server.shard)
+        assert server._exporter is not None
+        await server._exporter.export_now()
+        await server._exporter.export_now()
+        assert server.shard.journal_span[0] > 1
+        made = await server.service.create_backup(CALL, "one")
+        await server.shard.add("acme", "work", [message()])
+    assert made.segments_upto == 0
+    backup = tmp_path / "data-backups" / "one"
+    restored = restore_backup(
+        backup, tmp_path / "again", audit_key=data / "audit_key", segments=open_target(tmp_path / "archive")
+    )
+    assert restored.segments >= 1
+    async with server_of(tmp_path / "again", keep_records=1) as server:
+        await server.shard.add("acme", "work", [message()])
+    assert run(["audit", "verify", "--data-dir", str(tmp_path / "again")]) == 0
+
+
+async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tmp_path: Path) -> None:
+    """Their bytes are not in any file of it; they are put back from the one file that is always the newest."""
+    secret = b"a-wrapped-data-key-" + bytes(range(64))
+    data, backups = tmp_path / "data", tmp_path / "data-backups"
+    async with server_of(data) as server:
+        shard = server.shard
+        await fill(shard)
+        tenant = shard.tenant_state("acme").id
+        for number in (0, 1):
+            await shard.put_data_key(tenant, number, secret)
+        await server.service.create_backup(CALL, "one")
+        for file in (backups / "one").rglob("*"):
+            assert file.is_dir() or secret not in file.read_bytes(), file
+        (keys,) = backups.glob("data-keys-*.json")
+        assert keys.stat().st_mode & 0o777 == 0o600
+        restored = restore_backup(backups / "one", tmp_path / "with")
+        assert restored.data_keys == 2
+        await shard.put_tenant("later")
+        await shard.put_data_key(shard.tenant_state("later").id, 0, secret)
+        await shard.drop_data_keys(tenant)
+        assert server._backups is not None
+        await server._backups.refresh_data_keys()
+    async with Shard(tmp_path / "with") as copy:
+        assert copy.data_keys == {tenant: {0: secret, 1: secret}}
+    assert restore_backup(backups / "one", tmp_path / "without").data_keys == 0
+
+
+async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """A name that is taken or is none, a place inside the data directory, a second backup at a time, no room."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        service, key = server.service, SigningKey.load_or_make(data)
+        await service.create_backup(CALL, "one")
+        with pytest.raises(Conflict, match="there is a backup one already"):
+            await service.create_backup(CALL, "one")
+        for name in ("", ".hidden", "../up", "a/b", "x" * 81, "-x"):
+            with pytest.raises(Invalid, match="name: 1 to 80"):
+                await service.create_backup(CALL, name)
+        for inside in (data, data / "db", data / ".." / "data" / "backups"):
+            with pytest.raises(Invalid, match="inside the data directory"):
+                Backups(server.shard, inside, data, key)
+        both = await asyncio.gather(
+            service.create_backup(CALL, "two"), service.create_backup(CALL, "three"), return_exceptions=True
+        )
+        assert sum(isinstance(one, Conflict) for one in both) == 1
+        full = Backups(server.shard, tmp_path / "full", data, key, reserve_bytes=1 << 60)
+        with pytest.raises(DiskFull, match="nothing was written"):
+            await full.create("one")
+        assert not (tmp_path / "full").exists()
+        assert not (data / STAGE).exists()
+        names = [one.name for one in await service.list_backups(CALL)]
+        assert names == sorted(["one", *({"two", "three"} & set(names))])
+        rows = await journal_rows(server.shard, 0, op="create_backup")
+        assert [row.outcome for row in rows].count("ok") == 2
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return what is in a directory."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Have every write beyond a size fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_restore_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    """And says so; with room it succeeds."""
+    backup = await saved(tmp_path)
+    with files_of_at_most(2_000), pytest.raises(DiskFull):
+        restore_backup(backup, tmp_path / "again")
+    assert names_in(tmp_path) == ["data", "data-backups"]
+    assert restore_backup(backup, tmp_path / "again").figures.messages == 52
+
+
+async def test_a_restore_refuses_what_is_there(tmp_path: Path) -> None:
+    """A directory with anything in it, a file, a backup that is none; an empty directory will do."""
+    backup = await saved(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    for there in ("full", "full/x", "data"):
+        with pytest.raises(Conflict):
+            restore_backup(backup, tmp_path / there)
+    with pytest.raises(NotFound, match="holds no backup"):
+        restore_backup(tmp_path / "data", tmp_path / "again")
+    other = SigningKey.load_or_make(tmp_path / "full")
+    assert other.public.id != PublicKey.load(backup / "audit_key.pub").id
+    with pytest.raises(Invalid, match="is not the key that signed"):
+        restore_backup(backup, tmp_path / "again", audit_key=tmp_path / "full" / "audit_key")
+    (tmp_path / "empty").mkdir()
+    restore_backup(backup, tmp_path / "empty")
+    assert examine(tmp_path / "empty").clean
+
+
+async def test_whatever_was_done_to_a_backup_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flipped bit in any file, a file that is missing or was put in, a changed manifest, another server's signature."""
+    backup = await saved(tmp_path)
+    key = PublicKey.load(tmp_path / "data" / "audit_key.pub")
+    manifest = verify_backup(backup, key)
+    for name in manifest.files:
+        copy = tmp_path / "copy"
+        shutil.copytree(backup, copy)
+        raw = bytearray((copy / name).read_bytes())
+        if raw:
+            raw[len(raw) // 2] ^= 1
+            (copy / name).write_bytes(raw)
+        else:
+            (copy / name).unlink()
+        with pytest.raises(StoreDamaged, match=name.rpartition("/")[2]):
+            restore_backup(copy, tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+        shutil.rmtree(copy)
+    (backup / "db" / "more.sst").touch()
+    assert run(["backup", "verify", "--from", str(backup)]) == 6
+    assert "more.sst" in capsys.readouterr().err
+    (backup / "db" / "more.sst").unlink()
+    text = json.loads((backup / MANIFEST).read_text())
+    for field, value in (("last_seq", 1), ("name", "other")):
+        (backup / MANIFEST).write_text(json.dumps({**text, field: value}))
+        with pytest.raises(StoreDamaged, match="is not signed by"):
+            verify_backup(backup, key)
+    (backup / MANIFEST).write_text(json.dumps({**text, "files": {"../../x": {"size": 1, "sha256": ""}}}))
+    with pytest.raises(StoreDamaged, match="outside"):
+        read_backup_manifest(backup)
+    (backup / MANIFEST).write_text("{")
+    with pytest.raises(StoreDamaged, match="is no manifest"):
+        read_backup_manifest(backup)
+
+
+_KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tenantq.backup import backups
+from tests.contract.backup.test_backup import CALL, fill, server_of
+
+copied, at, copy_file = [], int(sys.argv[2]), backups.copy_file
+def copy_or_die(*files):
+    copied.append(files)
+    if len(copied) == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return copy_file(*files)
+backups.copy_file = copy_or_die
+
+async def main():
+    async with server_of(Path(sys.argv[1])) as server:
+        await fill(server.shard)
+        print("filled", flush=True)
+        await server.service.create_backup(CALL, "one")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("at", [1, 9])
+def test_a_kill_in_the_middle_leaves_no_backup_and_a_whole_store(tmp_path: Path, at: int) -> None:
+    """What was begun is cleared away by the next start and the next backup."""
+    data, backups = tmp_path / "data", tmp_path / "data-backups"
+    command = [sys.executable, "-c", _KILLED, str(data), str(at)]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"filled\n"), done.stderr
+    assert (data / STAGE).exists()
+    assert [path.name for path in backups.iterdir()] == [".one.partial"]
+
+    async def another() -> bool:
+        async with server_of(data) as server:
+            is_left = (data / STAGE).exists()
+            assert await server.service.list_backups(CALL) == []
+            await server.service.create_backup(CALL, "two")
+        return is_left
+
+    assert not asyncio.run(another())
+    assert [path.name for path in backups.iterdir()] == ["two"]
+    assert restore_backup(backups / "two", tmp_path / "again").figures.messages == 52
+    assert examine(data).clean

@@ -1,0 +1,132 @@
+"""Encrypted tenants move in plain to who may read them, are sealed again where they arrive, and once erased cannot be read anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.backup.restore import restore_backup
+from tenantq.doctor import examine
+from tenantq.errors import KmsUnavailable, TenantqError
+from tenantq.journal.certificate import check_certificate
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.signing import PublicKey
+from tenantq.message import Result
+from tenantq.server import Server
+from tenantq.service import Call
+from tenantq.service.moving import TenantExport
+from tenantq.settings import ServerSettings
+from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
+from tests.contract.moving.archive import bring_in, lines, written
+from tests.shards import freeze, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALL = Call(bearer="administrator-of-the-tests")
+REASON = "because a test says so"
+
+
+def files_with(text: str, *directories: Path) -> list[str]:
+    """Return all files that hold a text."""
+    return [
+        str(path)
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    ]
+
+
+async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: EncryptedHouse, tmp_path: Path) -> None:
+    """Bodies, secret attributes, dead letters and results are readable in the export and after the import, and on no disk."""
+    owner = await house.encrypted("acme", secret_attributes=["card"])
+    service = house.service
+    await service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await house.add(owner, "work", f"{PLAINTEXT} a", f"{PLAINTEXT} b", attributes={"card": PLAINTEXT, "shop": "x"})
+    await house.add(owner, "work", f"{PLAINTEXT} c")
+    dies, done = await house.take(owner, "work", max=2)
+    await service.nack(owner, None, "work", [dies.receipt], reason="broken")
+    await service.ack(owner, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
+    house.forget_keys()
+    files = await written(await service.export(owner, None))
+    assert [one["body"] for one in lines(files, "messages")] == [f"{PLAINTEXT} c", f"{PLAINTEXT} a"]
+    assert lines(files, "messages")[1]["attributes"] == {"card": PLAINTEXT, "shop": "x"}
+    assert lines(files, "results")[-1]["value"] == PLAINTEXT
+    other = await house.encrypted("other", secret_attributes=["card"])
+    await bring_in(house, other, files, "other")
+    house.forget_keys()
+    (got,) = await house.take(other, "work")
+    assert got.body.decode() == f"{PLAINTEXT} c"
+    (letter,) = await house.take(other, "work-dlq")
+    assert (letter.body.decode(), letter.attributes["card"]) == (f"{PLAINTEXT} a", PLAINTEXT)
+    result, _ = await service.result(other, None, "work", done.id)
+    assert result.value == PLAINTEXT.encode()
+    house.shard._store.flush()
+    assert files_with(PLAINTEXT, tmp_path) == []
+    house.provider.failure = KmsUnavailable()
+    house.forget_keys()
+    exporting = await service.export(owner, None)
+    with pytest.raises(KmsUnavailable):
+        await written(exporting)
+    house.provider.failure = None
+    await house.close()
+    await house.shard.close()
+    assert examine(tmp_path / "data").clean
+
+
+def server_of(data_dir: Path) -> Server:
+    """Return a server with a keyring in its data directory."""
+    settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", export=ExportSettings(keep_records=4))
+    return Server(settings, admin_token=CALL.bearer)
+
+
+async def read_all(server: Server) -> bytes:
+    """Return whatever a server gives out of acme's messages."""
+    seen = b""
+    for act in (
+        lambda: server.service.poll(CALL, "acme", "work", max=10),
+        lambda: server.service.peek(CALL, "acme", "work"),
+        lambda: server.service.export(CALL, "acme"),
+    ):
+        try:
+            got = await act()
+            if isinstance(got, TenantExport):
+                try:
+                    seen += b"".join([part async for part in got])
+                finally:
+                    got.close()
+            else:
+                seen += repr(got).encode()
+        except TenantqError as error:
+            seen += error.message.encode()
+    return seen
+
+
+async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(tmp_path: Path) -> None:
+    """Whatever was copied before: with the server's keyring as it is after the erasure, nothing of it opens."""
+    data, backups, frozen = tmp_path / "data", tmp_path / "data-backups", tmp_path / "frozen"
+    async with server_of(data) as server:
+        service = server.service
+        await service.put_tenant(CALL, "acme", {"encryption": {"enabled": True}})
+        await service.add(CALL, "acme", "work", [message(f"{PLAINTEXT} {n}") for n in range(20)])
+        assert server._exporter is not None
+        await server._exporter.export_now()
+        await service.create_backup(CALL, "before")
+        await service.add(CALL, "acme", "work", [message(f"{PLAINTEXT} in the log")])
+        freeze(data, frozen)
+        assert PLAINTEXT.encode() in await read_all(server)
+        certificate = await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert [key.number for key in certificate.data_keys] == [0, 1]
+        assert check_certificate(certificate, PublicKey.load(data / "audit_key.pub"))
+    assert files_with(PLAINTEXT, data, backups, frozen) == []
+    restore_backup(backups / "before", tmp_path / "restored")
+    for place in ("restored", "frozen"):
+        for name in ("keyring.json", "keyring.key"):
+            shutil.copy(data / name, tmp_path / place / name)
+        async with server_of(tmp_path / place) as server:
+            assert server.shard.stats("acme", "work").ready >= 20  # the rows are there ...
+            seen = await read_all(server)
+        assert PLAINTEXT.encode() not in seen, place  # ... and tell nothing
+    assert examine(data).clean

@@ -1,0 +1,117 @@
+"""While a tenant is under legal hold nobody deletes anything of it, and every attempt is in its audit trail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Conflict, Forbidden, Invalid, LegalHold, NotFound
+from tests.contract.gates.house import REASON, House
+from tests.shards import message, settled
+
+if TYPE_CHECKING:
+    from tests.conftest import OpenShard
+
+
+async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journaled(house: House) -> None:
+    """Tenant, queue, purge and remove, whoever asks; work goes on; after the release all of it is possible."""
+    await house.tenant("acme")
+    owner, service = await house.key("acme"), house.service
+    (one, *_) = await house.add(owner, "work", "a", "b", "c")
+    held = await service.hold_tenant(house.admin, "acme", REASON)
+    assert held.hold is not None
+    assert (held.hold.reason, held.hold.by, held.version) == (
+        REASON,
+        (await house.rows(op="hold_tenant"))[0].principal,
+        2,
+    )
+    start = await house.journal_end()
+
+    async def deletions() -> None:
+        for act in (
+            lambda: service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON),
+            lambda: service.delete_queue(owner, None, "work", confirm="work", reason=REASON, force=True),
+            lambda: service.purge(owner, None, "work", confirm="work", reason=REASON),
+            lambda: service.remove(owner, None, "work", [one.id]),
+        ):
+            with pytest.raises(LegalHold, match=REASON) as caught:
+                await act()
+            assert (caught.value.code, caught.value.status, caught.value.tenant) == ("legal_hold", 409, "acme")
+
+    await deletions()
+    rows = await house.rows(start, tenant="acme")
+    assert [(row.op, row.outcome, row.error_code) for row in rows] == [
+        (op, "refused", "legal_hold") for op in ("delete_tenant", "delete_queue", "purge", "remove")
+    ]
+    (got,) = await house.take(owner, "work")
+    assert (await service.ack(owner, None, "work", [got.receipt]))[0].ok
+    released = await service.release_hold(house.admin, "acme", REASON)
+    assert (released.hold, released.version) == (None, 3)
+    assert await service.purge(owner, None, "work", confirm="work", reason=REASON) == 2
+    await service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+
+
+async def test_only_the_platform_holds_and_releases_with_a_reason(house: House) -> None:
+    """A tenant's own administrator cannot; a reason of less than ten characters is none."""
+    await house.tenant("acme")
+    owner, service = await house.key("acme"), house.service
+    for act in (service.hold_tenant, service.release_hold):
+        with pytest.raises(Forbidden):
+            await act(owner, "acme", REASON)
+        for reason in ("", "short", "         x"):
+            with pytest.raises(Invalid, match="reason: say why"):
+                await act(house.admin, "acme", reason)
+        with pytest.raises(NotFound):
+            await act(house.admin, "nobody", REASON)
+    with pytest.raises(NotFound, match="under no legal hold"):
+        await service.release_hold(house.admin, "acme", REASON)
+    await service.hold_tenant(house.admin, "acme", REASON)
+    again = await service.hold_tenant(house.admin, "acme", "another reason altogether")
+    assert again.hold is not None
+    assert again.hold.reason == "another reason altogether"
+
+
+async def test_a_hold_survives_a_restart_and_stops_a_queue_that_drains(open_shard: OpenShard) -> None:
+    """The queue stays, drained, through restarts, and goes when the hold is released."""
+    shard = await open_shard()
+    await shard.put_tenant("acme")
+    await shard.put_queue("acme", "work")
+    await shard.add("acme", "work", [message("a"), message("b")])
+    (leased,) = await shard.poll("acme", "work", lease_ms=60_000)
+    await shard.delete_queue("acme", "work", reason=REASON)
+    await shard.hold_tenant("acme", reason=REASON)
+    await shard.ack("acme", "work", [leased.receipt])
+    await settled(shard)
+    assert shard.stats("acme", "work").status == "draining"
+    await shard.close()
+    shard = await open_shard()
+    held = shard.tenant_state("acme").hold
+    assert held is not None
+    assert held.reason == REASON
+    await settled(shard)
+    assert shard.stats("acme", "work").ready == 1
+    with pytest.raises(LegalHold):
+        await shard.delete_tenant("acme", reason=REASON)
+    await shard.release_hold("acme", reason=REASON)
+    await settled(shard)
+    assert shard.queues("acme") == {}
+
+
+async def test_a_hold_keeps_the_data_keys_and_comes_too_late_once_they_are_gone(open_shard: OpenShard) -> None:
+    """Erasure begins with the keys: nothing of it happens under a hold, and no hold pretends to stop it half-way."""
+    shard = await open_shard()
+    await shard.put_tenant("acme")
+    id = shard.tenant_state("acme").id
+    await shard.put_data_key(id, 0, b"wrapped")
+    await shard.hold_tenant("acme", reason=REASON)
+    with pytest.raises(LegalHold):
+        await shard.drop_data_keys(id)
+    with pytest.raises(LegalHold):
+        await shard.delete_tenant("acme", reason=REASON)
+    assert shard.data_keys == {id: {0: b"wrapped"}}
+    await shard.release_hold("acme", reason=REASON)
+    await shard.drop_data_keys(id)
+    with pytest.raises(Conflict, match="is being deleted"):
+        await shard.hold_tenant("acme", reason=REASON)
+    await shard.delete_tenant("acme", reason=REASON)

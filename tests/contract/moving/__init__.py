@@ -1,0 +1,1 @@
+"""A tenant moves: what goes out comes in as it was."""

@@ -1,0 +1,71 @@
+"""What tests do with an export: have it made, take it apart, and bring it in elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.wire import ExportedMessage, ExportedResult
+
+if TYPE_CHECKING:
+    from tenantq.engine.ops.take_in import TakenIn
+    from tenantq.service import Call
+    from tenantq.service.moving import TenantExport
+    from tests.contract.gates.house import House
+
+
+async def written(exporting: TenantExport) -> dict[str, bytes]:
+    """Return the files of an export by name, each as its manifest says."""
+    try:
+        data = b"".join([part async for part in exporting])
+    finally:
+        exporting.close()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        files = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]  # all are files
+    manifest = json.loads(files["manifest.json"])
+    assert {file["name"] for file in manifest["files"]} | {"manifest.json"} == set(files)
+    for file in manifest["files"]:
+        content = files[file["name"]]
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file["size"], file["sha256"])
+        assert len(content.splitlines()) == file["lines"]
+    return files
+
+
+def lines(files: dict[str, bytes], kind: str) -> list[dict[str, Any]]:
+    """Return all lines of one kind."""
+    manifest = json.loads(files["manifest.json"])
+    return [
+        json.loads(line)
+        for file in manifest["files"]
+        if file["kind"] == kind
+        for line in files[file["name"]].splitlines()
+    ]
+
+
+async def bring_in(house: House, call: Call, files: dict[str, bytes], tenant: str) -> list[TakenIn]:
+    """Import an export's queues, messages and results."""
+    manifest = json.loads(files["manifest.json"])
+    for queue in lines(files, "queues"):
+        await house.service.put_queue(call, tenant, queue["name"], queue["config"])
+    taken = []
+    for file in manifest["files"]:
+        if file["kind"] in {"messages", "results"}:
+            kind: Any = ExportedMessage if file["kind"] == "messages" else ExportedResult
+            rows = [msgspec.json.decode(line, type=kind) for line in files[file["name"]].splitlines()]
+            taken.append(
+                await house.service.import_part(
+                    call,
+                    tenant,
+                    file["queue"],
+                    export=manifest["export"],
+                    part=file["part"],
+                    messages=rows if file["kind"] == "messages" else [],
+                    results=rows if file["kind"] == "results" else [],
+                )
+            )
+    return taken

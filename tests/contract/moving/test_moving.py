@@ -1,0 +1,225 @@
+"""An export is of one moment and whole; what is imported is as it was, and nothing comes in twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tenantq.access import Grant
+from tenantq.doctor import examine
+from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
+from tenantq.message import Result
+from tenantq.wire import ExportedMessage, ExportedResult
+from tests.contract.gates.house import REASON, House
+from tests.contract.moving.archive import bring_in, lines, written
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from tenantq.service import Call
+
+HOUR = 3_600_000
+
+
+async def furnish(house: House) -> Call:
+    """Give the tenant acme some of everything; return a call of its administrator."""
+    shard, clock = house.shard, house.clock
+    await house.tenant("acme", weight=4, quotas={"backlog": 10_000})
+    owner = await house.key("acme")
+    await shard.put_queue("acme", "work", max_attempts=3, ttl_ms=50 * HOUR)
+    await shard.add("acme", "work", [message(f"p{n}", priority=n) for n in (1, 9, 5)])
+    await shard.add("acme", "work", [message("later", delay_ms=HOUR, attributes={"a": "b", "c": "\u00e9"})])
+    await shard.add("acme", "work", [message(b"\xff\x00binary", max_attempts=7)])
+    (tried,) = await shard.poll("acme", "work")
+    assert tried.body == b"p9"
+    await shard.nack("acme", "work", [tried.receipt], reason="not today", delay_ms=5_000)
+    (leased,) = await shard.poll("acme", "work", lease_ms=60_000)
+    assert leased.body == b"p5"
+    await shard.add("acme", "line.fifo", [message(f"g{n}", group="g") for n in range(3)])
+    await shard.put_queue("acme", "doomed", max_attempts=1)
+    await shard.add("acme", "doomed", [message("dies"), message("succeeds")])
+    dies, succeeds = await shard.poll("acme", "doomed", max=2)
+    await shard.nack("acme", "doomed", [dies.receipt], reason="broken for good")
+    await shard.ack("acme", "doomed", [succeeds.receipt], results=[Result("completed", b"\x80 42")])
+    await shard.put_queue("acme", "quiet")
+    await house.service.put_grant(owner, None, "jwt:worker", Grant(role="consumer", queues=("work",)))
+    clock.advance(1_000)
+    return owner
+
+
+async def facts_of(house: House, tenant: str) -> dict[str, list[dict[str, Any]]]:
+    """Return everything that is known of a tenant's waiting messages, in order of delivery."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for queue in sorted(house.shard.queues(tenant)):
+        page = await house.shard.peek(tenant, queue, limit=100)
+        found[queue] = [{**msgspec.structs.asdict(one), "tenant": "", "lease_until": None} for one in page.messages]
+    return found
+
+
+async def test_everything_comes_in_as_it_was(house: House) -> None:
+    """Ids, order, bodies, attributes, groups, delays, lifetimes, attempts, history, dead letters, results."""
+    owner = await furnish(house)
+    files = await written(await house.service.export(owner, None))
+    assert json.loads(files["tenant.json"])["config"]["weight"] == 4
+    counts = json.loads(files["manifest.json"])["counts"]
+    assert {kind: counts[kind] for kind in ("tenant", "queues", "messages", "results", "keys", "grants")} == {
+        "tenant": 1, "queues": 5, "messages": 9, "results": 2, "keys": 1, "grants": 1,
+    }  # fmt: skip
+    assert "token_hash" not in files["keys-000001.jsonl"].decode()
+    assert {row["tenant"] for row in lines(files, "audit")} == {"acme"}
+    house.clock.advance(2_000)
+    await house.tenant("other")
+    admin = house.admin
+    taken = await bring_in(house, admin, files, "other")
+    assert (sum(one.messages for one in taken), sum(one.results for one in taken)) == (9, 2)
+    (leased,) = [one for one in lines(files, "messages") if one.get("body") == "p5"]
+    assert leased.get("attempts", 0) == 0  # a lease does not travel; the delivery under way does not count
+    house.clock.advance(60_000)  # and ends here, too
+    await house.settled()
+    mine, theirs = await facts_of(house, "acme"), await facts_of(house, "other")
+    for queue in mine:
+        for one, other in zip(mine[queue], theirs[queue], strict=True):
+            if one["body"] == b"p5":
+                assert (one["attempts"], other["attempts"]) == (1, 0)
+                continue
+            assert one == other, queue
+    id = lines(files, "results")[0]["id"]
+    assert await house.shard.result("other", "doomed", id) == await house.shard.result("acme", "doomed", id)
+    order = []
+    for _ in range(4):
+        (got,) = await house.shard.poll("other", "work")
+        order.append(got.body)
+    assert order == [b"p9", b"p5", b"p1", b"\xff\x00binary"]
+    assert [one.body for one in await house.shard.poll("other", "line.fifo", max=9)] == [b"g0"]
+    await house.shard.close()
+    report = examine(house.shard._path)
+    assert report.clean, report.findings
+
+
+async def test_an_export_is_of_one_moment(house: House) -> None:
+    """Whatever happens while it is read: messages that come and go, queues that are deleted."""
+    owner = await furnish(house)
+    before = [
+        (one["id"], one.get("body"))
+        for one in lines(await written(await house.service.export(owner, None)), "messages")
+    ]
+    exporting = await house.service.export(owner, None)
+    await house.shard.purge("acme", "work", reason=REASON)
+    await house.shard.delete_queue("acme", "line.fifo", force=True, reason=REASON)
+    await house.add(owner, "work", "new", "newer")
+    await house.settled()
+    files = await written(exporting)
+    assert [(one["id"], one.get("body")) for one in lines(files, "messages")] == before
+    assert len(lines(files, "queues")) == 5
+    assert max(row["seq"] for row in lines(files, "audit")) <= json.loads(files["manifest.json"])["last_seq"]
+
+
+async def test_a_second_import_adds_nothing_twice(house: House) -> None:
+    """Also what was finished meanwhile does not come again; a part out of its turn is refused; after a break it goes on."""
+    owner = await furnish(house)
+    files = await written(await house.service.export(owner, None))
+    await house.tenant("other")
+    await bring_in(house, house.admin, files, "other")
+    (got,) = await house.shard.poll("other", "work")
+    await house.shard.ack("other", "work", [got.receipt])
+    total = house.shard.usage("other")
+    again = await bring_in(house, house.admin, files, "other")
+    assert all(one.duplicate for one in again)
+    assert house.shard.usage("other") == total
+    with pytest.raises(Conflict, match="part: 9 is not the next one; this queue has taken in"):
+        await house.service.import_part(house.admin, "other", "work", export="ab" * 16, part=9, messages=[], results=[])
+    taken = await house.service.import_part(
+        house.admin, "other", "work", export="ab" * 16, part=1,
+        messages=[msgspec.convert(one, ExportedMessage) for one in lines(files, "messages")[:4]], results=[],
+    )  # fmt: skip
+    assert (taken.messages, taken.there) == (1, 3)  # another export: by their ids, those that are there are known
+
+
+async def test_what_is_over_by_now_stays_out(house: House) -> None:
+    """A lifetime goes on during the move."""
+    owner = await furnish(house)
+    files = await written(await house.service.export(owner, None))
+    house.clock.advance(60 * HOUR)
+    await house.tenant("other")
+    taken = await bring_in(house, house.admin, files, "other")
+    assert (sum(one.messages for one in taken), sum(one.expired for one in taken)) == (4, 7)
+
+
+async def test_a_quota_refuses_a_whole_part_and_nothing_of_it_is_there(house: House) -> None:
+    """With more room the same import goes on from there."""
+    owner = await furnish(house)
+    files = await written(await house.service.export(owner, None))
+    await house.tenant("other", quotas={"backlog": 6})
+    with pytest.raises(QuotaExceeded, match=r"quotas\.backlog"):
+        await bring_in(house, house.admin, files, "other")
+    assert house.shard.usage("other")["backlog"] == 5
+    await house.tenant("other", quotas={"backlog": 100})
+    await bring_in(house, house.admin, files, "other")
+    assert house.shard.usage("other")["backlog"] == 9
+
+
+async def test_an_import_goes_where_messages_may_go(house: House) -> None:
+    """Not into a queue that is not there or goes, nor a suspended tenant."""
+    await house.tenant("other")
+    part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": []}
+    with pytest.raises(NotFound):
+        await house.service.import_part(house.admin, "other", "work", **part)
+    await house.shard.add("other", "work", [message()])
+    assert await house.shard.poll("other", "work", lease_ms=60_000)
+    await house.service.suspend_tenant(house.admin, "other", REASON)
+    with pytest.raises(Suspended):
+        await house.service.import_part(house.admin, "other", "work", **part)
+    await house.service.resume_tenant(house.admin, "other")
+    await house.shard.delete_queue("other", "work", reason=REASON)
+    with pytest.raises(Draining):
+        await house.service.import_part(house.admin, "other", "work", **part)
+    for role in ("operator", "auditor", "viewer", "consumer", "producer"):
+        with pytest.raises(Forbidden):
+            await house.service.export(await house.key("other", role), None)
+
+
+GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x", "added_at": 1, "visible_at": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ({**GOOD, "id": "no"}, "messages[0].id"),
+        ({**GOOD, "priority": 10}, "messages[0].priority: 10"),
+        ({**GOOD, "body_base64": "eA=="}, "messages[0].body: give body or body_base64, not both"),
+        ({**GOOD, "visible_at": -1}, "messages[0].visible_at"),
+        ({**GOOD, "expires_at": 1 << 60}, "messages[0].expires_at"),
+        ({**GOOD, "attempts": -1}, "messages[0].attempts"),
+        ({**GOOD, "history": [{"attempt": 1, "at": 1, "outcome": "eaten"}]}, "messages[0].history: the outcome"),
+        ({**GOOD, "dead": {"reason": "r", "source": "a b", "attempts": 1, "at": 1}}, "messages[0].queue"),
+        ({**GOOD, "group": ""}, "messages[0].group"),
+    ],
+)
+async def test_a_line_that_cannot_be_is_named(house: House, line: dict[str, Any], text: str) -> None:
+    """With its place and field, and nothing is changed."""
+    await house.add(house.admin, "work", tenant="default")
+    with pytest.raises(Invalid) as caught:
+        await house.service.import_part(
+            house.admin, None, "work", export="ab" * 16, part=1, results=[],
+            messages=[msgspec.convert(line, ExportedMessage)],
+        )  # fmt: skip
+    assert caught.value.message.startswith(text), caught.value.message
+
+
+async def test_other_nonsense_is_refused_too(house: House) -> None:
+    """An export that is none, parts below one, an id twice, a result without a value."""
+    await house.add(house.admin, "work", tenant="default")
+    twice = [msgspec.convert(GOOD, ExportedMessage)] * 2
+    empty = ExportedResult(id=GOOD["id"], status="completed", expires_at=1)
+    for given, text in (
+        ({"export": "xyz"}, "export: is not the id"),
+        ({"part": 0}, "part: 0"),
+        ({"messages": twice}, "an id stands there twice"),
+        ({"messages": twice * 600}, "more than 1000"),
+        ({"results": [empty]}, "results"),
+    ):
+        part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": [], **given}
+        with pytest.raises(Invalid, match=text.replace("[", r"\[")):
+            await house.service.import_part(house.admin, None, "work", **part)

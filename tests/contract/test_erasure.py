@@ -1,0 +1,170 @@
+"""Erasure: keys first, then rows, then bytes; and a certificate that anybody can check."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tenantq.cli.main import run
+from tenantq.doctor import examine
+from tenantq.errors import Invalid, LegalHold, NotFound
+from tenantq.journal.certificate import check_certificate, read_certificate
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.signing import PublicKey
+from tenantq.message import Result
+from tenantq.server import Server
+from tenantq.service import Call
+from tenantq.settings import ServerSettings
+from tests.shards import journal_rows, message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.engine.shard import Shard
+
+ADMIN = "administrator-of-the-tests"
+CALL = Call(bearer=ADMIN, remote="10.0.0.1")
+REASON = "their contract has ended"
+MARK = b"plainly-seen-7f3a"
+
+
+def server_of(data_dir: Path) -> Server:
+    """Return a server with its administrator."""
+    settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", export=ExportSettings(keep_records=4))
+    return Server(settings, admin_token=ADMIN)
+
+
+def files_with(mark: bytes, directory: Path) -> list[str]:
+    """Return the names of all files that hold ``mark``."""
+    return [path.name for path in sorted(directory.rglob("*")) if path.is_file() and mark in path.read_bytes()]
+
+
+async def fill(shard: Shard, tenant: str) -> None:
+    """Give a tenant marked bodies, attributes, groups, keys, reasons and results, on disk and in the log."""
+    mark = MARK.decode()
+    await shard.put_tenant(tenant)
+    await shard.add(
+        tenant,
+        "work",
+        [message(f"{mark} {n}", attributes={"a": mark}, group=mark, key=f"{mark}{n}") for n in range(50)],
+    )
+    await shard.add(tenant, "jobs", [message(mark) for _ in range(20)])
+    shard._store.flush()
+    await shard.add(tenant, "jobs", [message(mark, delay_ms=1_000) for _ in range(20)])
+    done, failed = await shard.poll(tenant, "jobs", max=2)
+    await shard.ack(tenant, "jobs", [done.receipt], results=[Result("completed", MARK)])
+    await shard.nack(tenant, "jobs", [failed.receipt])
+
+
+async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) -> None:
+    """Neither in tables nor in the log, as soon as the certificate is there; another tenant keeps everything."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        await fill(server.shard, "acme")
+        await server.shard.add("default", "other", [message("stays")])
+        assert files_with(MARK, data / "db")
+        certificate = await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert files_with(MARK, data) == []
+        assert server.shard.stats("default", "other").ready == 1
+        assert certificate.counts == {
+            "queues": 2,
+            "messages": 89,
+            "bytes": certificate.counts["bytes"],
+            "keys": 0,
+            "grants": 0,
+        }
+        assert server.shard.erasures() == [certificate]
+    assert files_with(MARK, data) == []
+    assert examine(data).clean
+    assert run(["audit", "verify", "--data-dir", str(data)]) == 0
+
+
+async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_path: Path) -> None:
+    """Who, why, when, how much, which keys; it is kept, given out again, and names the record of the deletion."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        shard, service = server.shard, server.service
+        await fill(shard, "acme")
+        id = shard.tenant_state("acme").id
+        await shard.put_data_key(id, 0, b"wrapped secret")
+        await shard.put_data_key(id, 1, b"wrapped key")
+        certificate = await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert (certificate.tenant, certificate.tenant_id, certificate.reason) == ("acme", id, REASON)
+        assert [key.number for key in certificate.data_keys] == [0, 1]
+        assert len({key.fingerprint for key in certificate.data_keys}) == 2
+        assert files_with(b"wrapped", data / "db") == []
+        rows = await journal_rows(shard, 0, op="delete_tenant")
+        assert [(row.seq, row.principal) for row in rows] == [(certificate.seq, certificate.erased_by)]
+        assert certificate.link == shard.journal_link(certificate.seq).hex()
+        assert certificate.certified_at >= certificate.erased_at
+        assert await service.list_erasures(CALL) == [certificate]
+        assert await service.get_erasure(CALL, certificate.id) == certificate
+        with pytest.raises(NotFound):
+            await service.get_erasure(CALL, "no-such")
+    key = PublicKey.load(data / "audit_key.pub")
+    assert check_certificate(certificate, key)
+    changed = msgspec.structs.replace(certificate, reason="another one altogether")
+    assert not check_certificate(changed, key)
+    async with server_of(data) as server:
+        assert await server.service.list_erasures(CALL) == [certificate]
+
+
+async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    """The rows are gone with the commit; the bytes and the certificate follow."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        await fill(server.shard, "acme")
+        erased = await server.shard.delete_tenant("acme", reason=REASON)
+        assert not erased.certified_at
+    async with server_of(data) as server:
+        await asyncio.gather(*server._background)
+        (certificate,) = await server.service.list_erasures(CALL)
+        assert check_certificate(certificate, PublicKey.load(data / "audit_key.pub"))
+        assert (certificate.id, certificate.seq, certificate.link) == (erased.id, erased.seq, erased.link)
+        assert files_with(MARK, data) == []
+
+
+async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Path) -> None:
+    """Nothing was begun: keys, rows and bytes are there."""
+    async with server_of(tmp_path / "data") as server:
+        await fill(server.shard, "acme")
+        id = server.shard.tenant_state("acme").id
+        await server.shard.put_data_key(id, 0, b"wrapped secret")
+        await server.service.hold_tenant(CALL, "acme", REASON)
+        with pytest.raises(LegalHold):
+            await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert server.shard.data_keys[id]
+        assert server.shard.stats("acme", "jobs").ready == 18
+        assert await server.service.list_erasures(CALL) == []
+
+
+def test_a_certificate_is_verified_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the command line, with nothing but the public key: whole, changed in any field, or none at all."""
+    data, file = tmp_path / "data", tmp_path / "certificate.json"
+
+    async def erase() -> bytes:
+        async with server_of(data) as server:
+            await fill(server.shard, "acme")
+            made = await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+            return msgspec.json.encode(made)
+
+    document = json.loads(asyncio.run(erase()))
+    command = ["audit", "verify-certificate", str(file), "--public-key", str(data / "audit_key.pub")]
+    file.write_text(json.dumps(document, indent=4))
+    assert run(command) == 0
+    assert "tenant acme" in capsys.readouterr().out
+    for field, value in document.items():
+        other = {int: 7, str: "x", dict: {"messages": 1}, list: [{"number": 1, "fingerprint": "00"}]}[type(value)]
+        if field in {"format", "product"}:
+            continue
+        file.write_text(json.dumps({**document, field: other}))
+        assert run(command) == 1, field
+    for text in ("", "{}", "[]", json.dumps({**document, "format": 2})):
+        file.write_text(text)
+        assert run(command) == 2
+        with pytest.raises(Invalid):
+            read_certificate(text.encode())
