@@ -123,7 +123,7 @@ class Snapshots:
             self._drop(opened)
 
     def _find(self, queue: QueueState, id: str) -> _Open:
-        opened = self._open.get(id)
+        opened = self._open.get(id) if type(id) is str else None
         if opened is None or opened.queue is not queue:
             raise _gone(queue)
         return opened

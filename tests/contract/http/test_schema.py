@@ -65,7 +65,7 @@ def _fitting_body(body: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]
     if "confirm" in body:
         body["confirm"] = names.get("queue", names.get("tenant"))
         body["reason"] = body["reason"].strip().ljust(10, "!")
-    elif set(body) == {"reason"}:
+    elif set(body) == {"reason"} and isinstance(body["reason"], str):
         body["reason"] = body["reason"].strip().ljust(10, "!")
     if body.get("dead_letter") == names.get("queue"):
         body.pop("dead_letter", None)  # not its own
