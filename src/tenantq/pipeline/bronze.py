@@ -15,10 +15,12 @@ from tenantq.pipeline.schemas import BRONZE, KNOWN_OPS, VERDICTS
 from tenantq.pipeline.verify_segment import as_batch, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame
+
+    from tenantq.pipeline.lake_state import Erasure
 
 FUTURE_MS = 86_400_000
 """A row may be this much ahead of the pipeline's clock: clocks of machines differ."""
@@ -72,8 +74,8 @@ def chained(verdicts: DataFrame) -> DataFrame:
     )
 
 
-def fault(now_ms: int) -> Column:
-    """Return why a row cannot be processed, or an empty text."""
+def fault(now_ms: int, gone: Collection[str] = ()) -> Column:
+    """Return why a row cannot be processed, or an empty text. ``gone`` are days that retention has deleted."""
     negative = f.lit(False)
     for name in _NOT_NEGATIVE:
         negative |= f.col(name) < 0
@@ -86,16 +88,27 @@ def fault(now_ms: int) -> Column:
         .when(~known, "unknown_op")
         .when(negative, "negative_value")
         .when(f.unix_millis("ts") > now_ms + FUTURE_MS, "future_timestamp")
+        .when(f.date_format("ts", "yyyy-MM-dd").isin(*gone) if gone else f.lit(False), "past_retention")
         .otherwise("")
     )
 
 
-def bronze(rows: DataFrame, now_ms: int, *, unique: bool = False) -> DataFrame:
+def bronze(
+    rows: DataFrame,
+    now_ms: int,
+    *,
+    unique: bool = False,
+    gone: Collection[str] = (),
+    erased: Collection[Erasure] = (),
+) -> DataFrame:
     """Return the rows that can be processed, each (shard, seq, n) once, with the date and hour they belong to.
 
-    ``unique``: they are known to be there once, since their segments do not overlap; that saves a shuffle.
+    ``unique``: they are known to be there once, since their segments do not overlap; that saves a shuffle. ``erased``
+    tenants do not come back: their rows up to the erasure are left out.
     """
-    good = rows.where(fault(now_ms) == "")
+    good = rows.where(fault(now_ms, gone) == "")
+    for one in erased:
+        good = good.where((f.col("tenant") != one.tenant) | (f.unix_millis("ts") > one.until_ms))
     if not unique:
         good = good.dropDuplicates(["shard", "seq", "n"])
     return good.select(
@@ -105,9 +118,9 @@ def bronze(rows: DataFrame, now_ms: int, *, unique: bool = False) -> DataFrame:
     )
 
 
-def rejected(rows: DataFrame, now_ms: int, file: Column) -> DataFrame:
+def rejected(rows: DataFrame, now_ms: int, file: Column, gone: Collection[str] = ()) -> DataFrame:
     """Return what ``bronze`` leaves out as rows of QUARANTINE: one per file and reason, with its count."""
-    bad = rows.select("*", file.alias("file"), fault(now_ms).alias("reason")).where(f.col("reason") != "")
+    bad = rows.select("*", file.alias("file"), fault(now_ms, gone).alias("reason")).where(f.col("reason") != "")
     return bad.groupBy("reason", "file", "shard").agg(
         f.min("seq").alias("first_seq"),
         f.max("seq").alias("last_seq"),

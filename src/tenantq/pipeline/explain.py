@@ -8,6 +8,7 @@ import msgspec
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.archive import need_warm
 from tenantq.pipeline.silver_daily import offset
 
 if TYPE_CHECKING:
@@ -48,10 +49,12 @@ def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], 
     if len(parts) != 3:
         raise Invalid(f"line {line!r}: is period/tenant/item, such as 2030-01/acme/Operations")
     period, tenant, _ = parts
+    lake.settle()
     lines = lake.need(spark, "invoice_lines").where((f.col("period") == period) & (f.col("line") == line)).collect()
     if not lines:
         raise NotFound(f"there is no invoice line {line!r} in this lake", tenant=tenant)
     found = lines[0].asDict()
+    need_warm(lake, "bronze", lambda date: date.startswith(period))
     counts, quantity = _metric(found["metric"])
     rows = lake.read(spark, "bronze").where((f.substring("date", 1, 7) == period) & (f.col("tenant") == tenant))
     return found, rows.where(counts).withColumn("quantity", quantity)

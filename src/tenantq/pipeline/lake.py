@@ -1,7 +1,7 @@
 """The lake: one directory per table, Parquet, the same rows in the same bytes, and changes that happen wholly or not at all.
 
-A run stages new partitions in ``_staging``, then writes down what it is going to put where (``_commit.json``), then moves
-them. A run that is killed before that line leaves nothing; one that is killed after it is finished by the next.
+A run stages new partitions in ``_staging``, syncs them, writes down what it is going to put where (``_commit.json``), and
+moves them. A run that is killed before that line leaves nothing; one that is killed after it is finished by the next.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.durable_files import sync, sync_all, tree, write_durably
+from tenantq.pipeline.lake_state import LakeState
 from tenantq.pipeline.parquet_footer import settle
 from tenantq.pipeline.tables import TABLES
 
@@ -25,11 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _STAGING: Final = "_staging"
 _COMMIT: Final = "_commit.json"
 _LOCK: Final = "_lock"
+_STATE: Final = "_state"
+_STATE_FILE: Final = "state.json"
 ROWS_PER_FILE: Final = 4_000_000
+"""A partition is one file up to here: no more small files than partitions."""
+ROW_GROUP_BYTES: Final = 16_000_000
+"""Rows are sorted by tenant: whoever asks for one reads only the row groups that have it, by their statistics."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -48,28 +57,72 @@ class Lake:
         self._staging = ""  # of this run; another has another name, since Spark remembers what it read by path
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep others from changing the lake, and finish or forget what a killed run left."""
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """Keep others from changing the lake, and finish or forget what a killed run left.
+
+        Raise Conflict where another is changing it; with ``wait``, wait for its end.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             stream = (self.path / _LOCK).open("w")
+        except FileExistsError as error:
+            raise Invalid(f"lake {self.path}: is a file; give a directory") from error
         except OSError as error:
-            raise Invalid(f"lake {self.path}: {error.strerror}") from error
+            raise Invalid(f"lake {self.path}: cannot be written: {error.strerror}") from error
         with stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
                 raise Conflict(f"lake {self.path}: another run is changing it; wait for its end") from error
             self.recover()
             yield
 
+    def settle(self) -> None:
+        """Finish what a killed run had begun to put in place, before somebody reads. Raise NotFound, Invalid or Conflict."""
+        if self.path.exists() and not self.path.is_dir():
+            raise Invalid(f"lake {self.path}: is a file; give a directory")
+        try:
+            there = next(self.path.iterdir(), None) is not None
+            pending = (self.path / _COMMIT).exists()
+        except FileNotFoundError:
+            there = pending = False
+        except OSError as error:
+            raise Invalid(f"lake {self.path}: cannot be read: {error.strerror}") from error
+        if not there:
+            raise NotFound(f"lake {self.path}: there is nothing; run tenantq pipeline run first")
+        if pending:
+            with self.locked():
+                pass
+
     def recover(self) -> None:
         """Finish what was written down to be done; drop what was not."""
         if (self.path / _COMMIT).exists():
             self._finish()
+        self._forget_staged()
+
+    def _forget_staged(self) -> None:
         shutil.rmtree(self.path / _STAGING, ignore_errors=True)
         self._staged.clear()
         self._staging = ""
+
+    # ---- what is remembered ----
+
+    def state(self) -> LakeState:
+        """Return what the lake remembers; Invalid where that cannot be read."""
+        file = self.path / _STATE / _STATE_FILE
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=LakeState)
+        except FileNotFoundError:
+            return LakeState()
+        except (msgspec.DecodeError, OSError) as error:
+            raise Invalid(f"{file}: cannot be read: {error}; restore it from a backup of the lake") from error
+
+    def stage_state(self, state: LakeState) -> None:
+        """Remember this from the commit on."""
+        place = self._place(_STATE)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / _STATE_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(state, order="sorted")) + b"\n")
+        self._staged[_STATE] = {".": True}
 
     # ---- reading ----
 
@@ -118,16 +171,14 @@ class Lake:
     def stage(self, rows: DataFrame, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
         """Write what takes the place of every partition that ``covers`` says yes to; one without rows will be gone."""
         known = TABLES[table]
-        if not self._staging:
-            (self.path / _STAGING).mkdir(exist_ok=True)
-            self._staging = f"{_STAGING}/{Path(tempfile.mkdtemp(dir=self.path / _STAGING)).name}"
-        place = self.path / self._staging / table
-        rows = rows.select(*known.columns.names)
+        place = self._place(table)
+        rows = _nullable(rows.select(*known.columns.names), known.columns)
         if known.partitions:
             sorted_rows = rows.repartition(*known.partitions).sortWithinPartitions(*known.partitions, *known.order)
         else:
             sorted_rows = rows.coalesce(1).sortWithinPartitions(*known.order)
         writer = sorted_rows.write.mode("overwrite").option("maxRecordsPerFile", ROWS_PER_FILE)
+        writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
         (writer.partitionBy(*known.partitions) if known.partitions else writer).parquet(str(place))
         staged = {name: True for name in _name_files(place) if _has_rows(place / name, known.partitions)}
         for name in _leaves(self.path / table):
@@ -135,8 +186,29 @@ class Lake:
                 staged.setdefault(name, False)
         self._staged[table] = staged
 
+    def stage_removal(self, table: str, names: set[str]) -> None:
+        """Take partitions away with the commit."""
+        self._staged.setdefault(table, {}).update(dict.fromkeys(names, False))
+
+    def staged_path(self, partition: str) -> Path:
+        """Return where a partition (table/name) is staged; there is nothing where it will be gone."""
+        return self.path / self._staging / os.path.normpath(partition)
+
+    def scratch(self, name: str) -> Path:
+        """Return an empty directory for the time until the commit."""
+        place = self._place(f"_{name}")
+        place.mkdir(parents=True)
+        return place
+
+    def _place(self, table: str) -> Path:
+        """Return the directory in which a table is staged."""
+        if not self._staging:
+            (self.path / _STAGING).mkdir(exist_ok=True)
+            self._staging = f"{_STAGING}/{Path(tempfile.mkdtemp(dir=self.path / _STAGING)).name}"
+        return self.path / self._staging / table
+
     def commit(self) -> list[str]:
-        """Put everything staged in its place at once; return the partitions that changed."""
+        """Put everything staged in its place at once; return the tables' partitions that changed."""
         moves = []
         for table, staged in sorted(self._staged.items()):
             for name, filled in sorted(staged.items()):
@@ -147,15 +219,17 @@ class Lake:
                 elif not _same(self.path / source, self.path / target):
                     moves.append(Move(source, target))
         if moves:
-            _write_durably(self.path / _COMMIT, msgspec.json.encode(moves))
+            # What is moved must be on the disk before the line that says so is, and the line before the first move.
+            sync_all(path for move in moves if move.source for path in tree(self.path / move.source))
+            sync_all({(self.path / move.source).parent for move in moves if move.source})
+            write_durably(self.path / _COMMIT, msgspec.json.encode(moves))
             self._finish()
-        shutil.rmtree(self.path / _STAGING, ignore_errors=True)
-        self._staged.clear()
-        self._staging = ""
-        return [move.target for move in moves]
+        self._forget_staged()
+        return [move.target for move in moves if move.target != _STATE]
 
     def _finish(self) -> None:
         """Do what the commit says; what is done already is done again without harm."""
+        touched: set[Path] = set()
         for move in msgspec.json.decode((self.path / _COMMIT).read_bytes(), type=list[Move]):
             source, target = self.path / move.source, self.path / move.target
             if move.source and not source.exists():
@@ -164,7 +238,21 @@ class Lake:
             if move.source:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.rename(target)
+            touched.update(path for path in target.parents if path.is_relative_to(self.path) and path.exists())
+        sync_all(touched)  # the new names are there before the line that would make them again goes
         (self.path / _COMMIT).unlink()
+        sync(self.path)
+
+
+def _nullable(rows: DataFrame, columns: StructType) -> DataFrame:
+    """Return the same rows in exactly the columns of a table, each of which may be null.
+
+    Spark writes whether a column can be null into the file. That depends on how the rows were computed, and bytes must not.
+    """
+    session = rows.sparkSession
+    java = session._jsparkSession  # noqa: SLF001  # Python has no way to give rows a schema without copying each
+    schema = java.parseDataType(columns.json())
+    return ClassicDataFrame(java.internalCreateDataFrame(rows._jdf.queryExecution().toRdd(), schema, False), session)  # noqa: SLF001  # as above
 
 
 def _leaves(root: Path) -> set[str]:
@@ -194,12 +282,3 @@ def _same(one: Path, other: Path) -> bool:
     if not other.is_dir() or names != sorted(file.name for file in other.iterdir()):
         return False
     return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
-
-
-def _write_durably(file: Path, data: bytes) -> None:
-    fresh = file.with_name(f".{file.name}.new")
-    with fresh.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.rename(file)

@@ -8,6 +8,8 @@ name = "Operations"
 metric = "operations"                 # operations, messages_in, messages_out, gb_in, gb_out, gb_hours
 unit = "1000"                         # the price is per so many
 tiers = [{ from = "0", upto = "1000000", price = "0" }, { from = "1000000", price = "0.40" }]
+since = "2030-01"                     # first month it holds for; another item of the name may go before it
+before = "2031-01"                    # the month in which it holds no more
 
 [[credits]]
 tenant = "acme"
@@ -24,8 +26,11 @@ by = "operations"                     # each tenant's share of this
 
 from __future__ import annotations
 
+import hashlib
+import re
 import tomllib
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -53,6 +58,12 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: str
     tiers: list[Tier]
     unit: str = "1"
+    since: str = ""  # months; empty: without bound
+    before: str = ""
+
+    def holds_in(self, period: str) -> bool:
+        """Tell whether this is the price of a month."""
+        return self.since <= period and (not self.before or period < self.before)
 
 
 class Credit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +93,19 @@ class PriceBook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credits: list[Credit] = []
     shared: list[Shared] = []
 
+    def in_period(self, period: str) -> PriceBook:
+        """Return what the book says about one month."""
+        return msgspec.structs.replace(
+            self,
+            items=[item for item in self.items if item.holds_in(period)],
+            credits=[credit for credit in self.credits if credit.period == period],
+            shared=[shared for shared in self.shared if shared.period in {None, period}],
+        )
+
+    def digest(self, period: str) -> str:
+        """Return a hash of what the book says about a month: where it differs, the month's lines are computed anew."""
+        return hashlib.sha256(msgspec.json.encode(self.in_period(period), order="sorted")).hexdigest()
+
 
 DEFAULT: Final = PriceBook(
     items=[
@@ -107,12 +131,17 @@ def load_price_book(file: Path | None) -> PriceBook:
 
 
 def check_price_book(book: PriceBook, where: str) -> PriceBook:
-    """Return ``book`` if tiers have neither gap nor overlap and every number is one, else raise Invalid."""
+    """Return ``book`` if tiers and times have neither gap nor overlap and every number is one, else raise Invalid."""
+    if not book.currency:
+        raise Invalid(f"{where}: currency is empty")
     _number(f"{where}: minimum", book.minimum, places=2)
-    names = [*(item.name for item in book.items), *(shared.name for shared in book.shared)]
+    names = [*dict.fromkeys(item.name for item in book.items), *(shared.name for shared in book.shared)]
     for name in names:
         if not name or names.count(name) > 1 or "/" in name:
             raise Invalid(f"{where}: item {name!r}: names are unique, not empty, and without '/'")
+        if name == "Minimum" or re.fullmatch(r"Credit \d+", name):
+            raise Invalid(f"{where}: item {name!r}: this is what a minimum or a credit is called; choose another name")
+        _check_times(f"{where}: item {name!r}", [item for item in book.items if item.name == name])
     for item in book.items:
         place = f"{where}: item {item.name!r}"
         _metric(place, item.metric)
@@ -120,11 +149,32 @@ def check_price_book(book: PriceBook, where: str) -> PriceBook:
             raise Invalid(f"{place}: unit must be more than 0")
         _check_tiers(place, item.tiers)
     for credit in book.credits:
-        _number(f"{where}: credit of {credit.tenant!r}", credit.amount, places=2)
+        place = f"{where}: credit of {credit.tenant!r}"
+        _period(f"{place}: period", credit.period)
+        _number(place, credit.amount, places=2)
     for shared in book.shared:
-        _metric(f"{where}: shared {shared.name!r}", shared.by)
-        _number(f"{where}: shared {shared.name!r}", shared.amount, places=2)
+        place = f"{where}: shared {shared.name!r}"
+        if shared.period is not None:
+            _period(f"{place}: period", shared.period)
+        _metric(place, shared.by)
+        _number(place, shared.amount, places=2)
     return book
+
+
+def _check_times(place: str, items: list[Item]) -> None:
+    """Refuse items of one name whose months overlap or leave some out in between."""
+    for item in items:
+        for name, month in (("since", item.since), ("before", item.before)):
+            if month:
+                _period(f"{place}: {name}", month)
+        if item.before and item.before <= item.since:
+            raise Invalid(f"{place}: since {item.since} before {item.before} holds no month")
+    ordered = sorted(items, key=lambda item: item.since)
+    for one, other in pairwise(ordered):
+        if not one.before or one.before > other.since:
+            raise Invalid(f"{place}: an overlap: two prices hold in {other.since or one.since or 'every month'}")
+        if one.before < other.since:
+            raise Invalid(f"{place}: a gap: no price holds from {one.before} to {other.since}")
 
 
 def _check_tiers(place: str, tiers: list[Tier]) -> None:
@@ -149,6 +199,11 @@ def _check_tiers(place: str, tiers: list[Tier]) -> None:
 def _metric(place: str, metric: str) -> None:
     if metric not in METRICS:
         raise Invalid(f"{place}: there is no metric {metric!r}; there are {', '.join(METRICS)}")
+
+
+def _period(place: str, text: str) -> None:
+    if not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text):
+        raise Invalid(f"{place}: {text!r} is no month such as 2030-01")
 
 
 def _number(place: str, text: str, places: int = 10) -> Decimal:

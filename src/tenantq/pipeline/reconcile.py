@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
+from tenantq.pipeline.archive import need_warm
 from tenantq.store.heart import read_beat
 from tenantq.store.rocks import Store
 
@@ -48,20 +49,28 @@ class Reconciliation(msgspec.Struct):
 
 
 def reconcile(spark: SparkSession, lake: Lake, data_dirs: Sequence[Path]) -> Reconciliation:
-    """Compare the stores, which no server may have open, with the lake. Raise StoreLocked, StoreFormat or NotFound."""
+    """Compare the stores, which no server may have open, with the lake. Raise StoreLocked, StoreFormat or NotFound.
+
+    Tenants that were erased from the lake are left out.
+    """
+    lake.settle()
+    need_warm(lake, "bronze")
+    erased = {one.tenant for one in lake.state().erased}
     stored: dict[tuple[str, str], dict[str, int]] = {}
     store_seq = 0
     for data_dir in data_dirs:
         counters, seq = read_counters(data_dir)
         store_seq = max(store_seq, seq)
         for place, figures in counters.items():
+            if place[0] in erased:
+                continue
             known = stored.setdefault(place, dict.fromkeys(FIGURES, 0))
             for name, value in figures.items():
                 known[name] += value
     rows = lake.need(spark, "bronze")
     counted = {
-        (row["tenant"], row["queue"]): {name: row[name] for name in FIGURES} for row in journal_counters(rows).collect()
-    }
+        (row["tenant"], row["queue"]): {name: row[name] for name in FIGURES} for row in journal_counters(rows).collect() if row["tenant"] not in erased
+    }  # fmt: skip
     lake_seq = rows.agg(f.max("seq")).collect()[0][0] or 0
     nothing = dict.fromkeys(FIGURES, 0)
     drifts = [

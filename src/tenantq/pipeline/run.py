@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +13,8 @@ import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from tenantq.errors import Invalid
-from tenantq.journal.manifest import HEAD, MANIFESTS
-from tenantq.journal.target import DirectoryTarget
 from tenantq.pipeline import bronze as layers
+from tenantq.pipeline.archive import bring_back, deleted_dates
 from tenantq.pipeline.gold.anomalies import anomalies
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
@@ -22,12 +22,14 @@ from tenantq.pipeline.gold.invoice_lines import invoice_lines
 from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.new_segments import journal_path, new_manifests
 from tenantq.pipeline.price_book import DEFAULT, PriceBook
 from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT, VERDICTS
 from tenantq.pipeline.silver_daily import ops_daily, places_daily, tenant_changes
 from tenantq.pipeline.silver_message_lives import OPEN, life_date, life_events, message_lives
 from tenantq.pipeline.silver_queue_hours import queue_hours
 from tenantq.pipeline.silver_queue_resets import queue_resets
+from tenantq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
 
 _ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
 _FILES_PER_TASK: Final = 4
-"""How many days after a late one its baseline can still be felt in ``anomalies`` and ``tenant_growth``."""
+STAGES: Final = (
+    "verify segments", "bronze", "message_lives", "queue_hours", "daily", "usage_hourly", "slo_daily", "invoice_lines",
+    "tenant_growth", "anomalies", "compliance", "commit",
+)  # fmt: skip
+"""What a run goes through, in this order; one with nothing new leaves out most."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +67,11 @@ class RunReport(msgspec.Struct):
     quarantined: dict[str, int] = {}  # reason -> rows or records, over the whole lake
     changed: list[str] = []  # partitions that were written anew
     stages: dict[str, float] = {}  # seconds
+    repriced: list[str] = []  # months whose lines were computed anew: the price book says something else about them
+    restored: list[str] = []  # days that came back from the archive, since late rows re-opened them
+    remeasured: bool = False  # slo_daily was computed anew, since the objective is another
+    late: int = 0  # segments that came behind the stream's watermark
+    watermark: str = ""  # of the stream
 
 
 def run(
@@ -69,23 +80,7 @@ def run(
     """Process what the journal has and the lake has not."""
     with lake.locked():
         names, strays = new_manifests(spark, journal, lake, options)
-        return process(spark, journal, lake, names, strays, options, progress)
-
-
-def new_manifests(spark: SparkSession, journal: str, lake: Lake, options: Options) -> tuple[list[str], list[str]]:
-    """Return manifests that were not accepted before, and segments that no manifest names."""
-    target = _target(journal)
-    done = {row["manifest"] for row in lake.read(spark, "segments").where("reason = ''").select("manifest").collect()}
-    files = {_span(name): name for name in target.names("") if name.endswith(".parquet")}
-    manifests = [
-        name
-        for name in target.names(MANIFESTS)
-        if name.endswith(".json") and not name.endswith(f"/{HEAD}")
-    ]  # fmt: skip
-    described = {_span(name) for name in manifests}
-    wanted = [name for name in manifests if name not in done and _in_range(files.get(_span(name), ""), options)]
-    strays = [file for span, file in sorted(files.items()) if span not in described and _in_range(file, options)]
-    return wanted, strays
+        return process(spark, journal_path(journal), lake, names, strays, options, progress)
 
 
 def process(
@@ -112,7 +107,8 @@ class _Run:
         self, spark: SparkSession, journal: str, lake: Lake, options: Options, progress: Callable[[str], None]
     ) -> None:
         self._spark, self._journal, self._lake, self._options, self._progress = spark, journal, lake, options, progress
-        self._report = RunReport(quarantined={}, changed=[], stages={})
+        self._report = RunReport(quarantined={}, changed=[], stages={}, repriced=[], restored=[])
+        self._state = lake.state()
         self._rows = spark.createDataFrame([], BRONZE)
         self._started = time.monotonic()
         self._stage = ""
@@ -147,7 +143,8 @@ class _Run:
             self._begin("bronze")
             raw = self._read([one["file"] for one in good])
             now_ms = self._options.now_ms
-            quarantine = quarantine.unionByName(layers.rejected(raw, now_ms, self._relative()))
+            gone = deleted_dates(self._state)
+            quarantine = quarantine.unionByName(layers.rejected(raw, now_ms, self._relative(), gone))
             self._take_in(raw, overlapping=_overlap([one for one in verdicts if not one["reason"]]))
         lake.stage(quarantine.dropDuplicates(["reason", "shard", "first_seq", "file", "details"]), "quarantine")
         lake.stage(segments, "segments")
@@ -161,7 +158,7 @@ class _Run:
         return sorted((row.asDict() for row in found), key=lambda one: str(one["manifest"]))
 
     def _read(self, files: list[str]) -> DataFrame:
-        root = _target(self._journal).path.absolute()
+        root = Path(self._journal)
         return self._spark.read.schema(SEGMENT).parquet(*[str(root / file) for file in files]).drop("link", "payload")
 
     def _relative(self) -> Any:
@@ -171,7 +168,16 @@ class _Run:
     def _take_in(self, raw: DataFrame, *, overlapping: bool) -> None:
         """Put new rows into bronze, hour by hour."""
         spark, lake = self._spark, self._lake
-        rows = layers.bronze(raw, self._options.now_ms, unique=not overlapping)
+        rows = layers.bronze(
+            raw,
+            self._options.now_ms,
+            unique=not overlapping,
+            gone=deleted_dates(self._state),
+            erased=self._state.erased,
+        )
+        if self._state.archived:
+            self._report.restored = bring_back(spark, lake, rows)
+            self._state = lake.state()
         if overlapping:
             there = lake.read(spark, "bronze").select("shard", "seq", "n")
             rows = rows.join(there, ["shard", "seq", "n"], "left_anti").select(*BRONZE.names)
@@ -187,15 +193,19 @@ class _Run:
     # ---- silver and gold ----
 
     def layers(self) -> None:
-        """Bring silver and gold up to the new rows; nothing new: nothing to do."""
-        if not self._report.rows:
-            if self._report.segments:
-                self._audit_only()
-            return
-        dates = {_date(hour) for hour in self._hours}
-        newest_before = max((_date(one) for one in self._lake.partitions("bronze", staged=False)), default="")
-        self._silver(dates)
-        self._gold(min([*dates, *([newest_before] if newest_before else [])]))
+        """Bring silver and gold up to the new rows, and to what is asked of prices and service levels."""
+        first = ""
+        if self._report.rows:
+            dates = {_date(hour) for hour in self._hours}
+            newest_before = max((_date(one) for one in self._lake.partitions("bronze", staged=False)), default="")
+            first = min([*dates, *([newest_before] if newest_before else [])])
+            self._silver(dates)
+            self._usage(first)
+        self._service_levels(first)
+        self._invoices(first[:7])
+        if first:
+            self._growth(first)
+        self._audit(first)
 
     def _silver(self, dates: set[str]) -> None:
         spark, lake = self._spark, self._lake
@@ -244,40 +254,76 @@ class _Run:
         found = lives.join(f.broadcast(ended), of_one, "left_semi").select("date").distinct().collect()
         return {f"date={row[0]}" for row in found}
 
-    def _gold(self, from_date: str) -> None:
-        spark, lake, options = self._spark, self._lake, self._options
-
-        def since(first: str) -> Callable[[str], bool]:
-            return lambda one: _date(one) >= first
-
+    def _usage(self, from_date: str) -> None:
+        spark, lake = self._spark, self._lake
         self._begin("usage_hourly")
         hours, resets = lake.view(spark, "queue_hours"), lake.view(spark, "queue_resets")
-        lake.stage(usage_hourly(hours, resets, from_date), "usage_hourly", since(from_date))
+        lake.stage(usage_hourly(hours, resets, from_date), "usage_hourly", _since(from_date))
+
+    def _service_levels(self, from_date: str) -> None:
+        """Compute slo_daily for days that changed; for all that are there where the objective is another."""
+        spark, lake, objective = self._spark, self._lake, self._options.objective
+        digest = hashlib.sha256(msgspec.json.encode(objective)).hexdigest()
+        self._report.remeasured = self._state.objective not in {"", digest}
+        self._state = msgspec.structs.replace(self._state, objective=digest)
+        if self._report.remeasured:
+            from_date = min((_date(one) for one in lake.partitions("bronze")), default="")
+        if not from_date:
+            return
         self._begin("slo_daily")
-        rows = lake.view(spark, "bronze", since(from_date))
+        rows = lake.view(spark, "bronze", _since(from_date))
         newest = rows.agg(f.unix_millis(f.max("ts"))).collect()[0][0]
-        lake.stage(
-            slo_daily(rows, lake.view(spark, "message_lives"), newest, options.objective), "slo_daily", since(from_date)
+        levels = slo_daily(rows, lake.view(spark, "message_lives"), newest, objective)
+        lake.stage(levels, "slo_daily", _since(from_date))
+
+    def _invoices(self, from_month: str) -> None:
+        """Compute the lines of months that changed, and of those about which the price book says something else."""
+        spark, lake, book, known = self._spark, self._lake, self._options.prices, self._state.prices
+        months = {_date(one)[:7] for one in lake.partitions("usage_hourly")}
+        touched = {month for month in months if from_month and month >= from_month}
+        stale = {
+            month for month in months - touched if known.get(month) != book.digest(month) and self._asked_for(month)
+        }
+        self._report.repriced = sorted(
+            {month for month in touched if known.get(month, book.digest(month)) != book.digest(month)} | stale
         )
+        wanted = touched | stale
+        prices = {**known, **{month: book.digest(month) for month in wanted}}
+        self._state = msgspec.structs.replace(self._state, prices=dict(sorted(prices.items())))
+        if not wanted:
+            return
         self._begin("invoice_lines")
-        month = from_date[:7]
-        usage = lake.view(spark, "usage_hourly", since(month))
-        lake.stage(invoice_lines(usage, options.prices), "invoice_lines", lambda one: one >= f"period={month}")
+        usage = lake.view(spark, "usage_hourly", lambda one: _date(one)[:7] in wanted)
+        gone = [
+            {"tenant": "", "period": month, **{name: Decimal(value) for name, value in sums.items()}}
+            for erasure in self._state.erased
+            for month, sums in erasure.months.items()
+        ]
+        lines = invoice_lines(usage, book, gone)
+        lake.stage(lines, "invoice_lines", lambda one: one.removeprefix("period=") in wanted)
+
+    def _asked_for(self, month: str) -> bool:
+        first, last = self._options.from_date[:7], self._options.to_date[:7]
+        return (not first or month >= first) and (not last or month <= last)
+
+    def _growth(self, from_date: str) -> None:
+        spark, lake = self._spark, self._lake
         self._begin("tenant_growth")
         daily = lake.view(spark, "usage_hourly")
         growth = tenant_growth(daily, lake.view(spark, "tenant_changes"), from_date)
-        lake.stage(growth, "tenant_growth", since(from_date))
-        self._audit(from_date)
-
-    def _audit_only(self) -> None:
-        """Only segments that cannot be trusted are new: the tables of evidence must say so."""
-        newest = max((_date(one) for one in self._lake.partitions("bronze")), default="")
-        if newest:
-            self._audit(newest)
+        lake.stage(growth, "tenant_growth", _since(from_date))
 
     def _audit(self, from_date: str) -> None:
+        """Compute the tables of evidence for days that changed, and those whose segments have another verdict than before."""
         spark, lake = self._spark, self._lake
-        covered = lambda one: _date(one) >= from_date  # noqa: E731  # a name for one line
+        days = sorted({_date(one) for one in lake.partitions("ops_daily")})
+        if not days:
+            return
+        told = self._verdicts_changed(days)
+        from_date = min([one for one in (from_date, told) if one], default="")
+        if not from_date:
+            return
+        covered = _since(from_date)
         self._begin("anomalies")
         found = anomalies(
             lake.view(spark, "bronze", covered),
@@ -291,17 +337,35 @@ class _Run:
         ops, segments = lake.view(spark, "ops_daily", covered), lake.view(spark, "segments")
         quarantine = lake.view(spark, "quarantine")
         lake.stage(
-            compliance_soc2(ops, lake.view(spark, "anomalies", covered), segments, quarantine),
+            compliance_soc2(ops, lake.view(spark, "anomalies", covered), segments, quarantine, days),
             "compliance_soc2",
             covered,
         )
-        lake.stage(compliance_gdpr_art30(ops, segments, quarantine), "compliance_gdpr_art30", covered)
+        lake.stage(compliance_gdpr_art30(ops, segments, quarantine, days), "compliance_gdpr_art30", covered)
+
+    def _verdicts_changed(self, days: list[str]) -> str:
+        """Return the first day of the lake about whose segments something else is known now; empty: there is none."""
+        spark, lake = self._spark, self._lake
+        first = ""
+        for table in ("segments", "quarantine"):
+            columns = [name for name in TABLES[table].columns.names if name != "manifest"]
+            before, now = (
+                {tuple(row) for row in rows.select(*columns).collect()}
+                for rows in (lake.read(spark, table), lake.view(spark, table))
+            )
+            for row in before ^ now:
+                file = row[columns.index("file")]
+                day = _date(file) if file.startswith("date=") and _date(file) in days else days[-1]
+                first = min(first or day, day)
+        return first
 
     # ---- the end ----
 
     def finish(self) -> RunReport:
         """Commit and say what was done."""
         self._begin("commit")
+        if self._state != self._lake.state():
+            self._lake.stage_state(self._state)
         self._report.changed = self._lake.commit()
         counted = self._lake.read(self._spark, "quarantine").groupBy("reason").agg(f.sum("count")).collect()
         self._report.quarantined = {row[0]: row[1] for row in sorted(counted)}
@@ -322,40 +386,15 @@ class _Run:
             self._progress(stage)
 
 
-def _target(journal: str) -> DirectoryTarget:
-    path = Path(journal.removeprefix("file://"))
-    if not path.is_dir():
-        raise Invalid(f"journal {journal}: is no directory; give the one that holds date=… and manifest/")
-    if not _readable(path):
-        raise Invalid(f"journal {journal}: cannot be read; check its permissions")
-    return DirectoryTarget(path)
-
-
-def _readable(path: Path) -> bool:
-    try:
-        next(path.iterdir(), None)
-    except OSError:
-        return False
-    return True
-
-
-def _span(name: str) -> tuple[str, str]:
-    """Return (shard, span of records) of a segment's or manifest's name."""
-    *_, shard, file = name.split("/") if name.count("/") else ("", "", name)
-    return shard, file.rpartition(".")[0]
-
-
-def _in_range(file: str, options: Options) -> bool:
-    date = file.removeprefix("date=")[:10] if file.startswith("date=") else ""
-    return not date or (
-        (not options.from_date or date >= options.from_date) and (not options.to_date or date <= options.to_date)
-    )
-
-
 def _overlap(verdicts: list[dict[str, Any]]) -> bool:
     """Tell whether any record stands in two segments."""
     spans = sorted((one["shard"], one["first_seq"], one["last_seq"]) for one in verdicts)
     return any(a[0] == b[0] and b[1] <= a[2] for a, b in pairwise(spans))
+
+
+def _since(first: str) -> Callable[[str], bool]:
+    """Tell partitions of a day or later."""
+    return lambda one: _date(one) >= first
 
 
 def _date(partition: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.legal_holds import LIFTED, PLACED
 from tenantq.pipeline.schemas import OPS_DAILY, PLACES_DAILY, TENANT_CHANGES
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def places_daily(rows: DataFrame) -> DataFrame:
 
 
 def tenant_changes(rows: DataFrame) -> DataFrame:
-    """Return the rows by which tenants were made, changed and deleted."""
-    changed = f.col("op").isin("create_tenant", "configure_tenant", "delete_tenant") & (f.col("outcome") == "ok")
+    """Return the rows by which tenants were made, changed, held and deleted."""
+    ops = ("create_tenant", "configure_tenant", "delete_tenant", PLACED, LIFTED)
+    changed = f.col("op").isin(*ops) & (f.col("outcome") == "ok")
     return rows.where(changed).select(*TENANT_CHANGES.names)

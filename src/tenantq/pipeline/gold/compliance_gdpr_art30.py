@@ -9,6 +9,8 @@ from tenantq.pipeline.gold.compliance_soc2 import controlled
 from tenantq.pipeline.gold.verification import verification
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
 ACTIVITIES: Final = {
@@ -20,11 +22,11 @@ ACTIVITIES: Final = {
 """Paragraph -> what it is about, which ops show it, with which outcomes."""
 
 
-def compliance_gdpr_art30(ops: DataFrame, segments: DataFrame, quarantine: DataFrame) -> DataFrame:
-    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily)."""
+def compliance_gdpr_art30(
+    ops: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
+) -> DataFrame:
+    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all that the lake has."""
     found = [controlled(ops, control, *rest) for control, rest in ACTIVITIES.items()]
-    dates = ops.select("date").distinct()
-    found.append(
-        verification(dates, segments, quarantine, "30.1.g", "Security: the record itself is complete and unchanged")
-    )
+    title = "Security: the record itself is complete and unchanged"
+    found.append(verification(ops, segments, quarantine, "30.1.g", title, dates))
     return reduce(lambda one, other: one.unionByName(other), found)

@@ -10,6 +10,8 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.gold.verification import evidence_rows, verification
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
 CONTROLS: Final = {
@@ -27,8 +29,10 @@ CONTROLS: Final = {
 """Control -> what it is about, which ops show it, with which outcomes."""
 
 
-def compliance_soc2(ops: DataFrame, anomalies: DataFrame, segments: DataFrame, quarantine: DataFrame) -> DataFrame:
-    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily)."""
+def compliance_soc2(
+    ops: DataFrame, anomalies: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
+) -> DataFrame:
+    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all that the lake has."""
     found = [controlled(ops, control, *rest) for control, rest in CONTROLS.items()]
     seen = anomalies.groupBy("date", "tenant", f.concat_ws(": ", "severity", "kind").alias("evidence"))
     status = f.when(f.col("evidence").startswith("high"), "review").otherwise("pass")
@@ -37,8 +41,7 @@ def compliance_soc2(ops: DataFrame, anomalies: DataFrame, segments: DataFrame, q
             seen.agg(f.count("*").alias("count")), "CC7.2", "The system is watched for anomalies", status
         )
     )  # fmt: skip
-    dates = ops.select("date").distinct()
-    found.append(verification(dates, segments, quarantine, "PI1.4", "Records are complete and unchanged"))
+    found.append(verification(ops, segments, quarantine, "PI1.4", "Records are complete and unchanged", dates))
     return reduce(lambda one, other: one.unionByName(other), found)
 
 

@@ -27,36 +27,50 @@ _SCHEMA: Final = pa.schema(
         for column in INVOICE_LINES
     ]
 )  # fmt: skip
-_SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms")
+SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms")
 
 
-def invoice_lines(usage: DataFrame, book: PriceBook) -> DataFrame:
-    """Return rows of INVOICE_LINES for the months that ``usage`` (usage_hourly) holds wholly. The book must be checked."""
+def month_sums(usage: DataFrame) -> DataFrame:
+    """Return what each tenant used in each month that ``usage`` (usage_hourly) holds wholly."""
     months = usage.where(f.col("tenant") != "").groupBy(f.substring("date", 1, 7).alias("period"), "tenant")
-    sums = months.agg(*[f.sum(name).cast("decimal(38,0)").alias(name) for name in _SUMS])
+    return months.agg(*[f.sum(name).cast("decimal(38,0)").alias(name) for name in SUMS])
+
+
+def invoice_lines(usage: DataFrame, book: PriceBook, erased: Sequence[dict[str, Any]] = ()) -> DataFrame:
+    """Return rows of INVOICE_LINES for the months that ``usage`` (usage_hourly) holds wholly. The book must be checked.
+
+    ``erased`` are month sums of tenants that have no name any more: they have no lines, and others do not bear their shares.
+    """
 
     def lines(table: pa.Table) -> pa.Table:
-        return pa.Table.from_pylist(month_lines(table.to_pylist(), book), schema=_SCHEMA)
+        tenants = table.to_pylist()
+        gone = [one for one in erased if tenants and one["period"] == tenants[0]["period"]]
+        return pa.Table.from_pylist(month_lines(tenants, book, gone), schema=_SCHEMA)
 
-    return sums.groupBy("period").applyInArrow(lines, INVOICE_LINES)
+    return month_sums(usage).groupBy("period").applyInArrow(lines, INVOICE_LINES)
 
 
-def month_lines(tenants: Sequence[dict[str, Any]], book: PriceBook) -> list[dict[str, Any]]:
+def month_lines(
+    tenants: Sequence[dict[str, Any]], book: PriceBook, erased: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """Return the lines of one month; ``tenants`` are its sums of usage. Exact: no float comes near."""
+    if not tenants:
+        return []
+    book = book.in_period(tenants[0]["period"])
     with localcontext() as context:
         context.prec = 60
         found: list[dict[str, Any]] = []
         ordered = sorted(tenants, key=lambda one: str(one["tenant"]))
-        shares = {shared.name: _allocate(ordered, shared.by, Decimal(shared.amount)) for shared in book.shared}
+        everybody = [*ordered, *erased]
+        shares = {shared.name: _allocate(everybody, shared.by, Decimal(shared.amount)) for shared in book.shared}
         for position, sums in enumerate(ordered):
             mine = [_item_line(sums, item, book) for item in book.items]
             for shared in book.shared:
-                if shared.period in {None, sums["period"]}:
-                    amount = shares[shared.name][position]
-                    details = f"share of {shared.amount} by {shared.by}"
-                    mine.append(
-                        _line(sums, book, shared.name, "shared", shared.by, amount, details, _quantity(sums, shared.by))
-                    )
+                amount = shares[shared.name][position]
+                details = f"share of {shared.amount} by {shared.by}"
+                mine.append(
+                    _line(sums, book, shared.name, "shared", shared.by, amount, details, _quantity(sums, shared.by))
+                )
             mine += _minimum_and_credits(sums, mine, book)
             found += mine
         return found

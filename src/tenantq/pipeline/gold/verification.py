@@ -9,20 +9,31 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.schemas import COMPLIANCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
 
-def verification(dates: DataFrame, segments: DataFrame, quarantine: DataFrame, control: str, title: str) -> DataFrame:
-    """Return rows of COMPLIANCE on each of ``dates``: how much of the journal was verified, and what was not well."""
+def verification(
+    ops: DataFrame, segments: DataFrame, quarantine: DataFrame, control: str, title: str, dates: Sequence[str] = ()
+) -> DataFrame:
+    """Return rows of COMPLIANCE on the days of ``ops``: how much of a day's journal was verified, and what was not well.
+
+    ``dates`` are all days that the lake has; without them, those of ``ops``. What belongs to none of them stands on the newest.
+    """
+    known = sorted(dates) or sorted(row[0] for row in ops.select("date").distinct().collect())
+    day = f.regexp_extract("file", r"^date=([0-9]{4}-[0-9]{2}-[0-9]{2})/", 1)
+    day = f.when(day.isin(*known), day).otherwise(f.lit(known[-1] if known else ""))
     signed = f.when(f.col("signed"), "with signatures").otherwise("without signatures: no public key was given")
     good = segments.where(f.col("reason") == "").groupBy(
-        f.concat(f.lit("segments verified against manifest, hash chain and records, "), signed).alias("evidence")
+        day.alias("date"),
+        f.concat(f.lit("segments verified against manifest, hash chain and records, "), signed).alias("evidence"),
     )
     passed = good.agg(f.count("*").alias("count")).withColumn("status", f.lit("pass"))
-    bad = quarantine.groupBy(f.concat(f.lit("quarantined: "), f.col("reason")).alias("evidence"))
+    bad = quarantine.groupBy(day.alias("date"), f.concat(f.lit("quarantined: "), f.col("reason")).alias("evidence"))
     failed = bad.agg(f.sum("count").alias("count")).withColumn("status", f.lit("fail"))
-    both = passed.unionByName(failed)
-    return evidence_rows(both.withColumn("tenant", f.lit("")).crossJoin(f.broadcast(dates)), control, title)
+    both = passed.unionByName(failed).join(f.broadcast(ops.select("date").distinct()), "date", "left_semi")
+    return evidence_rows(both.withColumn("tenant", f.lit("")), control, title)
 
 
 def evidence_rows(found: DataFrame, control: str, title: str, status: Column | None = None) -> DataFrame:

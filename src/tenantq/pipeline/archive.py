@@ -1,0 +1,178 @@
+"""Archive: old days leave the lake for cold storage, and come back whole when late rows re-open them.
+
+Each day of a table is one step: copied, read back and compared, then taken out of the lake in the same commit that writes
+down where it is. So it can be killed anywhere and run again, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyspark.sql import functions as f
+
+from tenantq.errors import NotFound
+from tenantq.pipeline.cold_storage import day_place, fetch, open_storage, partition_rows, store, sweep, tenants_in
+from tenantq.pipeline.lake_state import ArchivedDay, LakeState
+from tenantq.pipeline.legal_holds import held_tenants
+from tenantq.pipeline.retention import ARCHIVABLE
+from tenantq.pipeline.silver_message_lives import OPEN, life_date, life_events
+from tenantq.pipeline.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.retention import Retention
+
+_LIVES: Final = "message_lives"
+
+
+class ArchiveReport(msgspec.Struct):
+    """What was moved and deleted."""
+
+    archived: list[str] = []  # table/date
+    files_before: int = 0
+    files_after: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    deleted: list[str] = []
+    held: list[str] = []  # days that are old enough to be deleted, and hold rows of a tenant under a legal hold
+
+
+def archive(
+    spark: SparkSession, lake: Lake, url: str, rules: Retention, now_ms: int, progress: Callable[[str], None] = lambda _: None
+) -> ArchiveReport:  # fmt: skip
+    """Move what is older than ``rules`` allow to ``url``, and delete there what is older still."""
+    report = ArchiveReport(archived=[], deleted=[], held=[])
+    target = open_storage(url)
+    today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
+    with lake.locked():
+        newest = max((one.removeprefix("date=")[:10] for one in lake.partitions("bronze")), default="")
+        if not newest:
+            raise NotFound(f"lake {lake.path}: there is no table bronze yet; run tenantq pipeline run first")
+        for table in ARCHIVABLE:
+            days = rules.of(table).archive_after_days
+            if days is None:
+                continue
+            before = min(newest, f"{today - timedelta(days=days)}")  # the newest day stays: the next run begins there
+            for date, names in _days(spark, lake, table, before).items():
+                progress(f"{table} {date}")
+                files = store(target, day_place(table, date), partition_rows(lake.path / table, names))
+                day = ArchivedDay(table, date, url, files, len(names))
+                report.files_before += sum(len(list((lake.path / table / name).glob("*.parquet"))) for name in names)
+                _remember(lake, [day])
+                lake.stage_removal(table, names)
+                lake.commit()
+                sweep(target, day)
+                report.archived.append(f"{table}/{date}")
+                report.files_after += len(files)
+                report.bytes_after += sum(file.size for file in files)
+                report.rows += sum(file.rows for file in files)
+        _delete_old(spark, lake, rules, f"{today}", report)
+    return report
+
+
+def restore(spark: SparkSession, lake: Lake, wanted: Callable[[ArchivedDay], bool]) -> list[str]:
+    """Bring archived days back, verified, as the same bytes; return them. The lake must be locked and nothing staged."""
+    days = [day for day in lake.state().archived if is_cold(day) and wanted(day)]
+    if not days:
+        return []
+    for table in sorted({day.table for day in days}):
+        mine = [day for day in days if day.table == table]
+        copies = lake.scratch(f"restore_{table}")
+        for day in mine:
+            target = open_storage(day.url)
+            for number, file in enumerate(day.files):
+                (copies / f"{day.date}_{number:05d}.parquet").write_bytes(fetch(target, file))
+        rows = spark.read.schema(TABLES[table].columns).parquet(str(copies))
+        dates = {day.date for day in mine}
+        lake.stage(rows, table, lambda one, dates=dates: one.removeprefix("date=")[:10] in dates)  # type: ignore[misc]  # bound now
+    _remember(lake, [msgspec.structs.replace(day, restored=True) for day in days])
+    lake.commit()
+    return [f"{day.table}/{day.date}" for day in days]
+
+
+def bring_back(spark: SparkSession, lake: Lake, rows: DataFrame) -> list[str]:
+    """Restore what these new rows (bronze) re-open: their days and all later ones, and the lives that they go on with."""
+    cold = [day for day in lake.state().archived if is_cold(day)]
+    first = rows.agg(f.min("date")).collect()[0][0] if cold else None
+    if first is None:
+        return []
+    lives = {row[0] for row in life_events(rows).select(life_date()).distinct().collect()}
+    touched = {
+        (day.table, day.date) for day in cold if day.date >= first or (day.table == _LIVES and day.date in lives)
+    }
+    if not touched:
+        return []
+    return restore(spark, lake, lambda day: day.table == _LIVES or (day.table, day.date) in touched)
+
+
+def is_cold(day: ArchivedDay) -> bool:
+    """Tell whether a day lies only in the archive."""
+    return bool(day.files) and not day.restored
+
+
+def need_warm(lake: Lake, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
+    """Raise NotFound, saying what to do, where days of a table that ``covers`` says yes to lie in the archive."""
+    days = sorted(day.date for day in lake.state().archived if day.table == table and is_cold(day) and covers(day.date))
+    if days:
+        raise NotFound(
+            f"lake {lake.path}: {table} of {days[0]} to {days[-1]} is archived; bring it back with "
+            f"tenantq pipeline archive --restore --from {days[0]} --until {days[-1]}"
+        )
+
+
+def deleted_dates(state: LakeState) -> list[str]:
+    """Return the days whose journal rows retention has deleted: late rows of theirs are quarantined."""
+    return sorted(day.date for day in state.archived if day.table == "bronze" and day.deleted)
+
+
+def _days(spark: SparkSession, lake: Lake, table: str, before: str) -> dict[str, set[str]]:
+    """Return the days of a table that may leave, with their partitions."""
+    found: dict[str, set[str]] = {}
+    for name in sorted(lake.partitions(table)):
+        date = name.removeprefix("date=")[:10]
+        if date < before:
+            found.setdefault(date, set()).add(name)
+    if table == _LIVES and found:  # only days all of whose messages are at their end, and that long ago
+        lives = lake.read(spark, _LIVES).where(f.col("date") < before)
+        lasting = lives.where(f.col("outcome").isin(*OPEN) | (f.date_format("ended_at", "yyyy-MM-dd") >= before))
+        for row in lasting.select("date").distinct().collect():
+            found.pop(row[0], None)
+    return found
+
+
+def _remember(lake: Lake, days: Collection[ArchivedDay]) -> None:
+    state = lake.state()
+    fresh = {(day.table, day.date) for day in days}
+    kept = [day for day in state.archived if (day.table, day.date) not in fresh]
+    merged = sorted([*kept, *days], key=lambda day: (day.table, day.date))
+    lake.stage_state(msgspec.structs.replace(state, archived=merged))
+
+
+def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, report: ArchiveReport) -> None:
+    """Delete from the archive what is over its time, unless a legal hold is on a tenant in it."""
+    held: set[str] | None = None
+    for day in lake.state().archived:
+        days = rules.of(day.table).delete_after_days
+        if (
+            days is None
+            or not is_cold(day)
+            or day.date >= f"{datetime.fromisoformat(today).date() - timedelta(days=days)}"
+        ):
+            continue
+        if held is None:
+            held = held_tenants(lake.read(spark, "tenant_changes"))
+        target = open_storage(day.url)
+        if held and held & tenants_in(target, day):
+            report.held.append(f"{day.table}/{day.date}")
+            continue
+        for file in day.files:
+            target.delete(file.name)
+        _remember(lake, [msgspec.structs.replace(day, files=[], deleted=True)])
+        lake.commit()
+        report.deleted.append(f"{day.table}/{day.date}")

@@ -1,0 +1,114 @@
+"""Cold storage: days of a table as few, well packed Parquet files, each read back and compared before it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tenantq.errors import StoreDamaged
+from tenantq.journal.target import open_target
+from tenantq.pipeline.lake_state import ArchivedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tenantq.journal.target import Target
+    from tenantq.pipeline.lake_state import ArchivedDay
+
+PART_BYTES: Final = 128_000_000
+"""In memory; a part is smaller on disk."""
+
+
+def open_storage(url: str) -> Target:
+    """Return the place that a path or URL names; a directory's files are synced."""
+    if url.startswith("file://"):
+        return open_target(unquote(url.removeprefix("file://").removeprefix("localhost")))
+    return open_target(url)
+
+
+def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:
+    """Yield a table's rows, a row group at a time, with the columns that stand in its directories' names."""
+    for name in sorted(names):
+        for file in sorted((root / name).glob("*.parquet")):
+            source = pq.ParquetFile(file)
+            for group in range(source.num_row_groups):
+                rows = source.read_row_group(group)
+                for part in name.split("/"):
+                    column, _, value = part.partition("=")
+                    rows = rows.append_column(column, pa.array([value] * rows.num_rows, pa.string()))
+                yield rows
+
+
+def store(target: Target, place: str, rows: Iterable[pa.Table], mark: str = "") -> list[ArchivedFile]:
+    """Write rows as parts under ``place``, read each back, compare; return what was written. Raise StoreDamaged."""
+    found: list[ArchivedFile] = []
+    waiting: list[pa.Table] = []
+    size = 0
+
+    def flush() -> None:
+        if waiting:
+            name = f"{place}/part-{len(found):05d}{mark}.parquet"
+            found.append(_store_part(target, name, pa.concat_tables(waiting)))
+            waiting.clear()
+
+    for table in rows:
+        if waiting and size + table.nbytes > PART_BYTES:
+            flush()
+            size = 0
+        waiting.append(table)
+        size += table.nbytes
+    flush()
+    return found
+
+
+def _store_part(target: Target, name: str, rows: pa.Table) -> ArchivedFile:
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd", compression_level=9, row_group_size=100_000)
+    data = buffer.getvalue()
+    target.write(name, data)
+    there = target.read(name)
+    digest = hashlib.sha256(data).hexdigest()
+    if hashlib.sha256(there).hexdigest() != digest or not pq.read_table(io.BytesIO(there)).equals(rows):
+        raise StoreDamaged(f"archive: {name} is not what was written when read back; nothing was removed from the lake")
+    return ArchivedFile(name, len(data), digest, rows.num_rows)
+
+
+def fetch(target: Target, file: ArchivedFile) -> bytes:
+    """Return an archived file's bytes; raise StoreDamaged where it is gone or changed."""
+    try:
+        data = target.read(file.name)
+    except OSError as error:
+        raise StoreDamaged(f"archive: {file.name}: cannot be read: {error.strerror or error}") from error
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise StoreDamaged(f"archive: {file.name}: was changed since it was written; restore it from a backup")
+    return data
+
+
+def tenants_in(target: Target, day: ArchivedDay) -> set[str]:
+    """Return the tenants that an archived day has rows of."""
+    found: set[str] = set()
+    for file in day.files:
+        found |= set(
+            pc.unique(pq.read_table(io.BytesIO(fetch(target, file)), columns=["tenant"])["tenant"]).to_pylist()
+        )
+    return found
+
+
+def sweep(target: Target, day: ArchivedDay) -> None:
+    """Delete what lies in a day's place and is not part of it: left by somebody who was killed."""
+    kept = {file.name for file in day.files}
+    for name in target.names(day_place(day.table, day.date)):
+        if name not in kept:
+            target.delete(name)
+
+
+def day_place(table: str, date: str) -> str:
+    """Return where a day of a table lies in the archive."""
+    return f"{table}/date={date}"

@@ -1,0 +1,87 @@
+"""Retention: how long each table stays in the lake, and how long in the archive. Read from TOML, checked whole.
+
+[default]
+archive_after_days = 90
+
+[tables.bronze]
+archive_after_days = 30               # older days go to cold storage
+delete_after_days = 2557              # and are deleted there when they are so old; left out: never
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHIVABLE: Final = (
+    "bronze", "message_lives", "slo_daily", "tenant_growth", "anomalies", "compliance_soc2", "compliance_gdpr_art30",
+)  # fmt: skip
+"""Tables whose days can leave. The others are small, and later days are computed from them."""
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How old a day may grow."""
+
+    archive_after_days: int | None = None  # in the lake; None: it stays
+    delete_after_days: int | None = None  # in the archive; None: for ever
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules by table; ``default`` holds for those without one."""
+
+    default: Rule = Rule()
+    tables: dict[str, Rule] = {}
+
+    def of(self, table: str) -> Rule:
+        """Return the rule of a table; what its own does not say is said by the default."""
+        own = self.tables.get(table, Rule())
+        return Rule(
+            self.default.archive_after_days if own.archive_after_days is None else own.archive_after_days,
+            self.default.delete_after_days if own.delete_after_days is None else own.delete_after_days,
+        )
+
+
+def load_retention(file: Path | None, older_than_days: int | None) -> Retention:
+    """Read rules; ``older_than_days`` is the default's. Raise Invalid naming what is wrong."""
+    rules = Retention()
+    if file is not None:
+        try:
+            rules = msgspec.convert(tomllib.loads(file.read_text()), Retention)
+        except OSError as error:
+            raise Invalid(f"retention rules {file}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise Invalid(f"retention rules {file}: {error}") from error
+    if older_than_days is not None:
+        rules = msgspec.structs.replace(
+            rules, default=msgspec.structs.replace(rules.default, archive_after_days=older_than_days)
+        )
+    return check_retention(rules, f"retention rules {file}" if file is not None else "retention")
+
+
+def check_retention(rules: Retention, where: str) -> Retention:
+    """Return ``rules`` if they can be followed, else raise Invalid."""
+    for table in rules.tables:
+        if table not in ARCHIVABLE:
+            raise Invalid(f"{where}: table {table!r} cannot be archived; these can: {', '.join(ARCHIVABLE)}")
+    for table in ARCHIVABLE:
+        rule = rules.of(table)
+        for name, days in (
+            ("archive_after_days", rule.archive_after_days),
+            ("delete_after_days", rule.delete_after_days),
+        ):
+            if days is not None and not 0 <= days <= 36_500:
+                raise Invalid(f"{where}: {table}: {name} {days} must be 0 to 36500")
+        if rule.delete_after_days is not None and (
+            rule.archive_after_days is None or rule.delete_after_days <= rule.archive_after_days
+        ):
+            raise Invalid(
+                f"{where}: {table}: delete_after_days must be more than archive_after_days, which must be given"
+            )
+    return rules
