@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 @options.as_json
 def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None, as_json: bool) -> None:
     """List the journal offsets behind a line, such as 2030-01/acme/Operations."""
-    spark = options.session(master)
-    from tenantq.pipeline import explain as explanation  # noqa: PLC0415  # needs Spark
-    from tenantq.pipeline.lake import Lake  # noqa: PLC0415
+    with options.spark_at_work(master) as spark:
+        from tenantq.pipeline import explain as explanation  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.lake import Lake  # noqa: PLC0415
 
-    lake = Lake(lake_path)
-    if every_row:
-        for one in explanation.offsets(spark, lake, line):
-            click.echo(one)
-        return
-    found = explanation.explain(spark, lake, line)
+        lake = Lake(lake_path)
+        if every_row:
+            for one in explanation.offsets(spark, lake, line):
+                click.echo(one)
+            return
+        found = explanation.explain(spark, lake, line)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import click
 
@@ -16,12 +17,27 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-"""Exit code: everything good was processed, and something is in quarantine."""
+journal = click.option(
+    "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or file:// URL."
+)
 
-journal = click.option("--journal", required=True, metavar="DIR", help="Where the journal's segments are.")
-lake = click.option(
-    "--lake", "lake_path", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where the tables are."
-)  # fmt: skip
+
+def directory(text: str) -> Path:
+    """Return the directory that a path or a file:// URL names. A plain function is a type to click."""
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return Path(text)
+    if scheme != "file":
+        raise click.BadParameter(f"{scheme}:// is not supported; give a directory, a mounted one, or a file:// URL")
+    return Path(unquote(rest.removeprefix("localhost")))
+
+
+def storage(text: str) -> str:
+    """Return a place for files that means the same from any directory."""
+    return text if "://" in text else str(Path(text).absolute())
+
+
+lake = click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Where the tables are.")
 master = click.option("--master", metavar="URL", help="Spark's master. Default: all cores of this machine, local[*].")
 first_day = click.option(
     "--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="Only segments from this day on."
@@ -43,10 +59,20 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 
 
 def session(master: str | None) -> SparkSession:
-    """Open Spark; Unavailable says what is missing."""
+    """Open Spark, without its chatter; Unavailable says what is missing."""
     from tenantq.pipeline.session import open_session  # noqa: PLC0415  # --help must not need Spark
 
-    return open_session(master)
+    return open_session(master, quiet=True)
+
+
+@contextmanager
+def spark_at_work(master: str | None) -> Iterator[SparkSession]:
+    """Open Spark; what it fails with meanwhile is told in one line, as Unavailable."""
+    from tenantq.pipeline.session import spark_failures  # noqa: PLC0415  # as above
+
+    spark = session(master)
+    with spark_failures():
+        yield spark
 
 
 @contextmanager

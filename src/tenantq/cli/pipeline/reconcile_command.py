@@ -29,11 +29,11 @@ def reconcile(
       0  zero drift
       1  the rows that are printed differ
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    spark = options.session(master)
-    from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-    from tenantq.pipeline.reconcile import reconcile as compare  # noqa: PLC0415
+    with options.spark_at_work(master) as spark:
+        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.reconcile import reconcile as compare  # noqa: PLC0415
 
-    found = compare(spark, Lake(lake_path), data_dirs)
+        found = compare(spark, Lake(lake_path), data_dirs)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from tenantq.cli import exit_codes
 from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.stage_progress import StageProgress
 from tenantq.clock import SystemClock
+from tenantq.errors import Unavailable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,16 +37,30 @@ def run(
 ) -> None:
     """Take new segments through all layers; late ones re-open only what they touch.
 
-    Killed anywhere and run again, or run twice, it leaves the same bytes.
-    """
+    Killed anywhere and run again, or run twice, it leaves the same bytes. Where the price book or the objective is another than
+    before, the lines and days it touches are computed anew.
+
+    \b
+    Exit codes:
+      0    done
+      2    no such journal or lake, a bad price book or key
+      6    Java or PySpark is missing, or Spark failed; the tables are as before
+      7    another run is changing the lake
+      8    all good data was processed, and something is in quarantine
+      130  interrupted; the tables are as before, or the next run finishes them
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
     wanted = run_options(**given)  # a wrong price book is told before Spark starts
-    spark = options.session(master)
     from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
+    from tenantq.pipeline.new_segments import journal_path  # noqa: PLC0415
+    from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.run import run as run_pipeline  # noqa: PLC0415
 
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        report = run_pipeline(spark, journal, Lake(lake_path), wanted, status.update)
+    journal_path(journal)
+    lake = Lake(lake_path)
+    with lake.locked():
+        pass  # a lake that cannot be written, or that another run has, is told before Spark starts
+    with StageProgress(STAGES) as progress, options.spark_at_work(master) as spark:
+        report = run_pipeline(spark, journal, lake, wanted, progress.begin)
     print_report(report, as_json=as_json)
     context.exit(exit_codes.QUARANTINED if report.quarantined else 0)
 
@@ -65,9 +80,11 @@ def run_options(
         from tenantq.pipeline.price_book import load_price_book  # noqa: PLC0415
         from tenantq.pipeline.run import Options  # noqa: PLC0415
     except ImportError as error:
-        raise click.ClickException("the pipeline needs PySpark: install tenantq[spark]") from error
+        raise Unavailable("the pipeline needs PySpark: install tenantq[spark]") from error
     from tenantq.journal.signing import PublicKey  # noqa: PLC0415
 
+    if from_date and to_date and from_date > to_date:
+        raise click.UsageError(f"--from {from_date:%Y-%m-%d} is after --to {to_date:%Y-%m-%d}.")
     if public_key is not None:
         PublicKey.load(public_key)
     return Options(
@@ -86,7 +103,15 @@ def print_report(report: RunReport, *, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
         return
     click.echo(f"segments {report.segments}, accepted {report.accepted}, new rows {report.rows}")
+    if report.watermark:
+        click.echo(f"watermark {report.watermark}, late segments {report.late}")
     click.echo(f"partitions changed {len(report.changed)}")
+    if report.restored:
+        click.echo(f"late rows re-opened {len(report.restored)} archived days: they are back in the lake")
+    if report.repriced:
+        click.echo(f"the price book changed: computed anew {', '.join(report.repriced)}")
+    if report.remeasured:
+        click.echo("the objective changed: slo_daily was computed anew")
     for stage, seconds in report.stages.items():
         click.echo(f"  {stage:<16} {seconds:8.2f} s")
     for reason, count in report.quarantined.items():

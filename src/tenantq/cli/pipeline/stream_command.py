@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.durations import duration
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.run_command import print_report, run_options
+from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.pipeline.run import RunReport
+    from tenantq.pipeline.stream import Stream
 
 
 @click.command()
@@ -26,27 +32,94 @@ if TYPE_CHECKING:
 @options.master
 @click.option(
     "--every",
-    "every_s",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Go on, looking so often. Default: end when nothing is new.",
+    "every_ms",
+    type=duration,
+    metavar="DURATION",
+    help="Go on, looking so often, such as 10s. Default: end when nothing is new.",
+)
+@click.option(
+    "--lateness",
+    "lateness_ms",
+    type=duration,
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="How far the watermark is behind the newest segment; what comes behind it is taken, and counted as late.",
+)
+@click.option(
+    "--files-per-batch", type=click.IntRange(1), default=1_000, show_default=True, help="Segments of a micro-batch."
 )
 @options.as_json
 @click.pass_context
 def stream(
-    context: click.Context, /, journal: str, lake_path: Path, *, master: str | None, every_s: float | None, as_json: bool, **given: Any
-) -> None:  # fmt: skip
-    """Process segments as they come, with Structured Streaming; the tables are those of ``run``."""
+    context: click.Context,
+    /,
+    journal: str,
+    lake_path: Path,
+    *,
+    master: str | None,
+    every_ms: int | None,
+    lateness_ms: int,
+    files_per_batch: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Process segments as they come, with Structured Streaming; the tables are those of ``run``.
+
+    SIGTERM or Ctrl-C stops in good order: the micro-batch at work is finished first. A second one ends the process at once,
+    which is safe too.
+
+    \b
+    Exit codes:
+      0    done, or stopped in good order
+      2    no such journal or lake, a bad price book or key
+      6    Java or PySpark is missing, or Spark failed; the tables are as before
+      7    another run is changing the lake
+      8    all good data was processed, and something is in quarantine
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    if every_ms is not None and every_ms < 1_000:
+        raise click.UsageError("--every must be 1s or more.")
     wanted = run_options(from_date=None, to_date=None, **given)
-    spark = options.session(master)
     from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
+    from tenantq.pipeline.new_segments import journal_path  # noqa: PLC0415
+    from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.stream import stream as start  # noqa: PLC0415
 
+    journal_path(journal)
+    lake = Lake(lake_path)
+    with lake.locked():
+        pass  # what is wrong with the lake is told before Spark starts
     reports: list[RunReport] = []
 
     def told(report: RunReport) -> None:
         reports[:] = [report]
         print_report(report, as_json=as_json)
 
-    start(spark, journal, Lake(lake_path), wanted, every_s=every_s, told=told).awaitTermination()
+    with StageProgress(STAGES) as progress, options.spark_at_work(master) as spark:
+        at_work = start(
+            spark,
+            journal,
+            lake,
+            wanted,
+            every_s=every_ms / 1_000 if every_ms is not None else None,
+            files_per_batch=files_per_batch,
+            lateness_s=lateness_ms // 1_000,
+            now=SystemClock().wall_ms,
+            told=told,
+            progress=progress.begin,
+        )
+        _stop_by_signal(at_work)
+        at_work.wait()
+    if at_work.stopping.is_set():
+        click.echo("stopped; the next stream or run goes on from here", err=True)
     context.exit(exit_codes.QUARANTINED if reports and reports[-1].quarantined else 0)
+
+
+def _stop_by_signal(at_work: Stream) -> None:
+    def received(number: int, _: object) -> None:
+        if at_work.stopping.is_set():
+            os._exit(exit_codes.SIGNAL + number)  # as safe as a crash
+        at_work.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, received)

@@ -1,0 +1,58 @@
+"""``tenantq pipeline erase``: a tenant out of every layer and the archive, with proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tenantq.cli.confirmation import confirmed_reason, destroys
+from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.clock import SystemClock
+
+
+@click.command()
+@options.lake
+@click.option("--tenant", required=True, metavar="NAME", help="Whose rows go.")
+@click.option(
+    "--sign-with", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DATA_DIR",
+    help="Sign the certificate with the audit key of this data directory.",
+)  # fmt: skip
+@destroys
+@options.master
+@options.as_json
+def erase(
+    lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None, as_json: bool
+) -> None:  # fmt: skip
+    """Take a tenant out of every table and the archive, read everything again, and write a certificate.
+
+    Rows of the tenant up to now never come back, also when the journal is processed again. The journal itself is not changed.
+
+    \b
+    Exit codes:
+      0  nothing of the tenant is left
+      3  the lake has no row of the tenant
+      7  a legal hold is on the tenant, or another run is changing the lake
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    why = confirmed_reason(f"This erases tenant {tenant} from the lake and its archive", tenant, yes=yes, reason=reason)
+    from tenantq.journal.signing import KEY_FILE, SigningKey  # noqa: PLC0415  # --help must not need them
+
+    if sign_with is not None and not (sign_with / KEY_FILE).is_file():
+        raise click.UsageError(f"--sign-with {sign_with}: there is no {KEY_FILE} in it.")
+    key = SigningKey.load_or_make(sign_with) if sign_with is not None else None
+    with StageProgress() as progress, options.spark_at_work(master) as spark:
+        from tenantq.pipeline import erase as erasure  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.lake import Lake  # noqa: PLC0415
+
+        lake = Lake(lake_path)
+        lake.settle()
+        certificate, file = erasure.erase(spark, lake, tenant, why, SystemClock().wall_ms(), key, progress.begin)
+    if as_json:
+        click.echo(file.read_text(), nl=False)
+        return
+    click.echo(
+        f"erased {certificate.rows_removed} rows in {len(certificate.removals)} partitions; rows left: "
+        f"{sum(certificate.rows_left.values())} in {len(certificate.rows_left)} tables read again"
+    )
+    click.echo(f"certificate {file} sha256 {certificate.sha256}{' signed' if certificate.signature else ''}")
