@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -13,7 +15,7 @@ from tenantq.journal.target import DirectoryTarget
 from tenantq.pipeline.lake import Lake
 from tenantq.pipeline.run import Options, RunReport, run
 from tenantq.pipeline.session import open_session
-from tests.pipeline.journals import DAY, START
+from tests.pipeline.journals import DAY, MINUTE, START, JournalWriter, write_history
 from tests.pipeline.tenants_at_work import PRICES, write_days
 
 if TYPE_CHECKING:
@@ -25,6 +27,20 @@ if TYPE_CHECKING:
     RunPipeline = Callable[..., RunReport]
 
 NOW = START + 365 * DAY
+
+
+class Made(NamedTuple):
+    """A journal of two days, and the lake that one run made of it. Tests that change the lake take a copy."""
+
+    journal: DirectoryTarget
+    writer: JournalWriter
+    lake: Lake
+    report: RunReport
+
+    def copy(self, path: Path) -> Lake:
+        """Return a lake of one's own with the same tables."""
+        shutil.copytree(self.lake.path, path)
+        return Lake(path)
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +91,16 @@ def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return lake
 
 
+@pytest.fixture(scope="session")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Run the pipeline once for all who look at what it leaves."""
+    root = tmp_path_factory.mktemp("made")
+    (root / "journal").mkdir()
+    journal, lake = DirectoryTarget(root / "journal"), Lake(root / "lake")
+    writer = write_history(journal, seed=3, rounds=30, every_ms=97 * MINUTE)
+    return Made(journal, writer, lake, run(spark, str(journal.path), lake, Options(now_ms=NOW)))
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
     """Return the key that signs."""
@@ -103,3 +129,11 @@ def pipeline(spark: SparkSession, journal: DirectoryTarget, lake: Lake) -> RunPi
         return run(spark, str(journal.path), into, Options(**{"now_ms": NOW, **options}))  # type: ignore[arg-type]
 
     return once
+
+
+def digests(lake: Lake) -> dict[str, str]:
+    """Return every table file's digest by name."""
+    return {
+        file.relative_to(lake.path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in lake.path.rglob("*.parquet")
+    }

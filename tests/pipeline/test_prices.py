@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,80 @@ def test_shared_cost_is_allocated_to_the_last_cent(weights: list[int], cents: in
             assert abs(line["amount"] - amount * weight / whole) < Decimal("0.01")
 
 
+@given(
+    quantity=st.integers(0, 10**7),
+    bounds=st.lists(st.integers(1, 10**6), max_size=4, unique=True).map(sorted),
+    prices=st.lists(st.integers(0, 10**6), min_size=5, max_size=5),
+    unit=st.sampled_from(("1", "7", "1000")),
+    minimum=st.integers(0, 10**5),
+    credit=st.integers(0, 10**6),
+)
+def test_a_month_is_what_exact_fractions_say(
+    quantity: int, bounds: list[int], prices: list[int], unit: str, minimum: int, credit: int
+) -> None:
+    """Each unit has the price of the tier it lies in; the line is rounded once; minimum before credit, never below nothing."""
+    edges = [0, *bounds]
+    tiers = [
+        Tier(str(Decimal(prices[at]) / 10_000), str(start), str(edges[at + 1]) if at + 1 < len(edges) else None)
+        for at, start in enumerate(edges)
+    ]
+    book = check_price_book(
+        PriceBook(
+            minimum=str(Decimal(minimum) / 100),
+            items=[Item("Operations", "operations", tiers, unit)],
+            credits=[Credit("acme", "2030-01", str(Decimal(credit) / 100)), Credit("acme", "2030-02", "9.00")],
+        ),
+        "book",
+    )
+    lines = {line["item"]: line["amount"] for line in month_lines([sums("acme", operations=quantity)], book)}
+    exact = Fraction(0)
+    for at, start in enumerate(edges):
+        end = edges[at + 1] if at + 1 < len(edges) else max(quantity, start)
+        exact += Fraction(max(0, min(quantity, end) - start) * prices[at], 10_000 * int(unit))
+    cents = round(exact * 100)  # half to even, as the book's rounding is
+    assert lines["Operations"] == Decimal(cents) / 100
+    due = max(cents, minimum)
+    assert sum(lines.values()) == Decimal(max(0, due - credit)) / 100
+    assert "Credit 2" not in lines
+
+
+def test_prices_hold_for_the_months_that_they_name() -> None:
+    """An item may follow another of its name; months without a price have no line, and only what changed has a new digest."""
+    old = Item("Operations", "operations", [Tier("1")], before="2030-02")
+    new = Item("Operations", "operations", [Tier("2")], since="2030-02")
+    book = check_price_book(PriceBook(items=[new, old]), "book")
+    january, february = sums("acme", operations=5), {**sums("acme", operations=5), "period": "2030-02"}
+    assert [line["amount"] for line in month_lines([january], book)] == [Decimal(5)]
+    assert [line["amount"] for line in month_lines([february], book)] == [Decimal(10)]
+    raised = PriceBook(items=[msgspec.structs.replace(new, tiers=[Tier("3")]), old])
+    assert raised.digest("2030-01") == book.digest("2030-01")
+    assert raised.digest("2030-02") != book.digest("2030-02")
+
+
+@pytest.mark.parametrize(
+    ("times", "what"),
+    [
+        ([("", "2030-02"), ("2030-03", "")], "a gap: no price holds from 2030-02 to 2030-03"),
+        ([("", "2030-03"), ("2030-02", "")], "an overlap: two prices hold in 2030-02"),
+        ([("", ""), ("", "")], "an overlap"),
+        ([("2030-03", "2030-03")], "holds no month"),
+        ([("2030-13", "")], "is no month"),
+    ],
+)
+def test_a_book_whose_times_have_a_gap_or_an_overlap_is_refused(times: list[tuple[str, str]], what: str) -> None:
+    """Items of one name follow each other month by month."""
+    items = [Item("Storage", "gb_hours", [Tier("1")], since=since, before=before) for since, before in times]
+    with pytest.raises(Invalid, match=what):
+        check_price_book(PriceBook(items=items), "book")
+
+
+def test_others_do_not_bear_the_share_of_a_tenant_that_was_erased() -> None:
+    """Its use still weighs, without a name and without a line."""
+    book = PriceBook(shared=[Shared("Platform", "90.00", "operations")])
+    lines = month_lines([sums("acme", operations=100)], book, [sums("", operations=200)])
+    assert [(line["tenant"], line["amount"]) for line in lines] == [("acme", Decimal("30.00"))]
+
+
 @pytest.mark.parametrize(
     ("tiers", "what"),
     [
@@ -55,6 +131,8 @@ def test_shared_cost_is_allocated_to_the_last_cent(weights: list[int], cents: in
         ([Tier("1", "0", "10")], "the last has none"),
         ([Tier("1", "5")], "a gap between 0 and 5"),
         ([Tier("-1")], "must be 0 or more"),
+        ([Tier("NaN")], "must be 0 or more"),
+        ([Tier("Infinity")], "must be 0 or more"),
         ([Tier("cheap")], "is no number"),
         ([], "at least one tier"),
     ],

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import random
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from tenantq.errors import Invalid
-from tenantq.pipeline.explain import explain
+from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.explain import explain, offsets
+from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.lake import Lake
-from tenantq.pipeline.run import Options, run
+from tenantq.pipeline.new_segments import journal_path, new_manifests
+from tenantq.pipeline.price_book import DEFAULT, Credit, Item, PriceBook, Tier
+from tenantq.pipeline.run import Options, RunReport, run
 from tenantq.pipeline.stream import stream
-from tests.pipeline.conftest import NOW
-from tests.pipeline.journals import HOUR, MINUTE, START, JournalWriter, entry, message_id, write_history
+from tests.pipeline.conftest import NOW, digests
+from tests.pipeline.journals import HOUR, START, JournalWriter, entry, message_id
 from tests.pipeline.oracle import Oracle, journal_rows
+from tests.pipeline.test_lake import Killed
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import DirectoryTarget
-    from tests.pipeline.conftest import RunPipeline
-
-
-def digests(lake: Lake) -> dict[str, str]:
-    """Return every table file's digest by name."""
-    return {
-        file.relative_to(lake.path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in lake.path.rglob("*.parquet")
-    }
+    from tests.pipeline.conftest import Made, RunPipeline
 
 
 def check_against_oracle(spark: SparkSession, lake: Lake, writers: list[JournalWriter]) -> None:
@@ -65,55 +62,132 @@ def check_against_oracle(spark: SparkSession, lake: Lake, writers: list[JournalW
 
 
 def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_once(
-    spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline, tmp_path: Path, key: SigningKey
+    spark: SparkSession, made: Made, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
-    """One run, a run again, and runs over segments that come late and twice leave the same bytes, equal to the oracle."""
-    writer = write_history(journal, seed=3, rounds=30, every_ms=97 * MINUTE, key=key)
-    report = pipeline()
-    assert report.accepted == report.segments == len(writer.files)
-    assert not report.quarantined
-    check_against_oracle(spark, lake, [writer])
-    before = digests(lake)
-    again = pipeline()
+    """One run, a run again, and segments that come late and in disorder leave the same bytes, equal to the oracle.
+
+    What comes late re-opens only what it touches: no partition of an earlier day is written anew, but for lives begun there.
+    """
+    assert made.report.accepted == made.report.segments == len(made.writer.files)
+    assert not made.report.quarantined
+    check_against_oracle(spark, made.lake, [made.writer])
+    before = digests(made.lake)
+    again = run(spark, str(made.journal.path), made.lake, Options(now_ms=NOW))
     assert again.changed == []
+    assert digests(made.lake) == before
+
+    second_day = [one for one in made.writer.files if "date=2026-01-02" in one.file]
+    late = random.Random(5).sample(second_day, 3)
+    for part in ([one for one in made.writer.files if one not in late], late):
+        for manifest in part:
+            journal.write(manifest.file, made.journal.read(manifest.file))
+            journal.write(manifest.name, made.journal.read(manifest.name))
+        report = pipeline()
     assert digests(lake) == before
-
-    late = Lake(tmp_path / "late")
-    files = {
-        manifest.name: (journal.read(manifest.name), manifest.file, journal.read(manifest.file))
-        for manifest in writer.files
-    }
-    names = list(files)
-    random.Random(5).shuffle(names)
-    for name in files:
-        journal.delete(name)
-        journal.delete(files[name][1])
-    for part in (names[: len(names) // 2], names[len(names) // 2 :]):
-        for name in part:
-            journal.write(files[name][1], files[name][2])
-            journal.write(name, files[name][0])
-        pipeline(lake=late)
-    assert digests(late) == before
+    hours = {one.file.split("/shard=")[0] for one in late}
+    assert {one for one in report.changed if one.startswith("bronze/")} == {f"bronze/{hour}" for hour in hours}
+    earlier = {one for one in report.changed if one.partition("/")[2] < "date=2026-01-02" and "date=" in one}
+    assert earlier <= {"message_lives/date=2026-01-01"}
+    assert 0 < len(report.changed) < len(made.report.changed) / 2
 
 
-def test_a_stream_gives_the_tables_of_a_batch(spark: SparkSession, journal: DirectoryTarget, tmp_path: Path) -> None:
-    """The same journal through Structured Streaming, in several micro-batches, leaves the same bytes."""
-    writer = write_history(journal, seed=8, rounds=12, every_ms=25 * MINUTE)
-    options = Options(now_ms=NOW)
-    batch, streamed = Lake(tmp_path / "batch"), Lake(tmp_path / "streamed")
-    run(spark, str(journal.path), batch, options)
-    query = stream(spark, str(journal.path), streamed, options, files_per_batch=len(writer.files) // 2 + 1)
-    query.awaitTermination()
+def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
+    spark: SparkSession, made: Made, tmp_path: Path
+) -> None:
+    """Stopped in good order after a micro-batch of a continuous stream; another ends when nothing is new. Same bytes."""
+    options, streamed = Options(now_ms=NOW), Lake(tmp_path / "streamed")
+    half = len(made.writer.files) * 2 // 3
+    journal = f"file://{made.journal.path}"
+    reports: list[RunReport] = []
+    first = stream(spark, journal, streamed, options, every_s=1, files_per_batch=half, told=reports.append)
+    while not reports:
+        first.query.awaitTermination(1)
+    first.stop()
+    first.wait()
+    assert [one.accepted for one in reports] == [half]
+    assert reports[0].watermark == "2026-01-02T05:43:00Z"
+    rest = stream(spark, journal, streamed, options, files_per_batch=half, told=reports.append)
+    rest.wait()
+    assert sum(one.accepted for one in reports) == len(made.writer.files)
     tables = {name: value for name, value in digests(streamed).items() if not name.startswith("_")}
-    assert tables == digests(batch)
+    assert tables == digests(made.lake)
+
+
+def test_a_run_that_is_killed_at_any_stage_leaves_the_bytes_of_one_that_was_not(
+    spark: SparkSession, made: Made, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the middle of the layers, then in the middle of its commit: the next one finishes."""
+    journal, options = str(made.journal.path), Options(now_ms=NOW)
+
+    def dying(stage: str) -> None:
+        if stage == "queue_hours":
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(spark, journal, lake, options, dying)
+    assert digests(lake).keys() <= {name for name in digests(lake) if name.startswith("_staging")}
+    rename, left = Path.rename, [40]
+
+    def last(path: Path, target: Path) -> Path:
+        left[0] -= path.is_dir()
+        if left[0] < 0:
+            raise Killed
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", last)
+    with pytest.raises(Killed):
+        run(spark, journal, lake, options)
+    monkeypatch.setattr(Path, "rename", rename)
+    assert digests(lake) != digests(made.lake)
+    assert run(spark, journal, lake, options).changed == []
+    assert digests(lake) == digests(made.lake)
+
+
+def test_another_price_book_or_objective_computes_anew_what_it_touches(
+    spark: SparkSession, made: Made, tmp_path: Path
+) -> None:
+    """Only the lines of months that the book says something else about, and only service levels; and the report says so."""
+    lake, journal = made.copy(tmp_path / "copy"), str(made.journal.path)
+    dearer = PriceBook(items=[Item("Operations", "operations", [Tier("2.00")])])
+    elsewhere = msgspec.structs.replace(DEFAULT, credits=[Credit("acme", "2031-05", "1.00", "another month")])
+
+    def again(**given: Any) -> RunReport:
+        return run(spark, journal, lake, Options(now_ms=NOW, **given))
+
+    assert again(prices=elsewhere).repriced == []
+    assert again(prices=dearer, from_date="2026-02-01").repriced == []
+    report = again(prices=dearer)
+    assert report.repriced == ["2026-01"]
+    assert report.changed == ["invoice_lines/period=2026-01"]
+    lines = lake.read(spark, "invoice_lines").collect()
+    assert {line["item"] for line in lines} == {"Operations"}
+    assert all(line["amount"] == line["quantity"] * 2 for line in lines)
+    assert again(prices=dearer).changed == []
+    report = again(prices=dearer, objective=Objective(target=0.5, wait_ms=1))
+    assert report.remeasured
+    assert {one.split("/")[0] for one in report.changed} == {"slo_daily"}
+
+
+def test_days_bound_which_segments_are_processed(spark: SparkSession, made: Made, lake: Lake) -> None:
+    """The day is that of a segment's first record; both ends are included."""
+    days = {}
+    for first, last in (("", "2026-01-01"), ("2026-01-02", ""), ("2026-01-02", "2026-01-02"), ("2027-01-01", "")):
+        options = Options(now_ms=NOW, from_date=first, to_date=last)
+        names, strays = new_manifests(spark, str(made.journal.path), lake, options)
+        files = {manifest.name: manifest.file for manifest in made.writer.files}
+        days[first, last] = {files[name][5:15] for name in names}
+        assert strays == []
+    assert list(days.values()) == [
+        {"2026-01-01"}, {"2026-01-02"}, {"2026-01-02"}, set(),
+    ]  # fmt: skip
 
 
 def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
-    """Each kind of damage has its reason and count; everything else is in the tables."""
+    """Each kind of damage has its reason and count; everything else is in the tables, also what two segments hold."""
     writer = JournalWriter(journal)
-    for number in range(8):
+    for number in range(11):
         size = -7 if number == 6 else 10
         op = "levitate" if number == 7 else "add"
         writer.record(START + number * HOUR, entry("create_queue"), entry(op, ids=message_id(number), size=size))
@@ -125,33 +199,71 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     journal.delete(stray.name)
     journal.delete(gone.file)
     journal.write(foreign.name, msgspec.json.encode(msgspec.structs.replace(foreign, schema=99)))
+    unreadable, garbled, moved = writer.files[8:11]
+    journal.delete(unreadable.file)
+    (journal.path / unreadable.file).mkdir()
+    journal.write(garbled.name, b'{"shard": 7')
+    journal.write(moved.name.replace("-", "-9"), journal.read(moved.name))
     writer.record(NOW + 40 * 24 * HOUR, entry("add", ids=message_id(99), size=3))
     writer.segment()
+    writer.write(writer.sealed[6:8])  # what two other segments hold, once more
     report = pipeline()
     assert report.quarantined == {
-        "changed_segment": 2, "future_timestamp": 1, "missing_manifest": 1, "missing_records": 5, "missing_segment": 2,
-        "negative_value": 1, "truncated": 2, "unknown_op": 1, "wrong_schema": 2,
+        "changed_segment": 2, "future_timestamp": 1, "missing_manifest": 1, "missing_records": 7, "missing_segment": 2,
+        "negative_value": 2, "truncated": 2, "unknown_op": 2, "unreadable_manifest": 0, "unreadable_segment": 2,
+        "wrong_manifest": 2, "wrong_schema": 2,
     }  # fmt: skip
-    assert lake.read(spark, "message_lives").count() == 1
-    assert lake.read(spark, "bronze").count() == 4
-    kinds = {row["kind"] for row in lake.read(spark, "anomalies").collect()}
-    assert kinds == {"audit_gap"}
+    assert lake.read(spark, "message_lives").count() == 2
+    assert lake.read(spark, "bronze").count() == 6
+    gaps = lake.read(spark, "anomalies").collect()
+    assert {(row["kind"], row["severity"]) for row in gaps} == {("audit_gap", "high")}
+    assert {row["details"].split(":")[0] for row in gaps} == set(report.quarantined)
+    failed = lake.read(spark, "compliance_soc2").where("status = 'fail'").collect()
+    assert {row["evidence"] for row in failed} == {f"quarantined: {reason}" for reason in report.quarantined}
 
 
-def test_an_invoice_line_is_traced_back_to_journal_offsets(
-    spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
-) -> None:
+def test_an_invoice_line_is_traced_back_to_journal_offsets(spark: SparkSession, made: Made) -> None:
     """The rows behind a line are those that were charged, and their quantities add up to the line's."""
-    writer = write_history(journal, seed=4, rounds=10, every_ms=7 * MINUTE)
-    pipeline()
-    found = explain(spark, lake, "2026-01/acme/Operations")
+    found = explain(spark, made.lake, "2026-01/acme/Operations")
     charged = [
         row
-        for row in journal_rows(writer.sealed)
+        for row in journal_rows(made.writer.sealed)
         if row.tenant == "acme" and row.outcome == "ok" and row.principal != "system"
     ]
     assert found.rows == len(charged)
     assert int(found.line["quantity"]) == int(found.quantity) == sum(row.count for row in charged)
+    assert offsets(spark, made.lake, "2026-01/acme/Operations") == [f"0:{row.seq}.{row.n}" for row in charged]
+    with pytest.raises(NotFound, match="no invoice line"):
+        explain(spark, made.lake, "2026-01/nobody/Operations")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be somebody whom permissions bind."""
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if me == 0:
+            os.seteuid(me)
+
+
+def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
+    """Missing, unreadable, not a journal, out of reach: each is a typed error that names it."""
+    place = tmp_path / "a place"
+    (place / "manifest" / "shard=0").mkdir(parents=True)
+    assert journal_path(f"file://{str(place).replace(' ', '%20')}") == str(place)
+    place.chmod(0)
+    with as_nobody(), pytest.raises(Invalid, match="cannot be read: Permission denied"):
+        journal_path(str(place))
+    place.chmod(0o755)
+    (tmp_path / "other" / "things").mkdir(parents=True)
+    with pytest.raises(Invalid, match="neither date=… nor manifest"):
+        journal_path(str(tmp_path / "other"))
+    with pytest.raises(Invalid, match="s3:// is not supported"):
+        journal_path("s3://bucket/journal")
 
 
 def test_a_journal_that_is_not_there_is_told_plainly(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

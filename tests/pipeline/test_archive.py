@@ -1,0 +1,112 @@
+"""The archive: old days leave the lake verified, come back as the same bytes, and are deleted when their time is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.pipeline.archive import archive, bring_back, deleted_dates, restore
+from tenantq.pipeline.explain import explain
+from tenantq.pipeline.legal_holds import PLACED
+from tenantq.pipeline.retention import Retention, Rule, check_retention, load_retention
+from tenantq.pipeline.schemas import TENANT_CHANGES
+from tests.pipeline.conftest import digests
+from tests.pipeline.journals import DAY, START
+from tests.pipeline.test_lake import Killed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.pipeline.conftest import Made
+
+THIRD_DAY = START + 2 * DAY
+DAY_OLD = Retention(default=Rule(archive_after_days=1))
+
+
+def test_old_days_leave_in_few_files_and_come_back_as_the_same_bytes(
+    spark: SparkSession, made: Made, tmp_path: Path
+) -> None:
+    """Killed in between, run again, restored by late rows: nothing is lost or doubled; a changed file is refused."""
+    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    before = digests(lake)
+
+    def dying(step: str) -> None:
+        if step.startswith("slo_daily"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        archive(spark, lake, str(cold), DAY_OLD, THIRD_DAY, dying)
+    report = archive(spark, lake, f"file://{cold}", DAY_OLD, THIRD_DAY)
+    assert report.archived[0] == "slo_daily/2026-01-01"
+    archived = {(day.table, day.date) for day in lake.state().archived}
+    assert ("bronze", "2026-01-01") in archived
+    assert "2026-01-02" not in {date for _, date in archived}
+    assert len(list(cold.glob("bronze/date=2026-01-01/*"))) == 1
+    assert not list(lake.path.glob("bronze/date=2026-01-01/*/*"))
+    with pytest.raises(NotFound, match="--restore --from 2026-01-01 --until 2026-01-01"):
+        explain(spark, lake, "2026-01/acme/Operations")
+    (file,) = cold.glob("bronze/date=2026-01-01/*")
+    data = file.read_bytes()
+    file.write_bytes(data[:-9] + b"x" + data[-8:])
+    late = made.lake.read(spark, "bronze").where("date = '2026-01-01'").limit(1)
+    with lake.locked(), pytest.raises(StoreDamaged, match="was changed"):
+        bring_back(spark, lake, late)
+    file.write_bytes(data)
+    with lake.locked():
+        assert bring_back(spark, lake, made.lake.read(spark, "bronze").where("date = '2026-01-02'").limit(0)) == []
+        assert "bronze/2026-01-01" in bring_back(spark, lake, late)
+        assert restore(spark, lake, lambda _: True) == []
+    assert digests(lake) == before
+
+
+def test_what_is_over_its_time_is_deleted_unless_it_is_held(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+    """A legal hold on one tenant keeps the days that have rows of it; what was deleted stays known as such."""
+    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    rules = Retention(tables={"bronze": Rule(archive_after_days=1, delete_after_days=2)})
+    archive(spark, lake, str(cold), rules, THIRD_DAY)
+    with lake.locked():
+        hold = [("0", 99, 0, made.writer.sealed[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
+        frame = spark.createDataFrame(
+            [(*row[:3], None, *row[4:]) for row in hold], TENANT_CHANGES
+        )  # fmt: skip
+        lake.stage(frame, "tenant_changes")
+        lake.commit()
+    report = archive(spark, lake, str(cold), rules, START + 3 * DAY)
+    assert report.held == ["bronze/2026-01-01"]
+    assert report.deleted == []
+    with lake.locked():
+        lake.stage(spark.createDataFrame([], TENANT_CHANGES), "tenant_changes")
+        lake.commit()
+    assert archive(spark, lake, str(cold), rules, START + 3 * DAY).deleted == ["bronze/2026-01-01"]
+    assert not list(cold.glob("bronze/date=2026-01-01/*"))
+    assert deleted_dates(lake.state()) == ["2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[tables.usage_hourly]\narchive_after_days = 3\n", "usage_hourly.* cannot be archived"),
+        ("[tables.bronze]\narchive_after_days = -3\n", "must be 0 to 36500"),
+        ("[tables.bronze]\ndelete_after_days = 3\n", "must be given"),
+        ("[tables.bronze]\narchive_after_days = 3\ndelete_after_days = 3\n", "more than archive_after_days"),
+        ("[tables.bronze]\nafter = 3\n", "unknown field"),
+        ("tables = ", "Invalid value"),
+    ],
+)
+def test_rules_that_cannot_be_followed_are_refused(tmp_path: Path, text: str, what: str) -> None:
+    """What is wrong is named, with the table."""
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(Invalid, match=what):
+        load_retention(file, None)
+
+
+def test_a_tables_own_rule_goes_before_the_default() -> None:
+    """What it does not say is said by the default."""
+    rules = check_retention(Retention(default=Rule(90, 400), tables={"bronze": Rule(30)}), "rules")
+    assert rules.of("bronze") == Rule(30, 400)
+    assert rules.of("anomalies") == Rule(90, 400)
