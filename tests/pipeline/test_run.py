@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from tenantq.pipeline.lake import Lake
 from tenantq.pipeline.new_segments import journal_path, new_manifests
 from tenantq.pipeline.price_book import DEFAULT, Credit, Item, PriceBook, Tier
 from tenantq.pipeline.run import Options, RunReport, run
-from tenantq.pipeline.stream import stream
+from tenantq.pipeline.stream import Stream, stream
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.journals import HOUR, START, JournalWriter, entry, message_id
 from tests.pipeline.oracle import Oracle, journal_rows
@@ -99,11 +100,14 @@ def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
     half = len(made.writer.files) * 2 // 3
     journal = f"file://{made.journal.path}"
     reports: list[RunReport] = []
-    first = stream(spark, journal, streamed, options, every_s=1, files_per_batch=half, told=reports.append)
-    while not reports:
-        first.query.awaitTermination(1)
-    first.stop()
-    first.wait()
+    first: Future[Stream] = Future()
+
+    def stopped(report: RunReport) -> None:
+        reports.append(report)
+        first.result().stop()
+
+    first.set_result(stream(spark, journal, streamed, options, every_s=1, files_per_batch=half, told=stopped))
+    first.result().wait()
     assert [one.accepted for one in reports] == [half]
     assert reports[0].watermark == "2026-01-02T05:43:00Z"
     rest = stream(spark, journal, streamed, options, files_per_batch=half, told=reports.append)

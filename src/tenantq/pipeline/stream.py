@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import msgspec
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid
@@ -55,8 +56,12 @@ class Stream:
     def wait(self) -> None:
         """Wait for the end: all is processed, or ``stop`` was called and the batch at work is done. Raise what it failed with."""
         while not self.stopping.is_set():
-            if self.query.awaitTermination(_POLL_S):
-                return
+            try:
+                if self.query.awaitTermination(_POLL_S):
+                    return
+            except StreamingQueryException:
+                if not self.stopping.is_set():  # else it is a batch that saw that it must not begin
+                    raise
         with self.batch:
             pass  # the one at work is finished; one that begins now sees that it must not
         self.query.stop()
