@@ -307,7 +307,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_t
     await house.add(owner, "work", PLAINTEXT)
     before = await house.journal_end()
     await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant"]
+    assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant", "certify_erasure"]
     assert "tenant-acme" not in house.ring.read().document.keys
     assert not house.shard.data_keys
     owner = await house.encrypted()
@@ -337,7 +337,7 @@ async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(house
     await house.tenant("plain")
     before = await house.journal_end()
     await house.service.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
-    assert [row.op for row in await house.rows(before)] == ["delete_tenant"]
+    assert [row.op for row in await house.rows(before)] == ["delete_tenant", "certify_erasure"]
 
 
 async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedHouse) -> None:
