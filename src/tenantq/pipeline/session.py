@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -39,7 +41,8 @@ def open_session(
 ) -> SparkSession:
     """Return a session on ``master`` (default ``local[*]``); raise Unavailable where Java or pyspark is missing.
 
-    ``quiet``: what Java says on stderr is kept aside, and told only if it does not start.
+    ``quiet``: what Java says on stderr is kept aside, and told only if it does not start. A cluster's workers are given this
+    package; the libraries it needs must be there.
     """
     try:
         from pyspark.errors import PySparkException  # noqa: PLC0415  # an extra: only the pipeline needs it
@@ -48,19 +51,35 @@ def open_session(
         raise Unavailable("the pipeline needs PySpark: install tenantq[spark]") from error
     _find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers must see the same libraries
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master is None or master.startswith("local") else "")
+    local = master is None or master.startswith("local")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("tenantq pipeline").master(master or "local[*]")
     log = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
     for name, value in {**_SETTINGS, "spark.driver.extraJavaOptions": log, **(settings or {})}.items():
         builder = builder.config(name, value)
     with tempfile.TemporaryFile() as said, _stderr_to(said.fileno() if quiet else None):
         try:
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
         except (PySparkException, RuntimeError, OSError) as error:
             said.seek(0)
             lines = [line for line in said.read().decode(errors="replace").splitlines() if "WARN" not in line]
             what = next((line for line in lines if "Exception" in line or "Error" in line), str(error))
             raise Unavailable(f"Spark did not start on {master or 'local[*]'}: {what.strip()[:300]}") from error
+    if not local:
+        session.sparkContext.addPyFile(str(_zipped(Path(tempfile.mkdtemp(prefix="tenantq-")))))
+    return session
+
+
+def _zipped(directory: Path) -> Path:
+    """Return this very package as a file that Spark gives to its workers, so that they run what the driver runs."""
+    package = Path(__file__).parent.parent
+    file = directory / "tenantq.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in sorted(package.rglob("*.py")):
+            archive.write(module, module.relative_to(package.parent))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return file
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,17 @@ def storage(text: str) -> str:
 
 lake = click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Where the tables are.")
 master = click.option("--master", metavar="URL", help="Spark's master. Default: all cores of this machine, local[*].")
+
+
+def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if re.fullmatch(r"[1-9][0-9]*[kmgt]b?", value.lower()) is None:
+        raise click.BadParameter(f"{value} is no size; say for example 2g or 1500m")
+    return value
+
+
+memory = click.option(
+    "--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Java's memory: all of it with local[*], else the driver's."
+)  # fmt: skip
 first_day = click.option(
     "--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="Only segments from this day on."
 )
@@ -58,19 +70,19 @@ wait = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-def session(master: str | None) -> SparkSession:
+def session(master: str | None, memory: str = "2g") -> SparkSession:
     """Open Spark, without its chatter; Unavailable says what is missing."""
     from tenantq.pipeline.session import open_session  # noqa: PLC0415  # --help must not need Spark
 
-    return open_session(master, quiet=True)
+    return open_session(master, {"spark.driver.memory": memory}, quiet=True)
 
 
 @contextmanager
-def spark_at_work(master: str | None) -> Iterator[SparkSession]:
+def spark_at_work(master: str | None, memory: str = "2g") -> Iterator[SparkSession]:
     """Open Spark; what it fails with meanwhile is told in one line, as Unavailable."""
     from tenantq.pipeline.session import spark_failures  # noqa: PLC0415  # as above
 
-    spark = session(master)
+    spark = session(master, memory)
     with spark_failures():
         yield spark
 

@@ -30,10 +30,19 @@ if TYPE_CHECKING:
 @options.target
 @options.wait
 @options.master
+@options.memory
 @options.as_json
 @click.pass_context
 def run(
-    context: click.Context, /, journal: str, lake_path: Path, *, master: str | None, as_json: bool, **given: Any
+    context: click.Context,
+    /,
+    journal: str,
+    lake_path: Path,
+    *,
+    master: str | None,
+    memory: str,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Take new segments through all layers; late ones re-open only what they touch.
 
@@ -59,7 +68,7 @@ def run(
     lake = Lake(lake_path)
     with lake.locked():
         pass  # a lake that cannot be written, or that another run has, is told before Spark starts
-    with StageProgress(STAGES) as progress, options.spark_at_work(master) as spark:
+    with StageProgress(STAGES) as progress, options.spark_at_work(master, memory) as spark:
         report = run_pipeline(spark, journal, lake, wanted, progress.begin)
     print_report(report, as_json=as_json)
     context.exit(exit_codes.QUARANTINED if report.quarantined else 0)

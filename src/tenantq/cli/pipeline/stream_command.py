@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @options.target
 @options.wait
 @options.master
+@options.memory
 @click.option(
     "--every",
     "every_ms",
@@ -58,6 +59,7 @@ def stream(
     lake_path: Path,
     *,
     master: str | None,
+    memory: str,
     every_ms: int | None,
     lateness_ms: int,
     files_per_batch: int,
@@ -95,7 +97,7 @@ def stream(
         reports[:] = [report]
         print_report(report, as_json=as_json)
 
-    with StageProgress(STAGES) as progress, options.spark_at_work(master) as spark:
+    with StageProgress(STAGES) as progress, options.spark_at_work(master, memory) as spark:
         at_work = start(
             spark,
             journal,
