@@ -10,7 +10,7 @@ run: .venv/installed
 	$(BIN)/tenantq demo
 
 test: .venv/installed .venv/tools lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check .
