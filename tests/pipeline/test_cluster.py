@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+from tests.pipeline.conftest import digests
 from tests.pipeline.journals import MINUTE, write_history
-from tests.pipeline.test_run import digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
