@@ -364,6 +364,7 @@ async def test_a_compressed_bomb_is_refused_while_it_is_inflated(serve: Serve, c
 @pytest.mark.parametrize(
     "body",
     [b"not gzip", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more", gzip.compress(b"{}") * 2],
+    ids=["no gzip", "cut short", "more after it", "twice"],
 )
 async def test_broken_compression_is_refused(listener: Listener, connect: Connect, body: bytes) -> None:
     """One whole gzip stream, or 400."""

@@ -81,7 +81,7 @@ CONDITIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wanted", CONDITIONS, ids=str)
+@pytest.mark.parametrize("wanted", CONDITIONS)
 async def test_every_condition_finds_the_same_rows_wherever_they_lie(
     wanted: dict[str, Any], shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
