@@ -54,6 +54,7 @@ def test_the_workers_sessions(
     module, use, hooks = sessions("worker.md")
     (tmp_path / "shop_tasks.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("shop_tasks", None)  # another test has one of that name
     try:
         exec(use, {"__name__": "session"})  # noqa: S102  # the session under test
         assert sorted(capsys.readouterr().out.splitlines()) == ["to ann@example.com", "to bob@example.com"]
