@@ -31,7 +31,7 @@ from tenantq.engine.ops.take_in import TakeIn, TakenIn
 from tenantq.engine.ops.trim import TrimJournal
 from tenantq.engine.recount import TenantRecount
 from tenantq.engine.round_loop import SYSTEM, RoundLoop
-from tenantq.engine.snapshot import StoredMessage, StoredResult, TenantSnapshot
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.message import LOCAL, Caller, check_int, check_text

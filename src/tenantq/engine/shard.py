@@ -14,8 +14,8 @@ from tenantq.engine.ops.add import Add
 from tenantq.engine.ops.lifecycle import Purge
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
+from tenantq.engine.queue_snapshots import Snapshots
 from tenantq.engine.round_loop import let_go
-from tenantq.engine.snapshots import Snapshots
 from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.message import (
     LOCAL,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection, Sequence
 
+    from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.snapshots import SnapshotFacts
     from tenantq.journal.record import Row
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tenantq import limits
-from tenantq.engine.snapshot import StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
 from tenantq.errors import Invalid, TenantqError
 from tenantq.json_bytes import bytes_of, text_or_base64
 from tenantq.message import (
@@ -33,7 +33,7 @@ from tenantq.wire import (
 )
 
 if TYPE_CHECKING:
-    from tenantq.engine.snapshot import QueueCopy, TenantSnapshot
+    from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
 
 _EXPORT_ID = re.compile("[0-9a-f]{32}")
 _OUTCOMES: Final = ("nacked", "lease_expired", "released")

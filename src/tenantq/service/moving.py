@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tenantq import limits
-from tenantq.engine.snapshot import StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
 from tenantq.errors import Invalid, SealBroken, TooLarge
 from tenantq.message import check_int
 from tenantq.names import check_queue_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.ops.take_in import TakenIn
     from tenantq.engine.shard import Shard
-    from tenantq.engine.snapshot import QueueCopy, TenantSnapshot
+    from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
     from tenantq.journal.record import Row
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.call import Call

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tenantq.config import Encryption
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.engine.snapshot import StoredMessage, StoredResult
+    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
     from tenantq.kms.interface import KeyHealth, Kms
     from tenantq.kms.own_keys import OwnKeys
     from tenantq.vault import Sealer, Vault, VaultHealth, WrappedKey

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from tenantq.access import Principal
+    from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.snapshots import SnapshotFacts
     from tenantq.journal.record import Row
     from tenantq.message import Added, Outcome
     from tenantq.service.gatekeeper import Entered

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rocksdict import RdictIter, ReadOptions
 
@@ -74,6 +74,21 @@ class Moment:
         except Exception as error:
             raise self._name_failure(error) from error
         return found
+
+    def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
+        iterator = self._iterators[family]
+        try:
+            iterator.seek(prefix)
+            while iterator.valid():
+                key = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise self._name_failure(error) from error
 
     def let_go(self) -> None:
         """Let the store forget this moment; nothing can be read any more."""

@@ -26,7 +26,6 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
-    RdictIter,
     ReadOptions,
     WriteBatch,
 )
@@ -242,16 +241,6 @@ class Store:
             raise name_failure(error, self.path) from error
         return items
 
-    def iterate(self, family: Family, upper: bytes) -> RdictIter:
-        """Return an iterator that sees [.., upper) as it is now, whatever is written later. Another thread may use it.
-
-        The caller has to keep ``upper`` for as long as the iterator.
-        """
-        try:
-            return family.view.iter(_bounded(upper))
-        except Exception as error:
-            raise name_failure(error, self.path) from error
-
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
         try:
@@ -260,7 +249,10 @@ class Store:
             raise name_failure(error, self.path) from error
 
     def moment(self, upper: bytes, *families: str) -> Moment:
-        """Return the keys before ``upper`` of families as they are now. No write comes between them: all are this thread's."""
+        """Return the keys before ``upper`` of families as they are now. No write comes between them: all are this thread's.
+
+        Another thread may read it.
+        """
         options = _bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
         return Moment(taken, options, upper, lambda error: name_failure(error, self.path))

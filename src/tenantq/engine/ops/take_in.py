@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.queue_state import QueueState, TenantState
     from tenantq.engine.round import Round
-    from tenantq.engine.snapshot import StoredMessage, StoredResult
+    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
     from tenantq.message import Caller
 
 IMPORT_ROW: Final = b"import/"

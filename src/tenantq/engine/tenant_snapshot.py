@@ -1,8 +1,4 @@
-"""A tenant's rows as they were at one moment, to be read beside the work.
-
-An iterator of RocksDB sees the store as it was when the iterator was made. All of them are made in one step of the event loop, between two
-rounds, so together they are of one moment.
-"""
+"""A tenant as it was at one moment, between two rounds: what is exported, read beside the work."""
 
 from __future__ import annotations
 
@@ -14,13 +10,10 @@ from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine.queue_state import Hold, Status, TenantStatus
 from tenantq.message import DeadLetter, HistoryEntry, Result
 from tenantq.store.keys import after, tenant_prefix
-from tenantq.store.rocks import name_failure
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rocksdict import RdictIter
 
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import TenantState
@@ -88,23 +81,19 @@ class TenantSnapshot:
             for queue in sorted(tenant.queues.values(), key=lambda queue: queue.id)
         ]
         self.messages_total = sum(queue.messages for queue in tenant.queues.values())
-        self._path = core.store.path
         self._wall = core.timeline.wall_offset_ms()
         self._now = core.timeline.now_ms()
-        self._end = end = after(tenant_prefix(tenant.id))  # kept, since the iterators look at these very bytes
-        self._iterators: dict[str, RdictIter] | None = {
-            name: core.store.iterate(core.store.family(name), end) for name in _FAMILIES
-        }
+        self._moment = core.store.moment(after(tenant_prefix(tenant.id)), *_FAMILIES)
 
     def close(self) -> None:
         """Let the store's old files go."""
-        self._iterators = None
+        self._moment.let_go()
 
     def messages(self, queue: QueueCopy) -> Iterator[StoredMessage]:
         """Go through a queue's messages in the order of their ids; those past their lifetime are left out."""
-        leases = self._items("le", queue.prefix)
+        leases = self._moment.walk("le", queue.prefix)
         lease_key, lease_value = next(leases, (b"", b""))
-        for key, value in self._items("m", queue.prefix):
+        for key, value in self._moment.walk("m", queue.prefix):
             while lease_key and lease_key < key:
                 lease_key, lease_value = next(leases, (b"", b""))
             message = unpack_message(value)
@@ -115,7 +104,7 @@ class TenantSnapshot:
 
     def results(self, queue: QueueCopy) -> Iterator[StoredResult]:
         """Go through a queue's results that can still be read."""
-        for key, value in self._items("re", queue.prefix):
+        for key, value in self._moment.walk("re", queue.prefix):
             row = unpack_result(value)
             if row.expires_at > self._now:
                 yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
@@ -142,18 +131,3 @@ class TenantSnapshot:
             sealed=message.sealed,
             sealed_attributes=message.sealed_attributes,
         )
-
-    def _items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        assert self._iterators is not None, "the snapshot is closed"
-        iterator = self._iterators[family]
-        try:
-            iterator.seek(prefix)
-            while iterator.valid():
-                key = iterator.key()
-                if not key.startswith(prefix):
-                    break
-                yield key, iterator.value()
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise name_failure(error, self._path) from error
