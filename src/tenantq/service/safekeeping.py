@@ -10,7 +10,8 @@ from tenantq.errors import Conflict, NotFound
 from tenantq.journal.record import Entry
 from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
-from tenantq.service.control import Control, check_destroy, check_why
+from tenantq.service.control import check_destroy, check_why
+from tenantq.service.credentials import Credentials
 
 if TYPE_CHECKING:
     from tenantq.backup.backups import BackupItem, Backups
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tenantq.service.sealing import Sealing
 
 
-class Safekeeping(Control):
+class Safekeeping(Credentials):
     """What keeps data safe, whole and portable."""
 
     def __init__(

@@ -14,7 +14,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings
 from tenantq.service import GateSettings
-from tenantq.service.control import BOOTSTRAP
+from tenantq.service.credentials import BOOTSTRAP
 from tenantq.service.moving import Moving
 from tenantq.store.keys import FAMILIES
 from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL
