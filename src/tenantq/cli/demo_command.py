@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tenantq.cli import exit_codes
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.serve_command import run_loop, start, store_failed
+from tenantq.cli.serve_command import keep_private, run_loop, start, store_failed
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.demo import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
 from tenantq.errors import Invalid, TenantqError
@@ -65,6 +65,7 @@ def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     settings = load_settings(None, os.environ, {"data_dir": data_dir, "http": http})
     set_up_logs("warning", settings.log_format)
+    keep_private(Path(settings.data_dir))
     return run_loop(_demo(settings, seconds))
 
 

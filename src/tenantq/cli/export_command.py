@@ -68,7 +68,8 @@ def export(connection: Connection, *, name: str, place: str, as_json: bool) -> N
 
 def _download(connection: Connection, name: str, partial: Path, bar: Callable[[str, int, int], None]) -> None:
     done = 0
-    with partial.open("wb") as stream:
+    partial.unlink(missing_ok=True)  # of an export that was killed
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
 
         def sink(piece: bytes) -> None:
             nonlocal done
@@ -85,6 +86,7 @@ def _unpack(archive: Path, out: Path) -> None:
     """Put the files into a directory that gets its name when all are there."""
     fresh = out.with_name(f".{out.name}.unpacking")
     shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
     try:
         with tarfile.open(archive, "r:") as tar:
             tar.extractall(fresh, filter="data")

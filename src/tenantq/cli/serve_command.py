@@ -105,7 +105,17 @@ def serve(
         flags["tls"] = tls
     settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
     set_up_logs(settings.log_level, settings.log_format)
+    keep_private(Path(settings.data_dir))
     return run_loop(_serve(settings, os.environ.get(ADMIN_TOKEN) or None))
+
+
+def keep_private(data_dir: Path) -> None:
+    """Have this process make no file that others can read; its group can where the data directory lets the group in."""
+    try:
+        shared = data_dir.stat().st_mode & 0o070
+    except OSError:
+        shared = 0  # it is made, for its owner alone
+    os.umask(0o007 | (0o070 & ~shared))
 
 
 def run_loop(work: Coroutine[Any, Any, int]) -> int:

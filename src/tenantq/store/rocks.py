@@ -143,7 +143,7 @@ class Store:
         self.path = path
         if read_only and not (path / "format").exists():
             raise StoreFormat(f"{path} holds no tenantq store")
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # who has the files has every message that is not encrypted
         self._lock = DirectoryLock(path)
         try:
             self._check_format(read_only=read_only)

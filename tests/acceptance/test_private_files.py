@@ -1,0 +1,81 @@
+"""What a server and its commands write is for who runs them: on a shared machine nobody else can read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.command import serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def readable_by(who: int, root: Path) -> list[str]:
+    """Return all files that ``who`` (bits of a mode) may read, and can reach through their directories."""
+    found = []
+    for directory, names, files in os.walk(root):
+        if directory != str(root) and not os.stat(directory).st_mode & who:  # noqa: PTH116  # as os.walk has them
+            names.clear()
+            continue
+        found += [
+            os.path.join(directory, name)  # noqa: PTH118  # as os.walk has them
+            for name in files
+            if os.lstat(os.path.join(directory, name)).st_mode & who  # noqa: PTH118
+        ]
+    return found
+
+
+def test_nobody_else_can_read_what_a_server_writes(tmp_path: Path) -> None:
+    """Neither store, log nor exported journal, nor a backup; and an export, which is in plain, is its maker's alone."""
+    tmp_path.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        with serving(home / "data") as server:
+            server.ok("tenant", "create", "acme")
+            server.ok("add", "work", "in plain", "--tenant", "acme")
+            server.ok("backup", "create", "b1")
+            server.ok("export", "acme", "--out", home / "acme.tar")
+            server.ok("export", "acme", "--out", f"{home / 'unpacked'}/")
+            server.process.terminate()
+            assert server.process.wait(30) == 0
+    finally:
+        os.umask(before)
+    assert (home / "data" / "journal").is_dir()
+    assert readable_by(stat.S_IRGRP | stat.S_IROTH, home) == []
+    assert stat.S_IMODE((home / "acme.tar").stat().st_mode) == 0o600
+    assert stat.S_IMODE((home / "data").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(("mode", "group_reads"), [(0o750, True), (0o755, True), (0o700, False)])
+def test_a_group_that_was_let_into_the_data_directory_can_read_it(
+    tmp_path: Path, mode: int, *, group_reads: bool
+) -> None:
+    """As one that runs the pipeline as another user needs it; others never."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    with serving(data) as server:
+        server.ok("add", "work", "in plain")
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    (segment,) = (data / "journal").rglob("*.parquet")
+    assert bool(segment.stat().st_mode & stat.S_IRGRP) is group_reads
+    assert readable_by(stat.S_IROTH, data) == []
+
+
+def test_an_export_replaces_what_a_killed_one_left_and_follows_no_link(tmp_path: Path) -> None:
+    """A link in the place of the unfinished file would have had the plaintext written elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    with serving(tmp_path / "data") as server:
+        server.ok("add", "work", "in plain")
+        (tmp_path / ".default.tar.partial").symlink_to(elsewhere)
+        server.ok("export", "default", "--out", tmp_path / "default.tar")
+    assert elsewhere.read_text() == "mine"
