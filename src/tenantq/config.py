@@ -42,6 +42,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     key: str | None = None  # what wraps its data keys, as provider:key; none: the server's default
     rotate_every_ms: int = 30 * 86_400_000  # a new data key is made when the newest is so old
     secret_attributes: tuple[str, ...] = ("secret_*",)  # names of attributes to encrypt, with * and ? as wildcards
+    plain_reasons: bool = False  # on: the text that comes with a nack is kept, in plain; off: its first word
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from tenantq.message import Delivery, NewMessage, Result, check_batch, check_tex
 from tenantq.names import check_queue_name
 from tenantq.service.call import Call
 from tenantq.service.looking import Looking
+from tenantq.service.reasons import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -391,6 +392,9 @@ class Service(Looking):
     ) -> list[Outcome]:
         """Give failed messages back."""
         with await self._enter_queue(call, tenant, "nack", queue) as entered:
+            encryption = entered.state.config.encryption
+            if encryption.enabled and not encryption.plain_reasons:
+                reason = label_of(reason)
             return await self.shard.nack(
                 entered.tenant, queue, receipts, delay_ms=delay_ms, reason=reason, caller=entered.caller
             )

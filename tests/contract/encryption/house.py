@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 PLAINTEXT = "the-plaintext-that-nobody-may-find"
 
 
+def files_with(text: str, *directories: Path) -> list[str]:
+    """Return all files that hold a text."""
+    return [
+        str(path)
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    ]
+
+
 class FailingKms(LocalKms):
     """The real provider ``local``, until ``failure`` is set."""
 

@@ -18,7 +18,7 @@ from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.service.moving import TenantExport
 from tenantq.settings import ServerSettings
-from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
+from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
 from tests.contract.moving.archive import bring_in, lines, written
 from tests.shards import freeze, message
 
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
 CALL = Call(bearer="administrator-of-the-tests")
 REASON = "because a test says so"
-
-
-def files_with(text: str, *directories: Path) -> list[str]:
-    """Return all files that hold a text."""
-    return [
-        str(path)
-        for directory in directories
-        for path in directory.rglob("*")
-        if path.is_file() and text.encode() in path.read_bytes()
-    ]
 
 
 async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: EncryptedHouse, tmp_path: Path) -> None:

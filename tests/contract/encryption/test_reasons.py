@@ -1,0 +1,71 @@
+"""Reasons of nacks stand in plain: of an encrypted tenant's only a label is kept, so that no piece of a body is among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Invalid
+from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.service import Call
+
+QUOTED = f"ValueError: invalid literal for int() with base 10: '{PLAINTEXT}'"
+
+
+async def fail(house: EncryptedHouse, owner: Call, reason: str) -> str:
+    """Have a message fail for good, and return the reason that is kept, which is the same wherever it can be read."""
+    await house.service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await house.add(owner, "work", PLAINTEXT)
+    (got,) = await house.take(owner, "work")
+    before = await house.journal_end()
+    await house.service.nack(owner, None, "work", [got.receipt], reason=reason)
+    letter = await house.service.get(owner, None, "work-dlq", got.id)
+    assert letter.dead is not None
+    kept = letter.dead.reason
+    assert [one.reason for one in letter.history] == [kept]
+    result, _ = await house.service.result(owner, None, "work", got.id)
+    assert result.error == f"dead letter: {kept}"
+    details = [row.details for row in await house.rows(before) if row.op in {"nack", "dead_letter"}]
+    assert sorted(details) == sorted([kept, f"to work-dlq: {kept}"])
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        (QUOTED, "ValueError: withheld"),
+        (f"card {PLAINTEXT} was refused", "withheld"),
+        (f": {PLAINTEXT}", "withheld"),
+        (f"{'x' * 65}: {PLAINTEXT}", "withheld"),
+        (f"boom\n: {PLAINTEXT}", "withheld"),
+        ("timeout", "timeout"),
+        ("app.errors.OutOfStock", "app.errors.OutOfStock"),
+    ],
+)
+async def test_only_a_label_of_a_reason_is_kept(house: EncryptedHouse, tmp_path: Path, reason: str, kept: str) -> None:
+    """In the dead letter, its history, its result and the journal; and on the disk."""
+    assert await fail(house, await house.encrypted(), reason) == kept
+    house.shard._store.flush()
+    assert files_with(PLAINTEXT, tmp_path) == []
+
+
+async def test_whoever_wants_whole_reasons_says_so(house: EncryptedHouse) -> None:
+    """Then, and for tenants that are not encrypted, they are kept as they come."""
+    assert await fail(house, await house.encrypted(plain_reasons=True), QUOTED) == QUOTED
+    await house.tenant("plain")
+    assert await fail(house, await house.key("plain"), QUOTED) == QUOTED
+
+
+async def test_a_reason_that_is_too_long_is_refused_all_the_same(house: EncryptedHouse) -> None:
+    """And one that is no text."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", "x")
+    (got,) = await house.take(owner, "work")
+    for wrong in ("x: " + "y" * 100_000, 7):
+        with pytest.raises(Invalid):
+            await house.service.nack(owner, None, "work", [got.receipt], reason=wrong)  # type: ignore[arg-type]  # wrong on purpose
