@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.errors import Conflict, Invalid, KeyDisabled, NotFound, SealBroken
-from tenantq.kms.strict_file import read_secret_file, write_secret_file
+from tenantq.kms.strict_file import read_secret_file, remove_unfinished, write_secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -323,12 +323,14 @@ class KeyringFile:
     @contextmanager
     def _changing(self) -> Iterator[Keyring]:
         """Hold the lock of the file, so that of two changes at a time none is lost."""
+        real = self.path.resolve()
         try:
-            lock = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(real.with_name(real.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise Invalid(f"{self.path}: the keyring cannot be locked: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            remove_unfinished(real)  # it may hold a key that is about to be destroyed
             yield self.read()
         finally:
             os.close(lock)
@@ -336,7 +338,8 @@ class KeyringFile:
     def _write(self, document: Document, *, new: bool = False) -> None:
         pretty: Any = msgspec.json.format(msgspec.json.encode(document), indent=2)
         try:
-            write_secret_file(self.path, pretty + b"\n", new=new)
+            # Where the name is a link, what it leads to is replaced: a copy beside it would keep destroyed keys.
+            write_secret_file(self.path.resolve(), pretty + b"\n", new=new)
         except FileExistsError:
             raise Conflict(f"{self.path}: this keyring is there already; it is left as it is") from None
         except OSError as error:

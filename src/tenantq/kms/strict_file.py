@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from glob import escape
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Invalid
@@ -38,6 +39,12 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 def _stamp(facts: os.stat_result) -> tuple[int, ...]:
     return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_mode
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed have left of writing ``path``; nobody may be writing it now."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.new"):
+        left.unlink(missing_ok=True)
 
 
 def write_secret_file(path: Path, content: bytes, *, new: bool) -> None:

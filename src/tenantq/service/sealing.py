@@ -6,6 +6,7 @@ nothing here is called.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence  # msgspec reads the fields' types
 from fnmatch import translate
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tenantq.kms.own_keys import OwnKeys
     from tenantq.vault import Sealer, Vault, VaultHealth, WrappedKey
     from tenantq.vault.stored_book import StoredBook
+
+log = logging.getLogger("tenantq")
 
 REST_MS: Final = 1_000
 """So long fleets leave a tenant alone whose messages could not be opened."""
@@ -154,8 +157,15 @@ class Sealing:
         if tenant.id in self.sealed_tenants:
             self._shredded.add(tenant.id)
             await self._vault.shred(tenant.id)
-        if self._own_keys is not None and (tenant.config.encryption.enabled or tenant.id in self._shredded):
+        if self._own_keys is None:
+            return
+        try:
             await self._own_keys.destroy(tenant.name)
+        except KmsUnavailable as error:
+            if tenant.config.encryption.enabled or tenant.id in self._shredded:
+                raise
+            # Where it was switched off and its data keys went before a restart, there may be one all the same.
+            log.warning("tenant %s: whether it has a key in the keyring is not known: %s", tenant.name, error)
 
     def forget(self, tenant: TenantState) -> None:
         """Let go of everything about a tenant that is gone."""

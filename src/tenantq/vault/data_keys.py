@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken
+from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken, StoreFailed, TenantqError
 from tenantq.vault.book import WrappedKey
 from tenantq.vault.sealed import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
 from tenantq.vault.single_flight import SingleFlight
@@ -153,7 +153,13 @@ class TenantKeys:
         self._means.cache.forget(self.tenant_id)
         self.current, self.room, self.calm_until, self._wrapped = NONE, 0, 0, None
         async with self._writing:
-            return await self._means.book.drop_all(self.tenant_id)
+            try:
+                return await self._means.book.drop_all(self.tenant_id)
+            except StoreFailed:
+                raise  # whether they are gone nobody knows
+            except TenantqError:
+                self.erased = False  # refused, as by a legal hold that came first: everything opens as before
+                raise
 
     # ---- making and unwrapping ----
 

@@ -392,3 +392,29 @@ def test_nothing_secret_shows_in_a_text(ring: KeyringFile, kms: LocalKms) -> Non
     texts = " ".join(map(repr, (Unlock("master_key", MASTER), ring.read(), kms, ring.read().document)))
     assert MASTER.hex() not in texts
     assert repr(MASTER)[2:-1] not in texts
+
+
+def test_what_a_killed_process_left_of_writing_goes_with_the_next_change(ring: KeyringFile) -> None:
+    """It holds every key, one that is destroyed later too."""
+    left = secret_file(ring.path.with_name(".keyring.json.4711.new"), ring.path.read_bytes())
+    other = secret_file(ring.path.with_name(".another.json.4711.new"), b"not ours")
+    ring.remove_key("main")
+    assert (left.exists(), other.exists()) == (False, True)
+
+
+async def test_a_keyring_behind_a_link_is_changed_where_it_is(
+    given_settings: LocalSettings, ring: KeyringFile, tmp_path: Path
+) -> None:
+    """A copy in place of the link would leave the old file, with keys that were destroyed."""
+    (tmp_path / "etc").mkdir()
+    link = tmp_path / "etc" / "keyring.json"
+    link.symlink_to(ring.path)
+    through = KeyringFile(link, Unlock("master_key", MASTER))
+    through.add_key("second", NOW)
+    through.remove_key("main")
+    assert link.is_symlink()
+    assert sorted(ring.read().document.keys) == sorted(through.read().document.keys) == ["second"]
+    assert [path.name for path in link.parent.iterdir()] == ["keyring.json"]
+    kms = LocalKms(LocalSettings(keyring=str(link), master_key_file=given_settings.master_key_file))
+    assert await kms.unwrap("second", await kms.wrap("second", b"x", CONTEXT), CONTEXT) == b"x"
+    await kms.close()

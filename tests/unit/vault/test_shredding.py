@@ -9,6 +9,7 @@ import pytest
 
 from tenantq.errors import (
     Erased,
+    LegalHold,
     StoreFailed,
 )
 from tests.unit.vault.doubles import ID, POLICY, REF, House, opened, settle
@@ -102,3 +103,16 @@ async def test_shredding_that_fails_in_the_store_can_be_repeated(house: House) -
     house.book.fail = None
     assert await house.vault.shred(7) == 2
     assert await house.vault.shred(7) == 0
+
+
+async def test_shredding_that_is_refused_leaves_everything_readable(house: House) -> None:
+    """As by a legal hold that came in between: nothing was destroyed, so nothing is said to be."""
+    sealer = await house.vault.ready(7, POLICY)
+    blob = sealer.seal("q", ID, "body", b"hello")
+    house.book.fail = LegalHold()
+    with pytest.raises(LegalHold):
+        await house.vault.shred(7)
+    house.book.fail = None
+    assert await opened(house.vault, blob) == b"hello"
+    assert (await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"more")
+    assert await house.vault.shred(7) == 2

@@ -71,7 +71,7 @@ class TakeIn(Operation):
             raise Suspended(tenant=self.tenant.name, queue=queue.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
-        if self.tenant.config.encryption.enabled and not all(one.sealed for one in self.messages):
+        if self.tenant.config.encryption.enabled and not self._sealed():
             raise unsealed(self.tenant.name, queue.name)
         key = IMPORT_ROW + queue.prefix + self.export
         stored = round.store.get(round.store.meta, key)
@@ -130,6 +130,9 @@ class TakeIn(Operation):
             "add", queue, self.caller, ids=b"".join(one.raw_id for one in fresh), size=column(sizes),
             priority=column([one.priority for one in fresh]), details=self._told(len(self.results)),
         )  # fmt: skip
+
+    def _sealed(self) -> bool:
+        return all(one.sealed for one in self.messages) and all(one.result.sealed for one in self.results)
 
     def _told(self, results: int) -> str:
         return f"part {self.part} of export {self.export.hex()}, with {results} results"

@@ -1,0 +1,98 @@
+"""An erasure that is refused, raced or broken off: nothing is lost by half, nothing is left by half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Conflict, KmsUnavailable, LegalHold
+from tenantq.message import Result
+from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
+from tests.contract.gates.house import REASON
+from tests.contract.moving.archive import bring_in, lines, written
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    OpenHouse = Callable[[], Awaitable[EncryptedHouse]]
+
+
+async def test_a_hold_that_overtakes_a_deletion_leaves_the_tenant_at_work(house: EncryptedHouse) -> None:
+    """It comes between the look at it and the destruction of the keys: nothing was destroyed, so everything goes on."""
+    owner = await house.encrypted()
+    await house.add(owner, "work", PLAINTEXT)
+    real, overtaken = house.book.drop_all, 0
+
+    async def after_the_hold(tenant_id: int) -> int:
+        nonlocal overtaken
+        overtaken += 1
+        await house.service.hold_tenant(house.admin, "acme", REASON)
+        return await real(tenant_id)
+
+    house.book.drop_all = after_the_hold  # type: ignore[method-assign]  # the moment cannot be had otherwise
+    with pytest.raises(LegalHold):
+        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert overtaken == 1
+    (got,) = await house.take(owner, "work")
+    assert got.body.decode() == PLAINTEXT
+    await house.add(owner, "work", "more")
+    assert [row.outcome for row in await house.rows() if row.op == "delete_tenant"] == ["refused"]
+
+
+async def test_a_deletion_that_was_killed_half_way_takes_the_own_key_with_it_when_it_is_repeated(
+    open_house: OpenHouse,
+) -> None:
+    """Though encryption was switched off, and the data keys were destroyed in another life."""
+    house = await open_house()
+    owner = await house.encrypted()
+    await house.add(owner, "work", PLAINTEXT)
+    await house.tenant("acme", encryption={"enabled": False})
+    await house.shard.drop_data_keys(house.shard.tenant_state("acme").id)
+    await house.close()
+    await house.shard.close()
+    house = await open_house()
+    assert "tenant-acme" in house.ring.read().document.keys
+    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert "tenant-acme" not in house.ring.read().document.keys
+
+
+async def test_a_keyring_out_of_reach_does_not_keep_a_tenant_that_was_never_encrypted(house: EncryptedHouse) -> None:
+    """It is deleted; one that is encrypted stays until its key can go."""
+    await house.encrypted()
+    await house.tenant("plain")
+    house.ring.path.rename(house.ring.path.with_suffix(".away"))
+    await house.service.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
+    with pytest.raises(KmsUnavailable):
+        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert "plain" not in house.shard.tenants()
+    assert "acme" in house.shard.tenants()
+
+
+async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_stored_in_plain(
+    house: EncryptedHouse,
+) -> None:
+    """The part was judged before it was switched on, and reaches the store after: the engine refuses it."""
+    await house.tenant("plain")
+    source = await house.key("plain")
+    await house.add(source, "work", "x")
+    (done,) = await house.take(source, "work")
+    await house.service.ack(source, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
+    files = await written(await house.service.export(source, None))
+    assert (lines(files, "messages"), len(lines(files, "results"))) == ([], 1)
+    await house.tenant("acme")
+    target = await house.key("acme")
+    await house.service.put_queue(target, None, "work", {})
+    real = house.shard.take_in
+
+    async def after_the_switch(*arguments: object) -> object:
+        await house.tenant("acme", encryption={"enabled": True})
+        return await real(*arguments)  # type: ignore[arg-type]  # handed on as they came
+
+    house.shard.take_in = after_the_switch  # type: ignore[method-assign, assignment]  # the moment cannot be had otherwise
+    with pytest.raises(Conflict, match="not encrypted"):
+        await bring_in(house, target, files, "acme")
+    house.shard.take_in = real  # type: ignore[method-assign]  # back to what it was
+    await bring_in(house, target, files, "acme")
+    result, _ = await house.service.result(target, None, "work", done.id)
+    assert result.value == PLAINTEXT.encode()
