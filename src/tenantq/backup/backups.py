@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.backup.copying import copy_file, growing
-from tenantq.backup.data_keys import data_key_file_name, write_data_keys
+from tenantq.backup.data_keys import data_key_file_name, drop_data_keys, tenant_mark, write_data_keys
 from tenantq.backup.manifest import (
     FORMAT,
     MANIFEST,
@@ -28,15 +28,16 @@ from tenantq.backup.manifest import (
     read_backup_manifest,
 )
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
-from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError
+from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
-from tenantq.journal.signing import PUBLIC_FILE
+from tenantq.journal.signing import PUBLIC_FILE, retired_ids
 from tenantq.journal.target import DirectoryTarget
 from tenantq.store.heart import Heart
 from tenantq.store.rocks import write_durably
 from tenantq.store.scrub import scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from tenantq.engine.administration import Checkpoint
@@ -107,11 +108,17 @@ class Backups:
         return await asyncio.to_thread(self._list)
 
     async def refresh_data_keys(self) -> None:
-        """Write the wrapped data keys anew as they are now: a deleted tenant's leave every backup by that."""
+        """Write the wrapped data keys anew as they are now: a deleted tenant's leave every backup by that. Unavailable."""
         async with self._keys_lock:
-            rows = self._shard.data_keys
-            path = self.directory / data_key_file_name(self._key.public.id)
-            await asyncio.to_thread(write_data_keys, path, rows, self._shard.wall_ms())
+            rows = {tenant: dict(numbers) for tenant, numbers in self._shard.data_keys.items()}
+            tenants = {one.id: tenant_mark(one.name, one.since) for one in self._shard.tenants_served().values()}
+            erased = {one.tenant_id for one in self._shard.erasures()} | self._shard.destroyed_data_keys
+            try:
+                await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
+            except OSError as error:
+                raise Unavailable(
+                    f"{self.directory}: the data keys beside the backups cannot be written anew: {error.strerror}"
+                ) from error
 
     async def _create(self, destination: Path, *, segments: bool) -> BackupManifest:
         archive = await asyncio.to_thread(self._archive, destination, segments=segments)
@@ -124,6 +131,17 @@ class Backups:
         return manifest
 
     # ---- on a thread ----
+
+    def _write_data_keys(
+        self, rows: dict[int, dict[int, bytes]], tenants: dict[int, str], erased: Collection[int]
+    ) -> None:
+        now_ms = self._shard.wall_ms()
+        path = self.directory / data_key_file_name(self._key.public.id)
+        write_data_keys(path, rows, now_ms, tenants=tenants, erased=erased)
+        for key_id in retired_ids(self._data_dir):  # backups from before it was restored without its audit key
+            old = self.directory / data_key_file_name(key_id)
+            if old.exists() and old != path:
+                drop_data_keys(old, erased, now_ms)
 
     def _archive(self, destination: Path, *, segments: bool) -> _Archive:
         """Return the files of the exported journal as it is now, which is before the checkpoint and so never ahead of it."""

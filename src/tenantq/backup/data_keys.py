@@ -15,7 +15,7 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.store.rocks import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 FORMAT: Final = 1
@@ -27,6 +27,7 @@ class DataKeyFile(msgspec.Struct, frozen=True):
     format: int
     written_at: int  # wall clock
     keys: dict[int, dict[int, bytes]]  # by tenant id and number
+    tenants: dict[int, str] = {}  # who has that id, as ``tenant_mark`` says
 
 
 def data_key_file_name(key_id: str) -> str:
@@ -34,11 +35,49 @@ def data_key_file_name(key_id: str) -> str:
     return f"data-keys-{key_id}.json"
 
 
-def write_data_keys(path: Path, keys: Mapping[int, Mapping[int, bytes]], now_ms: int) -> None:
-    """Replace the file, durably and at once; where there are no keys, it is made only to take the place of an older one."""
-    if not keys and not path.exists():
+def tenant_mark(name: str, since: int) -> str:
+    """Return what tells a tenant from another one that had its id in a history that was given up."""
+    return f"{name}/{since}"
+
+
+def write_data_keys(
+    path: Path,
+    keys: Mapping[int, Mapping[int, bytes]],
+    now_ms: int,
+    *,
+    tenants: Mapping[int, str] | None = None,
+    erased: Collection[int] = (),
+) -> None:
+    """Replace the file, durably and at once; where there are no keys, it is made only to take the place of an older one.
+
+    What it has is kept unless its tenant is among ``erased``, or its id is another's by now: a server that was restored without its data keys
+    must not take them from the backups. ``tenants`` has the marks of those that are there.
+    """
+    tenants = tenants or {}
+    before = _read(path) if path.exists() else None
+    if before is None and not keys:
         return
-    content = DataKeyFile(FORMAT, now_ms, {tenant: dict(numbers) for tenant, numbers in keys.items()})
+    merged, marks = (
+        {tenant: dict(numbers) for tenant, numbers in keys.items()},
+        {id: tenants[id] for id in keys if id in tenants},
+    )
+    for tenant, numbers in before.keys.items() if before is not None else ():
+        mark = before.tenants.get(tenant, "") if before is not None else ""
+        if tenant not in erased and mark == tenants.get(tenant, mark):
+            merged[tenant] = {**numbers, **merged.get(tenant, {})}
+            marks[tenant] = mark
+    _write(path, DataKeyFile(FORMAT, now_ms, merged, marks))
+
+
+def drop_data_keys(path: Path, erased: Collection[int], now_ms: int) -> None:
+    """Take the keys of erased tenants out of a file that is written no more."""
+    before = _read(path)
+    if not before.keys.keys().isdisjoint(erased):
+        kept = {tenant: numbers for tenant, numbers in before.keys.items() if tenant not in erased}
+        _write(path, DataKeyFile(FORMAT, now_ms, kept, before.tenants))
+
+
+def _write(path: Path, content: DataKeyFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
@@ -52,6 +91,10 @@ def write_data_keys(path: Path, keys: Mapping[int, Mapping[int, bytes]], now_ms:
 
 def read_data_keys(path: Path) -> dict[int, dict[int, bytes]]:
     """Return the keys in the file by tenant id and number, or raise Invalid or StoreDamaged."""
+    return _read(path).keys
+
+
+def _read(path: Path) -> DataKeyFile:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=DataKeyFile)
     except OSError as error:
@@ -60,4 +103,4 @@ def read_data_keys(path: Path) -> dict[int, dict[int, bytes]]:
         raise StoreDamaged(f"{path}: is no file of data keys: {error}") from error
     if content.format != FORMAT:
         raise Invalid(f"{path}: is of format {content.format}; this program reads format {FORMAT}")
-    return content.keys
+    return content

@@ -22,6 +22,7 @@ from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey
 from tenantq.journal.target import DirectoryTarget
 from tenantq.store.keys import tenant_prefix
 from tenantq.store.rocks import Store, write_durably
+from tenantq.vault.stored_book import used_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,8 @@ class Restored(msgspec.Struct, frozen=True):
     data_keys: int  # wrapped data keys that were put back
     segments: int  # exported segments that were put back
     audit_key: bool  # whether the server goes on signing with the key it had
+    signature_checked: bool  # whether the backup is known to be as the server wrote it
+    keys_found: bool  # whether there was a file of data keys
 
 
 def restore_backup(
@@ -56,19 +59,23 @@ def restore_backup(
     data_dir: Path,
     *,
     audit_key: Path | None = None,
+    public_key: PublicKey | None = None,
     data_keys: Path | None = None,
     segments: Target | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Restored:
     """Make ``data_dir``, which must not be there or be empty, from the backup ``source``; all of it or nothing.
 
-    ``audit_key`` is the private key that the server signed with; without it, it makes a new one. ``data_keys`` is the file of wrapped
+    ``audit_key`` is the private key that the server signed with; without it, it makes a new one. The backup has to be signed by it, or by
+    ``public_key``; with neither, only its own hashes are checked, which whoever changed it can have changed too. ``data_keys`` is the file of wrapped
     keys, by default the one beside the backup. ``segments`` is where the exported journal is, if not in the backup.
     Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
     """
     _check_empty(data_dir)
-    manifest = verify_backup(source, progress=_part(progress, "verifying"))
     key = _checked_audit_key(audit_key, source) if audit_key is not None else None
+    if public_key is None and key is not None and audit_key is not None:
+        public_key = SigningKey.parse(key, audit_key).public
+    manifest = verify_backup(source, public_key, _part(progress, "verifying"))
     beside = source.absolute().parent / manifest.data_keys
     if data_keys is None and beside.exists():
         data_keys = beside
@@ -97,7 +104,9 @@ def restore_backup(
         note = RestoreNote(manifest.name, manifest.created_at, manifest.last_seq)
         write_durably(partial / RESTORED, msgspec.json.encode(note))
     held = sum(1 for name in manifest.files if name.startswith(f"{JOURNAL}/") and name.endswith(".parquet"))
-    return Restored(manifest, report.figures, put_back, held + fetched, key is not None)
+    return Restored(
+        manifest, report.figures, put_back, held + fetched, key is not None, public_key is not None, data_keys is not None
+    )  # fmt: skip
 
 
 def take_note(data_dir: Path) -> RestoreNote | None:
@@ -140,7 +149,10 @@ def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
 
 
 def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
-    """Put back the wrapped keys of tenants that the backup knows; a later tenant of the same id is none of them."""
+    """Put back the wrapped keys of tenants that the backup knows; a later tenant of the same id is none of them.
+
+    They open what they sealed, and seal no more: how often they did since the file was written nobody knows.
+    """
     if not keys:
         return 0
     store = Store(partial)
@@ -149,7 +161,7 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
         for tenant_id, numbers in keys.items():
             if store.get(store.meta, TENANT_ROW + tenant_prefix(tenant_id)) is not None:
                 for number, value in numbers.items():
-                    rows.put(batch, tenant_id, number, value)
+                    rows.put(batch, tenant_id, number, used_up(value))
                     count += 1
         store.write(batch)
         store.sync()

@@ -94,6 +94,9 @@ def verify(source: Path, public_key: Path | None, *, as_json: bool) -> None:
     "--audit-key", type=_A_FILE, metavar="FILE", help="The server's private audit key, to go on signing with it."
 )
 @click.option(
+    "--public-key", type=_A_FILE, metavar="FILE", help="The server's public key: the backup's signature is checked."
+)
+@click.option(
     "--data-keys", type=_A_FILE, metavar="FILE", help="The wrapped data keys.  [default: the file beside the backup]"
 )
 @click.option("--segments", metavar="URL", help="Where the exported journal is, if it is not in the backup.")
@@ -102,6 +105,7 @@ def restore(
     source: Path,
     data_dir: Path,
     audit_key: Path | None,
+    public_key: Path | None,
     data_keys: Path | None,
     segments: str | None,
     *,
@@ -118,12 +122,14 @@ def restore(
             source,
             data_dir,
             audit_key=audit_key,
+            public_key=PublicKey.load(public_key) if public_key is not None else None,
             data_keys=data_keys,
             segments=open_target(segments) if segments is not None else None,
             progress=bar,
         )
     if as_json:
         facts = {"data_keys": restored.data_keys, "segments": restored.segments, "audit_key": restored.audit_key}
+        facts["signature_checked"] = restored.signature_checked
         print_json({**_facts(restored.manifest), "data_dir": str(data_dir), **facts, "figures": restored.figures})
         return
     figures = restored.figures
@@ -133,6 +139,10 @@ def restore(
         f" {restored.manifest.last_seq:,}, {restored.segments:,} segments, {restored.data_keys:,} wrapped data keys"
     )
     click.echo("the doctor found nothing amiss")
+    if not restored.signature_checked:
+        click.echo("neither --audit-key nor --public-key: whether the backup is as the server wrote it is not known")
+    if not restored.keys_found:
+        click.echo("no file of data keys is beside the backup: encrypted messages cannot be read; --data-keys names it")
     if not restored.audit_key:
         click.echo(
             "no --audit-key: the server will make a new one, and keeps the old public key to verify what it signed"

@@ -271,6 +271,11 @@ class Administration(RoundLoop):
         """The wrapped data keys of every tenant that has any, by tenant id and number; to be read, not changed."""
         return self.core.data_keys.by_tenant
 
+    @property
+    def destroyed_data_keys(self) -> set[int]:
+        """The tenants whose data keys were destroyed since the start, deleted or not."""
+        return self.core.data_keys.destroyed
+
     async def put_data_key(
         self, tenant_id: int, number: int, value: bytes, *, details: str = "", caller: Caller = SYSTEM
     ) -> bool:

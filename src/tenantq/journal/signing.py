@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ from tenantq.errors import Invalid, StoreDamaged
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+log = logging.getLogger("tenantq.journal")
 
 KEY_FILE: Final = "audit_key"
 PUBLIC_FILE: Final = "audit_key.pub"
@@ -65,6 +68,12 @@ def retired_name(key_id: str) -> str:
     return f"audit_key-{key_id}.pub"
 
 
+def retired_ids(data_dir: Path) -> list[str]:
+    """Return the ids of the keys that signed in a data directory before the one that does."""
+    before, behind = retired_name("*").split("*")
+    return sorted(file.name[len(before) : -len(behind)] for file in data_dir.glob(retired_name("*")))
+
+
 class PublicKeys:
     """Checks signatures that a server made with the key it has, or with one it had before it was restored."""
 
@@ -82,6 +91,36 @@ class PublicKeys:
         return any(key.verifies(signature, text) for key in self.keys)
 
 
+def _write_synced(file: Path, data: bytes, mode: int) -> None:
+    """Write a file that is there wholly or not at all, also after a power cut."""
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.rename(file)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _retire(public: Path) -> None:
+    try:
+        before = PublicKey.load(public)
+    except Invalid as error:
+        log.warning("%s; it is replaced", error.message)
+        return
+    log.warning(
+        "the audit key is not the one before it; what key %s signed is verified by %s",
+        before.id,
+        retired_name(before.id),
+    )
+    _write_synced(public.with_name(retired_name(before.id)), before.pem(), 0o644)
+
+
 class SigningKey:
     """Signs. Kept in the data directory, readable by its owner only."""
 
@@ -91,21 +130,20 @@ class SigningKey:
 
     @classmethod
     def load_or_make(cls, data_dir: Path) -> SigningKey:
-        """Return the directory's key, made on first use; the public one lies beside it."""
-        file = data_dir / KEY_FILE
+        """Return the directory's key, made on first use; the public one lies beside it.
+
+        Where the private key is another one than before, or gone, the old public key is kept: it verifies what was signed with it.
+        """
+        file, public = data_dir / KEY_FILE, data_dir / PUBLIC_FILE
         if not file.exists():
             made = Ed25519PrivateKey.generate()
             pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            fresh = data_dir / f"{KEY_FILE}.new"
-            fresh.unlink(missing_ok=True)
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(pem)
-                stream.flush()
-                os.fsync(descriptor)
-            fresh.rename(file)
+            _write_synced(file, pem, 0o600)
         found = cls.parse(file.read_bytes(), file)
-        (data_dir / PUBLIC_FILE).write_bytes(found.public.pem())
+        if not public.exists() or public.read_bytes() != found.public.pem():
+            if public.exists():
+                _retire(public)
+            _write_synced(public, found.public.pem(), 0o644)
         return found
 
     @classmethod

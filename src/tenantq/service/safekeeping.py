@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.errors import Conflict, NotFound
+from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.record import Entry
 from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
@@ -16,7 +17,7 @@ from tenantq.service.credentials import Credentials
 if TYPE_CHECKING:
     from tenantq.backup.backups import BackupItem, Backups
     from tenantq.backup.manifest import BackupManifest
-    from tenantq.clock import Clock
+    from tenantq.clock import Clock, Timer
     from tenantq.engine.shard import Shard
     from tenantq.journal.certificate import ErasureCertificate
     from tenantq.journal.exporter import Exporter
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tenantq.service.call import Call
     from tenantq.service.gatekeeper import Gatekeeper
     from tenantq.service.sealing import Sealing
+
+log = logging.getLogger("tenantq")
+
+CERTIFY_AGAIN_MS: Final = 60_000
+"""So long after the end of an erasure has failed, it is tried again."""
 
 
 class Safekeeping(Credentials):
@@ -46,6 +52,9 @@ class Safekeeping(Credentials):
         super().__init__(shard, gates, clock, exporter, sealing, segments)
         self._backups = backups  # None: there is no place for them
         self._signing_key = signing_key  # None: certificates stay unsigned
+        self._certifying: set[str] = set()  # erasures that are under way
+        self._erasing: Timer | None = None  # when those that failed are tried again
+        self._closing = False
 
     async def create_backup(self, call: Call, name: str | None = None, *, segments: bool = True) -> BackupManifest:
         """Back up everything that was acknowledged before this call, while the work goes on."""
@@ -102,13 +111,44 @@ class Safekeeping(Credentials):
         return await self._certify(erased)
 
     async def finish_erasures(self) -> None:
-        """Certify what was erased before a crash or a failure came in between."""
-        for erased in self.shard.erasures():
-            if not erased.certified_at:
+        """Certify what was erased before a crash or a failure came in between; what fails is tried again in a minute."""
+        self._erasing = None
+        erasures = self.shard.erasures()
+        if erasures and self._backups is not None:
+            try:
+                await self._backups.refresh_data_keys()  # their place may have been away when they were erased
+            except TenantqError as error:
+                log.warning("data keys of tenants that were erased may be beside the backups: %s", error)
+        for erased in erasures:
+            if not erased.certified_at and erased.id not in self._certifying:
                 link = self.shard.journal_link_if_kept(erased.seq)
-                await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
+                try:
+                    await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
+                except TenantqError as error:
+                    log.warning("tenant %s is erased, but not certified yet: %s", erased.tenant, error)
+
+    async def close(self) -> None:
+        """Certify no more; the next start goes on."""
+        self._closing = True
+        if self._erasing is not None:
+            self._erasing.cancel()
+            self._erasing = None
+        await super().close()
 
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
+        self._certifying.add(erased.id)
+        try:
+            return await self._certified(erased)
+        except TenantqError:
+            if self._erasing is None and not self._closing:
+                self._erasing = self.clock.call_later(
+                    CERTIFY_AGAIN_MS, lambda: self.gates.in_background(self.finish_erasures())
+                )
+            raise
+        finally:
+            self._certifying.discard(erased.id)
+
+    async def _certified(self, erased: ErasureCertificate) -> ErasureCertificate:
         if self._backups is not None:
             await self._backups.refresh_data_keys()
         await self.shard.erase_bytes(erased.tenant_id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.vault.book import WrappedKey
+from tenantq.vault.settings import USES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WrappedKey).decode
+
+
+def used_up(row: bytes) -> bytes:
+    """Return a stored key as one whose uses are up, so that the next message is sealed with a new one; what is none stays as it is."""
+    try:
+        key = _decode(row)
+    except msgspec.DecodeError:
+        return row
+    return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key.number else row
 
 
 class StoredBook:
