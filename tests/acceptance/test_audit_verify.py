@@ -83,3 +83,69 @@ def test_wrong_usage_is_one_line(
     said = capsys.readouterr().err
     assert text in said
     assert len(said.splitlines()) == 1
+
+
+def work_more(directory: Path) -> None:
+    """Have the server of a data directory do more, and stop in good order."""
+
+    async def work() -> None:
+        async with Server(ServerSettings(data_dir=str(directory), http="127.0.0.1:0"), admin_token="a" * 20) as server:
+            await server.shard.add("default", "mail", [NewMessage(body=b"y")])
+
+    asyncio.run(work())
+
+
+def test_an_archive_that_was_taken_away_is_not_clean(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty place has nothing wrong in it, and that is what is wrong."""
+    (tmp_path / "empty").mkdir()
+    assert run(["audit", "verify", "--segments", str(tmp_path / "empty")]) == 1
+    assert "There is no segment here" in capsys.readouterr().out
+    shutil.rmtree(stopped / "journal")
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 0  # all of it is in the store still
+    assert "everything is as it was written" in capsys.readouterr().out
+
+
+def test_everything_put_back_to_an_earlier_state_is_found_by_who_remembers(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Journal, checkpoints, heart and segments are whole in themselves; only what was noted elsewhere tells."""
+    shutil.copytree(stopped, tmp_path / "earlier")
+    work_more(stopped)
+    assert run(["audit", "verify", "--data-dir", str(stopped), "--json"]) == 0
+    end = json.loads(capsys.readouterr().out)["end"]
+    for place in (["--data-dir", str(stopped)], ["--segments", str(stopped / "journal")]):
+        assert run(["audit", "verify", *place, "--known", end]) == 0
+        assert f"end: {end}" in capsys.readouterr().out
+    for place in (["--data-dir", str(tmp_path / "earlier")], ["--segments", str(tmp_path / "earlier" / "journal")]):
+        assert run(["audit", "verify", *place]) == 0
+        capsys.readouterr()
+        assert run(["audit", "verify", *place, "--known", end]) == 1
+        assert "was known, and is gone" in capsys.readouterr().out
+    seq, _, link = end.partition(":")
+    assert run(["audit", "verify", "--data-dir", str(stopped), "--known", f"{seq}:{link[::-1]}"]) == 1
+    assert "is not the one that was known" in capsys.readouterr().out
+    assert run(["audit", "verify", "--data-dir", str(stopped), "--known", "7"]) == 2
+
+
+def test_who_signs_everything_anew_is_found_by_the_key_that_was_kept(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The directory's own key is replaced with the rest; that it is the directory's own is said."""
+    kept = tmp_path / "kept.pub"
+    shutil.copy(stopped / "audit_key.pub", kept)
+    for name in ("audit_key", "audit_key.pub"):
+        (stopped / name).unlink()
+    shutil.rmtree(stopped / "journal")
+    shutil.rmtree(stopped / "db")
+    for name in ("heart", "format"):
+        (stopped / name).unlink()
+    work_more(stopped)
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 0
+    assert "who can write there can sign anew" in capsys.readouterr().out
+    assert run(["audit", "verify", "--data-dir", str(stopped), "--public-key", str(kept)]) == 1
+    assert "is not signed by the server" in capsys.readouterr().out
+    both = ["--public-key", str(kept), "--public-key", str(stopped / "audit_key.pub")]
+    assert run(["audit", "verify", "--data-dir", str(stopped), *both]) == 0
+    assert "who can write there" not in capsys.readouterr().out

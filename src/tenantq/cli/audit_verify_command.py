@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,8 +15,10 @@ from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
-    from tenantq.doctor.audit_exam import LiveExam
+    from tenantq.doctor.audit_exam import LiveExam, LiveReport
     from tenantq.journal.verify import AuditReport
+
+_KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 
 
 @click.command()
@@ -28,16 +31,34 @@ if TYPE_CHECKING:
 @click.option("--segments", metavar="URL", help="Only these segments: a directory or URL, such as a copied archive.")
 @click.option(
     "--public-key",
+    "public_keys",
+    multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The server's public key (audit_key.pub).  [default: the data directory's]",
+    help="The server's public key (audit_key.pub), kept elsewhere; repeat it for one that signed before.  [default: the data directory's]",
+)
+@click.option(
+    "--known",
+    multiple=True,
+    metavar="SEQ:HASH",
+    help="A record that must be there with this hash, as an earlier verification or a certificate of erasure says.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify(data_dir: Path | None, segments: str | None, public_key: Path | None, *, as_json: bool) -> int:
+def verify(
+    data_dir: Path | None,
+    segments: str | None,
+    public_keys: tuple[Path, ...],
+    known: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
     """Verify the hash chain, the signatures and every row, offline; name the first record that cannot be trusted.
 
     An edit, a deletion, an insertion, a reordering and a truncation are each found where they begin. With --data-dir the live
     journal and its checkpoints are verified as well, and compared with the segments.
+
+    Who can write everywhere can also put everything back to an earlier state, or sign all of it anew. Against that, keep elsewhere
+    what a verification says at its end, for --known, and the public key, for --public-key.
 
     \b
     Exit codes:
@@ -48,17 +69,17 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
-    keys = _keys(data_dir, public_key)
+    keys = _keys(data_dir, public_keys)
+    wanted = dict(_known(text) for text in known)
     shown: dict[str, Any] = {}
     findings: list[dict[str, Any]] = []
     exam = None
     try:
         exam = _open_exam(data_dir, keys, findings) if data_dir is not None else None
-        archive = _verify_archive(data_dir, segments, keys, exam)
+        archive = _verify_archive(data_dir, segments, keys, exam, wanted)
         if keys is None:
             click.echo("no public key: the chain is verified, the signatures are not", err=True)
-        if exam is not None:
-            _verify_live(exam, archive, shown, findings)
+        live = _verify_live(exam, archive, wanted, shown, findings) if exam is not None else None
     finally:
         if exam is not None:
             exam.close()
@@ -71,6 +92,16 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
             {"where": f"shard {one.shard}", "seq": one.seq, "file": one.file, "text": one.text}
             for one in archive.findings
         ]
+    findings += _compare_known(
+        wanted, archive.known if archive is not None else {}, live.known if live is not None else {}
+    )
+    if live is not None:
+        shown["end"] = f"{live.last_seq}:{live.last_link}"
+    elif archive is not None and len(archive.last_seq) == 1:
+        ((shard, last),) = archive.last_seq.items()
+        shown["end"] = f"{last}:{archive.last_link[shard]}"
+    shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
+    shown["keys_given"] = bool(public_keys)
     shown |= {"clean": not findings, "findings": findings}
     if as_json:
         print_json_line(shown)
@@ -79,10 +110,30 @@ def verify(data_dir: Path | None, segments: str | None, public_key: Path | None,
     return exit_codes.ERROR if findings else exit_codes.OK
 
 
-def _keys(data_dir: Path | None, public_key: Path | None) -> PublicKeys | None:
-    """Return the key that was named, else all that the data directory has; None: there is none."""
-    if public_key is not None:
-        return PublicKeys([PublicKey.load(public_key)])
+def _known(text: str) -> tuple[int, str]:
+    """Return a record's number and its hash, or raise Invalid."""
+    found = _KNOWN.fullmatch(text)
+    if found is None:
+        raise Invalid("known: is a record's number, a colon and its hash of 64 hexadecimal digits")
+    return int(found[1]), found[2]
+
+
+def _compare_known(
+    wanted: dict[int, str], archived: dict[int, set[str]], live: dict[int, set[str]]
+) -> list[dict[str, Any]]:
+    findings: list[dict[str, Any]] = []
+    for seq, link in wanted.items():
+        there = archived.get(seq, set()) | live.get(seq, set())
+        if link not in there:
+            text = f"Record {seq} is not the one that was known." if there else f"Record {seq} was known, and is gone."
+            findings.append({"where": "known", "seq": seq, "file": "", "text": text})
+    return findings
+
+
+def _keys(data_dir: Path | None, public_keys: tuple[Path, ...]) -> PublicKeys | None:
+    """Return the keys that were named, else all that the data directory has; None: there is none."""
+    if public_keys:
+        return PublicKeys([PublicKey.load(file) for file in public_keys])
     found = PublicKeys.of(data_dir) if data_dir is not None else None
     return found if found is not None and found.keys else None
 
@@ -98,18 +149,26 @@ def _open_exam(data_dir: Path, keys: PublicKeys | None, findings: list[dict[str,
 
 
 def _verify_live(
-    exam: LiveExam, archive: AuditReport | None, shown: dict[str, Any], findings: list[dict[str, Any]]
-) -> None:
+    exam: LiveExam,
+    archive: AuditReport | None,
+    known: dict[int, str],
+    shown: dict[str, Any],
+    findings: list[dict[str, Any]],
+) -> LiveReport:
     links = archive.links if archive is not None else None
-    report = exam.run(links, max(archive.last_seq.values(), default=0) if archive is not None else None)
+    report = exam.run(links, max(archive.last_seq.values(), default=0) if archive is not None else None, known)
     if archive is None and exam.first_seq > 1:
-        click.echo(f"records before {exam.first_seq} are in segments, which were not given: not verified", err=True)
+        text = (
+            f"Records 1 to {exam.first_seq - 1} were trimmed, and no segment is here: name their place with --segments."
+        )
+        findings.append({"where": "store", "seq": 1, "file": "", "text": text})
     shown |= {"live_records": report.records, "live_first_seq": report.first_seq, "checkpoints": report.checkpoints}
     findings += [{"where": "store", "seq": one.seq, "file": "", "text": one.text} for one in report.findings]
+    return report
 
 
 def _verify_archive(
-    data_dir: Path | None, segments: str | None, keys: PublicKeys | None, exam: LiveExam | None
+    data_dir: Path | None, segments: str | None, keys: PublicKeys | None, exam: LiveExam | None, known: dict[int, str]
 ) -> AuditReport | None:
     if segments is None:
         assert data_dir is not None
@@ -119,10 +178,14 @@ def _verify_archive(
     if not segments.count("://") and not Path(segments).is_dir():
         raise Invalid(f"segments: there is no directory {segments}")
     try:
-        from tenantq.journal.verify import verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
+        from tenantq.journal.verify import AuditFinding, verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
     except ImportError as error:
         raise Invalid("segments cannot be read: install tenantq[parquet]") from error
-    return verify_segments(open_target(segments), keys, links_from=exam.first_seq - 1 if exam is not None else None)
+    first = exam.first_seq - 1 if exam is not None else None
+    report = verify_segments(open_target(segments), keys, links_from=first, known=known)
+    if exam is None and not report.segments and not report.findings:  # who took all away left nothing else to find
+        report.findings.append(AuditFinding("", 1, segments, "There is no segment here."))
+    return report
 
 
 def _print(shown: dict[str, Any]) -> None:
@@ -134,4 +197,9 @@ def _print(shown: dict[str, Any]) -> None:
         at = f" record {finding['seq']}" if finding["seq"] is not None else ""
         file = f" ({finding['file']})" if finding["file"] else ""
         click.echo(f"{finding['where']}{at}: {finding['text']}{file}")
+    if shown["keys"]:
+        whose = "" if shown["keys_given"] else ", found beside what it signed: who can write there can sign anew"
+        click.echo(f"signatures: of key {' or '.join(shown['keys'])}{whose}")
+    if "end" in shown and shown["clean"]:
+        click.echo(f"end: {shown['end']}")
     click.echo("everything is as it was written" if shown["clean"] else f"{len(shown['findings'])} findings")

@@ -16,7 +16,7 @@ from tenantq.store.keys import after, from_be64
 from tenantq.store.rocks import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from tenantq.journal.signing import PublicKey, PublicKeys
@@ -38,8 +38,10 @@ class LiveReport(msgspec.Struct):
     first_seq: int = 1
     last_seq: int = 0
     records: int = 0
+    last_link: str = ""  # hex
     checkpoints: int = 0
     findings: list[LiveFinding] = []
+    known: dict[int, set[str]] = {}  # hashes, hex, of the records whose numbers were given
 
 
 class LiveExam:
@@ -57,12 +59,17 @@ class LiveExam:
         """Let the store go."""
         self._store.close()
 
-    def run(self, archive: Mapping[int, bytes] | None = None, archived_seq: int | None = None) -> LiveReport:
+    def run(
+        self,
+        archive: Mapping[int, bytes] | None = None,
+        archived_seq: int | None = None,
+        known: Collection[int] = (),
+    ) -> LiveReport:
         """Verify the journal; ``archive`` has the hashes of exported records from ``first_seq`` - 1 on.
 
         ``archived_seq`` is the last record of the archive; None: there is no archive to compare with.
         """
-        report = LiveReport(first_seq=self.first_seq, findings=[])
+        report = LiveReport(first_seq=self.first_seq, findings=[], known={seq: set() for seq in known})
 
         def found(seq: int, text: str) -> None:
             if len(report.findings) < FINDINGS_MAX:
@@ -78,7 +85,7 @@ class LiveExam:
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:
             found(walk.seq + 1, f"The journal cannot be read on: {error.message}.")
-        report.last_seq, report.records = walk.seq, walk.records
+        report.last_seq, report.last_link, report.records = walk.seq, walk.link.hex(), walk.records
         report.findings.sort(key=lambda finding: finding.seq)
         return report
 
@@ -103,3 +110,5 @@ class LiveExam:
         for page in pages_of_items(store, store.jn, b"", _END):
             for key, value in page:
                 walk.record(key, value)
+                if walk.seq in report.known:
+                    report.known[walk.seq].add(walk.link.hex())

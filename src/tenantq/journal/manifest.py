@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ SCHEMA_VERSION: Final = 1
 
 MANIFESTS: Final = "manifest"
 HEAD: Final = "head.json"
+_FILE: Final = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/shard=[^/]+/\d{20}-\d{20}\.parquet")
+_LINK: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +82,16 @@ def segment_name(shard: str, ts: int, first_seq: int, last_seq: int) -> str:
 
 
 def read_manifest(target: Target, name: str) -> Manifest:
-    """Return a manifest, or raise Invalid naming the file."""
+    """Return a manifest, or raise Invalid naming the file. What it says of itself is not verified, but can be used safely."""
     try:
-        return msgspec.json.decode(target.read(name), type=Manifest)
+        manifest = msgspec.json.decode(target.read(name), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{name}: is no manifest: {error}") from error
+    if _FILE.fullmatch(manifest.file) is None or ".." in manifest.file:
+        raise Invalid(f"{name}: is no manifest: it names a file that cannot be a segment")
+    if _LINK.fullmatch(manifest.previous_link) is None or _LINK.fullmatch(manifest.last_link) is None:
+        raise Invalid(f"{name}: is no manifest: its hashes are none")
+    return manifest
 
 
 def read_head(target: Target, shard: str) -> Head | None:

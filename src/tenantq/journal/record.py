@@ -131,7 +131,7 @@ def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
         raise StoreDamaged("journal: a record does not match the hash chain; it was changed or its predecessor was")
     try:
         return link, _decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"journal: a record is unreadable: {error}") from error
 
 

@@ -50,6 +50,8 @@ SCHEMA: Final = pa.schema(
 """Names and types of the columns. Ids are text: Spark refuses Parquet's own type for them."""
 
 ROW_COLUMNS: Final = Row.__struct_fields__
+_COLUMNS: Final = [(field.name, field.type) for field in SCHEMA]
+_LINK_BYTES: Final = 32
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "shard", "user_agent"]
 _ROWS_PER_GROUP: Final = 20_000
 
@@ -95,12 +97,14 @@ def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
     """Yield (link, payload, rows) record by record, as the file has them. Raise ValueError on what is no segment."""
     try:
         file = pq.ParquetFile(io.BytesIO(data))
-        if file.schema_arrow.names != SCHEMA.names:
+        if [(field.name, field.type) for field in file.schema_arrow] != _COLUMNS:
             raise ValueError("its columns are not those of a segment")
         link, payload, gathered = b"", b"", list[dict[str, Any]]()
         for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
             for row in batch.to_pylist():
                 row_link, row_payload = row.pop("link"), row.pop("payload")
+                if row["ts"] is None or (row_link is not None and len(row_link) != _LINK_BYTES):
+                    raise ValueError("a value is missing")
                 row["ts"] = int(row["ts"].timestamp() * 1_000 + 0.5)
                 if row_link is not None:
                     if gathered:

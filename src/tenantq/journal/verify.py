@@ -13,7 +13,7 @@ from tenantq.journal.record import GENESIS, rows, unseal
 from tenantq.journal.segment import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from tenantq.journal.manifest import Manifest
     from tenantq.journal.signing import PublicKey, PublicKeys
@@ -42,6 +42,7 @@ class AuditReport(msgspec.Struct):
     last_link: dict[str, str] = {}
     findings: list[AuditFinding] = []
     links: dict[int, bytes] = {}  # hashes of the records that were asked for
+    known: dict[int, set[str]] = {}  # hashes, hex, of the records whose numbers were given
 
     @property
     def clean(self) -> bool:
@@ -55,13 +56,16 @@ def verify_segments(
     progress: Callable[[int, int], None] | None = None,
     *,
     links_from: int | None = None,
+    known: Collection[int] = (),
 ) -> AuditReport:
     """Verify all segments at a target. Without ``key`` signatures are not checked, and the report says so elsewhere.
 
-    With ``links_from`` the report has the hashes from that record on, at most LINKS_MAX, to compare a live journal with.
+    With ``links_from`` the report has the hashes from that record on, at most LINKS_MAX, to compare a live journal with; and those of the
+    records ``known``.
     """
-    report = AuditReport(last_seq={}, last_link={}, findings=[], links={})
+    report = AuditReport(last_seq={}, last_link={}, findings=[], links={}, known={seq: set() for seq in known})
     names = manifest_names(target)
+
     by_shard: dict[str, list[str]] = {}
     for name in names:
         by_shard.setdefault(name.split("/")[1].removeprefix("shard="), []).append(name)
@@ -124,6 +128,9 @@ class _Walk:
         except FileNotFoundError:
             self._found(manifest.first_seq, manifest.file, "The segment is missing.")
             return
+        except OSError as error:
+            self._found(manifest.first_seq, manifest.file, f"The segment cannot be read: {error.strerror or error}.")
+            return
         whole = hashlib.sha256(data).hexdigest() == manifest.sha256
         seq, link, count = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link), 0
         try:
@@ -133,6 +140,8 @@ class _Walk:
                     self._found(seq + 1, manifest.file, wrong)
                     return
                 seq, link, count = seq + 1, stored_link, count + len(stored)
+                if seq in self._report.known:
+                    self._report.known[seq].add(link.hex())
                 if self._links_from is not None and seq >= self._links_from and len(self._report.links) < LINKS_MAX:
                     self._report.links[seq] = stored_link
         except ValueError as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tenantq.errors import Invalid
 from tenantq.journal.manifest import manifest_names, read_head, read_manifest
 from tenantq.journal.verify import verify_segments
 from tests.shards import Q, T, message
@@ -200,3 +201,58 @@ def test_an_older_head_does_not_hide_what_is_there(
     signed = msgspec.structs.replace(older, signature=key.sign(older.signed_text()))
     target.write(head.name, msgspec.json.encode(signed))
     assert verify().clean
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"file": "../../../outside.parquet"},
+        {"file": "/etc/passwd"},
+        {"file": ""},
+        {"file": "date=2026-01-01/hour=00/shard=../" + "0" * 20 + "-" + "0" * 20 + ".parquet"},
+        {"last_link": "no hash"},
+        {"previous_link": "zz" * 32},
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_is_none(
+    changes: dict[str, str], archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """Nothing outside the archive is read for it, nor written where segments are fetched."""
+    wrong = msgspec.structs.replace(archive[1], **changes)
+    target.write(archive[1].name, msgspec.json.encode(wrong, order="sorted"))
+    with pytest.raises(Invalid, match="is no manifest"):
+        read_manifest(target, archive[1].name)
+    assert any("is no manifest" in finding.text for finding in verify().findings)
+
+
+@pytest.mark.parametrize("column", ["ts", "link", "payload", "seq"])
+def test_a_segment_without_its_values_is_a_finding(
+    column: str, archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """Whatever is missing, the verification goes on behind it."""
+    nothing = lambda table: table.set_column(  # noqa: E731  # one line says it
+        table.schema.get_field_index(column),
+        pa.field(column, table.schema.field(column).type),
+        pa.nulls(table.num_rows, table.schema.field(column).type),
+    )
+    rewrite(target, archive[1], nothing)
+    report = verify()
+    assert report.findings
+    assert report.segments == 3
+
+
+def test_a_segment_of_other_types_is_a_finding(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """The names of the columns alone do not make it one."""
+    rewrite(target, archive[1], lambda table: pa.table({name: ["x"] for name in table.schema.names}))
+    assert any("columns are not those" in finding.text for finding in verify().findings)
+
+
+def test_a_directory_in_place_of_a_segment_is_a_finding(
+    archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
+) -> None:
+    """And no traceback."""
+    (target.path / archive[1].file).unlink()
+    (target.path / archive[1].file).mkdir()
+    assert at(verify(), "cannot be read") == [archive[1].first_seq]
