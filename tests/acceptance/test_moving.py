@@ -88,3 +88,16 @@ def test_wrong_places_and_wrong_callers_are_refused(server: Served, exported: Pa
     denied = server.call("export", "acme", "--out", tmp_path / "x.tar", TENANTQ_TOKEN=token)
     assert denied.code == 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_legal_hold_moves_with_its_tenant(server: Served, tmp_path: Path) -> None:
+    """Else whoever moves a tenant could delete the copy."""
+    server.ok("tenant", "create", "held")
+    server.ok("add", "mail", "evidence", "--tenant", "held")
+    server.ok("tenant", "hold", "held", "--reason", "Case 4711, counsel's letter")
+    server.ok("export", "held", "--out", tmp_path / "held.tar")
+    server.ok("import", tmp_path / "held.tar", "--as", "held-2")
+    assert server.ok("tenant", "show", "held-2", "--json").json["hold"]["reason"] == "Case 4711, counsel's letter"
+    refused = server.call("tenant", "delete", "held-2", "--yes", "--reason", "nobody needs it any more")
+    assert refused.code != 0
+    assert "legal hold" in refused.err

@@ -92,6 +92,8 @@ def _make_tenant(tenant: Tenant, export: ExportFile) -> None:
         tenant.get()
     except NotFound:
         tenant.configure(**{name: value for name, value in exported.config.items() if name not in _NOT_MOVED})
+        if exported.hold is not None:
+            tenant.hold(exported.hold.reason)
 
 
 def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tenantq.errors import Invalid
+from tenantq.journal.target import shown_url
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -24,7 +25,8 @@ class BucketTarget:
         try:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, ValueError) as error:
-            raise Invalid(f"{url.partition('?')[0]}: is no URL of a bucket: {error}") from error
+            # Arrow's text may repeat the URL, and that may hold a secret.
+            raise Invalid(f"{shown_url(url)}: is no URL of a bucket ({type(error).__name__})") from None
         self._root = self._root.rstrip("/")
 
     def write(self, name: str, data: bytes) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings, check_export
-from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest, segment_name
+from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.segment import encode, encode_apart
 from tenantq.quotas import HOUR_MS
 
@@ -155,8 +155,7 @@ class Exporter:
         try:
             await self._look()
         except OSError as error:
-            self._failures, self.failures_total = 1, self.failures_total + 1
-            self.failure = str(error)
+            self._failed(error)
             log.warning("the journal's target is not there yet: %s", error)
         self._later(self._settings.every_ms)
 
@@ -169,7 +168,7 @@ class Exporter:
             await asyncio.gather(self._running, return_exceptions=True)
         try:
             await self.export_now()
-        except (TenantqError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the store has to be closed in good order
             log.warning("the journal is not exported to its end; the next start goes on: %s", error)
 
     async def export_now(self) -> None:
@@ -206,15 +205,21 @@ class Exporter:
         try:
             await self.export_now()
         except (TenantqError, OSError) as error:
-            self._failures += 1
-            self.failures_total += 1
-            self.failure = str(error)
+            self._failed(error)
             waiting = self.lag_records
             log.error("the journal cannot be exported; %d records wait, none is lost: %s", waiting, error)  # noqa: TRY400  # no trace for what a disk or network did
+        except Exception as error:
+            self._failed(error)  # an error of ours: it must neither end the export for good nor stay unseen
+            log.exception("the journal cannot be exported; %d records wait, none is lost", self.lag_records)
         else:
             self._failures, self.failure = 0, ""
         every_ms = self._settings.every_ms
         self._later(min(max(every_ms, _RETRY_MS_MAX), every_ms * 2 ** min(self._failures, 10)))
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self.failures_total += 1
+        self.failure = _shown(error)
 
     async def _trim(self) -> None:
         first, _ = self._source.journal_synced
@@ -273,6 +278,7 @@ class Exporter:
 
     def _export_one(self, end: int, encoder: _Encoder) -> None:
         """Write the next segment: up to a full one, the hour's end, or ``end``."""
+        self._check_head()
         first = self.exported_seq + 1
         records = self._cut(self._source.read_journal(first, end, self._settings.segment_bytes))
         data, rows = encoder.encode(records)
@@ -307,6 +313,20 @@ class Exporter:
         self.segments_total += 1
         self.rows_total += rows
 
+    def _check_head(self) -> None:
+        """Raise StoreDamaged if another server has exported to the target meanwhile: one would write over the other's segments."""
+        head = read_head(self._target, self._source.shard_name)
+        if head is None:
+            return
+        first, _ = self._source.journal_synced
+        mine = head.last_seq <= self.exported_seq and (
+            head.last_seq < first - 1 or self._source.journal_link(head.last_seq).hex() == head.last_link
+        )
+        if not mine:
+            raise StoreDamaged(
+                f"export: another server has written to the target, up to record {head.last_seq}; give each its own export.target"
+            )
+
     def _cut(self, records: list[SealedRecord]) -> list[SealedRecord]:
         """Return the front of ``records`` that belongs into one segment: one hour, and no more rows than allowed."""
         hour, rows = records[0].record.ts // HOUR_MS, 0
@@ -315,3 +335,11 @@ class Exporter:
             if count and (sealed.record.ts // HOUR_MS != hour or rows > self._settings.segment_rows):
                 return records[:count]
         return records
+
+
+def _shown(error: Exception) -> str:
+    """Return why an export failed as anybody may read it: neither paths nor addresses, which the log has."""
+    if isinstance(error, TenantqError):
+        return error.message
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or f"{type(error).__name__}; see the server's log"

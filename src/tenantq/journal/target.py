@@ -42,6 +42,7 @@ class DirectoryTarget:
     def write(self, name: str, data: bytes) -> None:
         """Write beside, sync, rename, sync the directory."""
         file = self.path / name
+        made = [parent for parent in file.parents if not parent.exists()]
         file.parent.mkdir(parents=True, exist_ok=True)
         fresh = file.with_name(f".{file.name}.new")
         with fresh.open("wb") as stream:
@@ -49,11 +50,11 @@ class DirectoryTarget:
             stream.flush()
             os.fsync(stream.fileno())
         fresh.rename(file)
-        directory = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        for directory in (
+            file.parent,
+            *(parent.parent for parent in made),
+        ):  # new directories have to outlast a power cut too
+            _sync(directory)
 
     def read(self, name: str) -> bytes:
         """Read a file."""
@@ -77,6 +78,14 @@ class DirectoryTarget:
         (self.path / name).unlink(missing_ok=True)
 
 
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class RemoteTarget:
     """A place that fsspec reaches. Object stores put a whole object or none. Whatever fails there is an OSError."""
 
@@ -84,11 +93,15 @@ class RemoteTarget:
         try:
             import fsspec  # noqa: PLC0415  # an extra: only who exports elsewhere needs it
         except ImportError as error:
-            raise Invalid(f"{url}: needs fsspec and the library of that store; install tenantq[remote]") from error
+            raise Invalid(
+                f"{shown_url(url)}: needs fsspec and the library of that store; install tenantq[remote]"
+            ) from error
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url, **options)
-        except (ImportError, ValueError) as error:
-            raise Invalid(f"{url}: {error}") from error
+        except ImportError as error:
+            raise Invalid(f"{shown_url(url)}: {error}") from error
+        except ValueError:  # its text may repeat the URL
+            raise Invalid(f"{shown_url(url)}: is no URL that fsspec knows") from None
 
     def write(self, name: str, data: bytes) -> None:
         """Put an object."""
@@ -140,6 +153,13 @@ def _as_os_error() -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as a text may show it: without user, password and options."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
 
 
 def open_target(where: str | Path, **options: Any) -> Target:

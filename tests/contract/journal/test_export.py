@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,16 +14,15 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.record import rows
 from tenantq.journal.segment import decode
+from tenantq.journal.target import DirectoryTarget, open_target
 from tests.shards import Q, T, message, pass_time, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import Any
 
     from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
-    from tenantq.journal.target import DirectoryTarget
     from tenantq.journal.verify import AuditReport
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
@@ -237,3 +238,81 @@ async def test_a_long_journal_is_encoded_in_another_process_and_is_the_same(
     await make_exporter(shard).export_now()
     assert exported_rows(target) == live_rows(shard)
     assert verify().clean
+
+
+async def test_an_error_that_nobody_thought_of_does_not_end_the_export(
+    shard: Shard,
+    make_exporter: MakeExporter,
+    clock: ManualClock,
+    target: DirectoryTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one of a library: it is seen in readiness, without paths, and the next attempt comes."""
+
+    def refuse(name: str, data: bytes) -> None:
+        raise RuntimeError(f"no idea what happened at {target.path}")
+
+    exporter = make_exporter(shard, every_ms=1_000)
+    await exporter.start()
+    await some_work(shard)
+    monkeypatch.setattr(target, "write", refuse)
+    await pass_time(shard, clock, 1_000)
+    await until(lambda: exporter.failure)
+    assert exporter.failure == "RuntimeError; see the server's log"
+    monkeypatch.undo()
+    await pass_time(shard, clock, 2_000)
+    await until(lambda: not exporter.lag_records)
+    assert exported_rows(target) == live_rows(shard)
+    await exporter.close()
+
+
+async def test_two_servers_on_one_target_do_not_write_over_each_other(
+    shard: Shard, open_shard: OpenShard, make_exporter: MakeExporter, verify: Callable[[], AuditReport]
+) -> None:
+    """Both began when it was empty. The second is refused, and the first one's archive stays as it is."""
+    other = await open_shard("other")
+    mine, theirs = make_exporter(shard), make_exporter(other)
+    await mine.start()
+    await theirs.start()
+    await some_work(shard)
+    await some_work(other)
+    await mine.export_now()
+    with pytest.raises(StoreDamaged, match="another server has written"):
+        await theirs.export_now()
+    assert theirs.lag_records
+    await some_work(shard)
+    await mine.export_now()
+    assert verify().clean
+    await mine.close()
+
+
+def test_new_directories_of_the_archive_are_synced_before_anything_is_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could take a whole day's directory along."""
+    synced: set[str] = set()
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    DirectoryTarget(tmp_path / "journal").write("date=2026-01-01/hour=00/shard=0/a.parquet", b"x")
+    home = tmp_path / "journal" / "date=2026-01-01"
+    assert synced >= {str(place) for place in (tmp_path, tmp_path / "journal", home, home / "hour=00")}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nonsense://user:hunter2@host/path?secret=hunter2", "nonsense://host/path"),
+        ("s3://AKIA:hunter2@bucket/prefix?no_such_option=hunter2", "s3://bucket/prefix"),
+    ],
+)
+def test_a_targets_password_stays_out_of_the_error(url: str, shown: str) -> None:
+    """It would be in the log and on the screen."""
+    with pytest.raises(Invalid) as caught:
+        open_target(url)
+    assert "hunter2" not in str(caught.value)
+    assert shown in str(caught.value)
