@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 500
+PIPELINE_KILLS ?= 20
 SECONDS_LONG ?= 600
 
-.PHONY: run test lint bench soak chaos clean
+.PHONY: run test lint bench soak chaos chaos-pipeline clean
 
 run: .venv/installed
 	$(BIN)/tenantq demo
@@ -28,6 +29,9 @@ soak: .venv/installed
 
 chaos: .venv/installed
 	$(BIN)/python -m tests.crash.chaos --kills $(KILLS)
+
+chaos-pipeline: .venv/installed
+	$(BIN)/python -m tests.pipeline.kills --kills $(PIPELINE_KILLS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,18 +1,45 @@
-"""The real commands as processes: what they say when they cannot."""
+"""The real commands as processes: killed, stopped by a signal, run again; and what they say when they cannot."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.pipeline.archive import archive, restore
+from tenantq.pipeline.lake import Lake
+from tenantq.pipeline.retention import load_retention
+from tenantq.pipeline.run import Options, run
+from tenantq.pipeline.stream import stream
 from tests.acceptance.command import COMMAND, environment
+from tests.pipeline.conftest import NOW, digests
+from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
+    from tests.pipeline.conftest import Made
+
 PATIENCE_S = 240
+
+
+_SMALL = "spark.sql.shuffle.partitions 2\nspark.sql.codegen.wholeStage false\n"
+"""Settings that make little data quick; the tables do not depend on them."""
+
+
+@pytest.fixture
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a command that has little to do."""
+    place = tmp_path_factory.mktemp("conf")
+    (place / "spark-defaults.conf").write_text(_SMALL)
+    return {"SPARK_CONF_DIR": str(place)}
 
 
 def begin(*arguments: object, **variables: str) -> subprocess.Popen[str]:
@@ -24,6 +51,81 @@ def begin(*arguments: object, **variables: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**variables),
+        start_new_session=True,
+    )
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Look again and again until something is there; fail if the process ends before."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)  # another process is watched, whose time no clock of ours moves
+
+
+def tables(lake: Lake) -> dict[str, str]:
+    """Return the digests of what anybody who reads the lake sees; nothing else may be left in it."""
+    assert not {path.name for path in lake.path.iterdir()} & {"_staging", "_commit.json"}
+    return {name: value for name, value in digests(lake).items() if not name.startswith("_")}
+
+
+def test_a_run_and_a_stream_that_were_killed_leave_the_tables_of_one_that_was_not(
+    spark: SparkSession, made: Made, tmp_path: Path, small: dict[str, str]
+) -> None:
+    """With all they started: in the middle of the layers, then of the commit. Whoever comes next finishes, and nobody is locked out."""
+    journal, lake = str(made.journal.path), Lake(tmp_path / "lake")
+    common = ("--journal", f"file://{journal}", "--lake", lake.path, "--master", "local[2]")
+    with begin("run", *common, **small) as killed:
+        until(lambda: list(lake.path.glob("_staging/*/bronze")), killed)
+        with begin("run", *common, **small) as second:
+            said = second.communicate(timeout=PATIENCE_S)[1]
+        assert second.returncode == 7
+        assert said == f"tenantq: lake {lake.path}: another run is changing it; wait for its end [conflict]\n"
+        kill_tree(killed.pid)
+    assert not list(lake.path.glob("[a-z]*/**/*.parquet"))
+    with begin("stream", *common, **small) as killed:
+        until((lake.path / "_commit.json").exists, killed)
+        kill_tree(killed.pid)
+    stream(spark, journal, lake, Options(now_ms=NOW)).wait()
+    assert tables(lake) == digests(made.lake)
+    assert run(spark, journal, lake, Options(now_ms=NOW)).changed == []
+
+
+def test_an_archive_that_was_killed_goes_on_where_it_was(
+    spark: SparkSession, made: Made, tmp_path: Path, small: dict[str, str]
+) -> None:
+    """After the first day of a table is in cold storage: run again, each day is there once, and comes back as the same bytes."""
+    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    given = ("--lake", lake.path, "--to", cold, "--older-than", "1d", "--master", "local[2]")
+    with begin("archive", *given, **small) as killed:
+        until(lambda: list(cold.glob("*/*/*.parquet")), killed)
+        kill_tree(killed.pid)
+    archive(spark, lake, str(cold), load_retention(None, 1), NOW)
+    assert sorted(path.relative_to(cold).parts[0] for path in cold.rglob("*.parquet")) == sorted(
+        {day.table for day in lake.state().archived}
+    )
+    with lake.locked():
+        restore(spark, lake, lambda _: True)
+    assert tables(lake) == digests(made.lake)
+
+
+def test_a_signal_ends_a_run_with_one_line_and_java_is_gone(made: Made, tmp_path: Path, small: dict[str, str]) -> None:
+    """SIGTERM, as a service is stopped, to all of the command's group."""
+    lake = tmp_path / "lake"
+    given = ("--journal", made.journal.path, "--lake", lake, "--master", "local[2]")
+    with begin("run", *given, **small) as process:
+        until(lambda: list(lake.glob("_staging/*/bronze")), process)
+        started = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        assert len(started) > 1
+        assert not alive(started)
+        output, complaints = process.communicate()
+    assert (process.returncode, output) == (143, "")
+    assert complaints == (
+        "tenantq: stopped by SIGTERM; the tables are as before, or the next run finishes what was being put in place "
+        "[interrupted]\n"
     )
 
 

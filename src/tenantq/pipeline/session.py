@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
 import re
 import shutil
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_MIN: Final = 17
+_END_S: Final = 20  # how long Java may take to end by itself
+_ENDING_S: Final = 1
+_LIBRARIES: Final = {"pyspark": "Spark", "py4j": "Spark", "pyarrow": "Arrow"}
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
@@ -45,7 +48,9 @@ def open_session(
     package; the libraries it needs must be there.
     """
     try:
-        from pyspark.errors import PySparkException  # noqa: PLC0415  # an extra: only the pipeline needs it
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # an extra: only the pipeline needs it
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+        from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("the pipeline needs PySpark: install tenantq[spark]") from error
@@ -54,21 +59,34 @@ def open_session(
     local = master is None or master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("tenantq pipeline").master(master or "local[*]")
     log = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
-    for name, value in {**_SETTINGS, "spark.driver.extraJavaOptions": log, **(settings or {})}.items():
-        builder = builder.config(name, value)
-    with tempfile.TemporaryFile() as said, _stderr_to(said.fileno() if quiet else None):
+    wanted = {**_SETTINGS, "spark.driver.extraJavaOptions": log, **(settings or {})}
+    conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        return there
+    with tempfile.TemporaryFile() as said:
+        # In a session of its own, so that a Ctrl-C at the terminal reaches this process alone: a micro-batch must end well.
+        apart = {"start_new_session": True, **({"stdout": said, "stderr": said} if quiet else {})}
         try:
-            session = builder.getOrCreate()
+            session = SparkSession(SparkContext(conf=conf, gateway=launch_gateway(conf, apart)))
         except (PySparkException, RuntimeError, OSError) as error:
             said.seek(0)
             lines = [line for line in said.read().decode(errors="replace").splitlines() if "WARN" not in line]
             what = next((line for line in lines if "Exception" in line or "Error" in line), str(error))
             raise Unavailable(f"Spark did not start on {master or 'local[*]'}: {what.strip()[:300]}") from error
+    if quiet:
+        _keep_traces_quiet(session)
     if not local:
-        session.sparkContext.addPyFile(str(_zipped(Path(tempfile.mkdtemp(prefix="tenantq-")))))
+        place = Path(session.sparkContext._temp_dir)  # noqa: SLF001  # goes with Java, however that ends
+        session.sparkContext.addPyFile(str(_zipped(place)))
     return session
+
+
+def _keep_traces_quiet(session: SparkSession) -> None:
+    """Keep py4j and the server of counters from printing traces when Java goes: what matters is raised all the same."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001  # socketserver's way to say where errors go
 
 
 def _zipped(directory: Path) -> Path:
@@ -78,21 +96,65 @@ def _zipped(directory: Path) -> Path:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(package.rglob("*.py")):
             archive.write(module, module.relative_to(package.parent))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return file
+
+
+def is_open() -> bool:
+    """Tell whether this process has Spark open."""
+    return _java() is not None
+
+
+def end_java() -> None:
+    """Let Java go, if this process started it, and wait until it is gone, Python's workers and temporary files with it."""
+    process = _java()
+    if process is None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()  # which it ends by
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _java() -> subprocess.Popen[bytes] | None:
+    try:
+        from pyspark import SparkContext  # noqa: PLC0415  # as above
+    except ImportError:
+        return None
+    gateway = SparkContext._gateway  # noqa: SLF001  # there is no other way to the process
+    return gateway.proc if gateway is not None else None
+
+
+def _java_ended() -> bool:
+    java = _java()
+    if java is None:
+        return False
+    try:
+        java.wait(_ENDING_S)  # a call to it fails a moment before it is gone
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Turn what Spark fails with into one line: its first, which says what happened."""
+    """Turn what Spark fails with into one line: the innermost cause, or that Java is gone."""
     try:
         yield
     except TenantqError:
         raise
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+        if _java_ended():
+            raise Unavailable(
+                "Java ended in the middle of its work, the tables are as before; was it killed, or is there too little "
+                "memory (--driver-memory)?"
+            ) from error
+        who = _LIBRARIES.get(type(error).__module__.partition(".")[0])
+        if who is None:
             raise
-        raise Unavailable(f"Spark failed, the tables are as before: {_cause(str(error))}") from error
+        raise Unavailable(f"{who} failed, the tables are as before: {_cause(str(error))}") from error
 
 
 def _cause(text: str) -> str:
@@ -102,22 +164,6 @@ def _cause(text: str) -> str:
         name, message = causes[-1]
         return f"{name.rpartition('.')[2]}: {message}"[:300]
     return (text.strip().splitlines() or ["no reason given"])[0][:300]
-
-
-@contextmanager
-def _stderr_to(descriptor: int | None) -> Iterator[None]:
-    """Let processes that are started meanwhile write their stderr elsewhere."""
-    if descriptor is None:
-        yield
-        return
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(descriptor, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _find_java() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.cli.durations import duration
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def archive(
     from tenantq.pipeline.retention import load_retention  # noqa: PLC0415  # needs Spark's schemas
 
     wanted = load_retention(rules, older_ms // _DAY_MS if older_ms is not None else None)
-    with StageProgress() as progress, options.spark_at_work(master) as spark:
+    with spark_at_work(master, meaning="; days that were moved are moved, run it again to go on") as work:
         from tenantq.pipeline import archive as cold  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415
 
@@ -60,11 +60,12 @@ def archive(
             first = f"{from_date:%Y-%m-%d}" if from_date else ""
             last = f"{until_date:%Y-%m-%d}" if until_date else "9999"
             with lake.locked():
-                days = cold.restore(spark, lake, lambda day: first <= day.date <= last)
+                days = cold.restore(work.spark, lake, lambda day: first <= day.date <= last)
             report = None
         else:
             assert where is not None
-            report = cold.archive(spark, lake, options.storage(where), wanted, SystemClock().wall_ms(), progress.begin)
+            now_ms = SystemClock().wall_ms()
+            report = cold.archive(work.spark, lake, options.storage(where), wanted, now_ms, work.progress.begin)
     if report is None:
         click.echo(
             msgspec.json.encode({"restored": days}).decode() if as_json else f"restored {len(days)} days of tables"

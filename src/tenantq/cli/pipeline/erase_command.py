@@ -8,7 +8,7 @@ import click
 
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.clock import SystemClock
 
 
@@ -41,13 +41,14 @@ def erase(
     if sign_with is not None and not (sign_with / KEY_FILE).is_file():
         raise click.UsageError(f"--sign-with {sign_with}: there is no {KEY_FILE} in it.")
     key = SigningKey.load_or_make(sign_with) if sign_with is not None else None
-    with StageProgress() as progress, options.spark_at_work(master) as spark:
+    with spark_at_work(master, meaning="; run it again: an erasure counts when its certificate is there") as work:
         from tenantq.pipeline import erase as erasure  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415
 
         lake = Lake(lake_path)
         lake.settle()
-        certificate, file = erasure.erase(spark, lake, tenant, why, SystemClock().wall_ms(), key, progress.begin)
+        now_ms = SystemClock().wall_ms()
+        certificate, file = erasure.erase(work.spark, lake, tenant, why, now_ms, key, work.progress.begin)
     if as_json:
         click.echo(file.read_text(), nl=False)
         return

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.at_work import spark_at_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
 @options.as_json
 def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None, as_json: bool) -> None:
     """List the journal offsets behind a line, such as 2030-01/acme/Operations."""
-    with options.spark_at_work(master) as spark:
+    with spark_at_work(master) as work:
         from tenantq.pipeline import explain as explanation  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415
 
         lake = Lake(lake_path)
-        if every_row:
-            for one in explanation.offsets(spark, lake, line):
-                click.echo(one)
-            return
-        found = explanation.explain(spark, lake, line)
+        work.progress.begin("reading the lake")
+        rows = explanation.offsets(work.spark, lake, line) if every_row else []
+        found = explanation.explain(work.spark, lake, line) if not every_row else None
+    if found is None:
+        for one in rows:
+            click.echo(one)
+        return
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return

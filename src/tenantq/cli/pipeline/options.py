@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,11 @@ from urllib.parse import unquote
 
 import click
 
-from tenantq.errors import Unavailable
+from tenantq.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
-
-    from pyspark.sql import SparkSession
 
 journal = click.option(
     "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or file:// URL."
@@ -70,23 +69,6 @@ wait = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-def session(master: str | None, memory: str = "2g") -> SparkSession:
-    """Open Spark, without its chatter; Unavailable says what is missing."""
-    from tenantq.pipeline.session import open_session  # noqa: PLC0415  # --help must not need Spark
-
-    return open_session(master, {"spark.driver.memory": memory}, quiet=True)
-
-
-@contextmanager
-def spark_at_work(master: str | None, memory: str = "2g") -> Iterator[SparkSession]:
-    """Open Spark; what it fails with meanwhile is told in one line, as Unavailable."""
-    from tenantq.pipeline.session import spark_failures  # noqa: PLC0415  # as above
-
-    spark = session(master, memory)
-    with spark_failures():
-        yield spark
-
-
 @contextmanager
 def extras() -> Iterator[None]:
     """Import what only the pipeline needs in here: Unavailable says what to install."""
@@ -94,6 +76,16 @@ def extras() -> Iterator[None]:
         yield
     except ImportError as error:
         raise Unavailable(f"the pipeline needs {error.name or 'more'}: install tenantq[spark]") from error
+
+
+def check_out(out: Path) -> None:
+    """Raise Invalid where no file can be put into ``out``, before Spark starts."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Invalid(f"--out {out}: cannot be made: {error.strerror}") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise Invalid(f"--out {out}: cannot be written; choose another directory, or check its permissions")
 
 
 def day(given: datetime | None) -> str:

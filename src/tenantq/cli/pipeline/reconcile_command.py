@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.at_work import spark_at_work
 
 
 @click.command()
@@ -29,11 +30,12 @@ def reconcile(
       0  zero drift
       1  the rows that are printed differ
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    with options.spark_at_work(master) as spark:
+    with spark_at_work(master) as work:
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.reconcile import reconcile as compare  # noqa: PLC0415
 
-        found = compare(spark, Lake(lake_path), data_dirs)
+        work.progress.begin("counting")
+        found = compare(work.spark, Lake(lake_path), data_dirs)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:

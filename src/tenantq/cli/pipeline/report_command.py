@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.at_work import spark_at_work
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -38,15 +38,16 @@ def report(
 
     Each page is one file that needs nothing else, no network and no script. The same lake gives the same bytes.
     """
-    spark = options.session(master)
+    options.check_out(out)
     with options.extras():
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.report.write import write_reports  # noqa: PLC0415
 
-    with Console(stderr=True).status("reading the lake") as status:
+    with spark_at_work(master, meaning="; each page that is there is whole") as work:
+        work.progress.begin("reading the lake")
         written = write_reports(
-            spark, Lake(lake_path), out, tenant=tenant, from_date=options.day(from_date), to_date=options.day(to_date),
-            progress=status.update,
+            work.spark, Lake(lake_path), out, tenant=tenant, from_date=options.day(from_date),
+            to_date=options.day(to_date), progress=work.progress.begin,
         )  # fmt: skip
     if as_json:
         print_json(written)

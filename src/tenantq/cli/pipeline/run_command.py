@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.clock import SystemClock
 from tenantq.errors import Unavailable
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.pipeline.run import Options, RunReport
+
+MEANING: Final = "; the tables are as before, or the next run finishes what was being put in place"
 
 
 @click.command()
@@ -56,7 +58,7 @@ def run(
       6    Java or PySpark is missing, or Spark failed; the tables are as before
       7    another run is changing the lake
       8    all good data was processed, and something is in quarantine
-      130  interrupted; the tables are as before, or the next run finishes them
+      130  stopped by Ctrl-C, 143 by SIGTERM; the tables are as before, or the next run finishes them
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     wanted = run_options(**given)  # a wrong price book is told before Spark starts
     from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
@@ -68,8 +70,8 @@ def run(
     lake = Lake(lake_path)
     with lake.locked():
         pass  # a lake that cannot be written, or that another run has, is told before Spark starts
-    with StageProgress(STAGES) as progress, options.spark_at_work(master, memory) as spark:
-        report = run_pipeline(spark, journal, lake, wanted, progress.begin)
+    with spark_at_work(master, memory, stages=STAGES, meaning=MEANING) as work:
+        report = run_pipeline(work.spark, journal, lake, wanted, work.progress.begin)
     print_report(report, as_json=as_json)
     context.exit(exit_codes.QUARANTINED if report.quarantined else 0)
 

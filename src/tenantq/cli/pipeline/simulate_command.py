@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
+from tenantq.cli.pipeline.at_work import spark_at_work
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -63,7 +63,7 @@ def simulate(
     for region in add_regions:
         check_region("--add-region", region)
     after = before.grown(add_shards, add_regions)
-    spark = options.session(master)
+    options.check_out(out)
     with options.extras():
         from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.page.template import write_page  # noqa: PLC0415
@@ -72,20 +72,22 @@ def simulate(
         from tenantq.pipeline.simulation.simulate import simulate as run  # noqa: PLC0415
 
     lake = Lake(lake_path)
-    lake.need(spark, "usage_hourly")
-    with Console(stderr=True).status("reading the lake") as status, lake.locked():  # no run changes it meanwhile
-        placement = Placement(
-            spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date),
-            data_dirs=data_dirs,
-        )  # fmt: skip
-        try:
-            found = run(placement, status.update)
-            status.update("writing")
-            write_page(out / "moves.csv", placement.moves())
-        finally:
-            placement.close()
-        write_page(out / "shards.csv", shards_csv(found))
-        write_page(out / "simulation.html", simulation_page(found))
+    with spark_at_work(master, meaning="; each file that is there is whole") as work:
+        work.progress.begin("reading the lake")
+        lake.need(work.spark, "usage_hourly")
+        with lake.locked():  # no run changes it meanwhile
+            placement = Placement(
+                work.spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date),
+                data_dirs=data_dirs,
+            )  # fmt: skip
+            try:
+                found = run(placement, work.progress.begin)
+                work.progress.begin("writing")
+                write_page(out / "moves.csv", placement.moves())
+            finally:
+                placement.close()
+            write_page(out / "shards.csv", shards_csv(found))
+            write_page(out / "simulation.html", simulation_page(found))
     if as_json:
         print_json({**found.summary(), "page": str(out / "simulation.html")})
         return

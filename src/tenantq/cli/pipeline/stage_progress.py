@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 
@@ -22,8 +23,9 @@ class StageProgress:
         if stages:
             columns += [BarColumn(), MofNCompleteColumn()]
         self._bar = Progress(
-            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-        )
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+            redirect_stdout=False, redirect_stderr=False,  # what is printed goes where it was sent, not where the bar is
+        )  # fmt: skip
         self._task = self._bar.add_task("starting Spark", total=len(stages) or None)
 
     def __enter__(self) -> Self:
@@ -33,7 +35,22 @@ class StageProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Take the bar away."""
         self._bar.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar away for the time in which something else is printed."""
+        shown = self._bar.live.is_started
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            if shown:
+                self._bar.start()
 
     def begin(self, stage: str) -> None:
         """Show that a stage begins."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,15 +9,14 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.durations import duration
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.run_command import print_report, run_options
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.run_command import MEANING, print_report, run_options
 from tenantq.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.pipeline.run import RunReport
-    from tenantq.pipeline.stream import Stream
 
 
 @click.command()
@@ -93,13 +90,15 @@ def stream(
         pass  # what is wrong with the lake is told before Spark starts
     reports: list[RunReport] = []
 
-    def told(report: RunReport) -> None:
-        reports[:] = [report]
-        print_report(report, as_json=as_json)
+    with spark_at_work(master, memory, stages=STAGES, meaning=MEANING) as work:
 
-    with StageProgress(STAGES) as progress, options.spark_at_work(master, memory) as spark:
+        def told(report: RunReport) -> None:
+            reports[:] = [report]
+            with work.progress.aside():
+                print_report(report, as_json=as_json)
+
         at_work = start(
-            spark,
+            work.spark,
             journal,
             lake,
             wanted,
@@ -108,20 +107,10 @@ def stream(
             lateness_s=lateness_ms // 1_000,
             now=SystemClock().wall_ms,
             told=told,
-            progress=progress.begin,
+            progress=work.progress.begin,
         )
-        _stop_by_signal(at_work)
+        work.stop = at_work.stop
         at_work.wait()
     if at_work.stopping.is_set():
         click.echo("stopped; the next stream or run goes on from here", err=True)
     context.exit(exit_codes.QUARANTINED if reports and reports[-1].quarantined else 0)
-
-
-def _stop_by_signal(at_work: Stream) -> None:
-    def received(number: int, _: object) -> None:
-        if at_work.stopping.is_set():
-            os._exit(exit_codes.SIGNAL + number)  # as safe as a crash
-        at_work.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, received)

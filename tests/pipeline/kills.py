@@ -1,0 +1,139 @@
+"""Kill the pipeline's commands at random moments, again and again: what they leave must be what nobody disturbed leaves.
+
+python -m tests.pipeline.kills --kills 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from tenantq.journal.target import DirectoryTarget
+from tests.acceptance.command import COMMAND, environment
+from tests.pipeline.journals import MINUTE, write_history
+from tests.processes import alive, descendants, kill_tree
+
+LEFT_OVER: Final = ("_staging", "_commit.json", "_incoming")
+_NOT_FOUND: Final = 3
+_GONE_S: Final = 30
+
+
+class House:
+    """A journal, and lakes that commands make of it."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self._root, self._chance = root, random.Random(seed)
+        self.kills: Counter[str] = Counter()
+        self.took: dict[str, float] = {}  # seconds of a command that nobody disturbed
+        self.expected: dict[str, dict[str, str]] = {}  # what it left
+        (root / "journal").mkdir()
+        write_history(DirectoryTarget(root / "journal"), seed=seed, rounds=20, every_ms=150 * MINUTE)
+
+    def undisturbed(self) -> None:
+        """Write down what commands leave, and how long they take."""
+        for name in ("run", "archive", "erase"):
+            begun = time.monotonic()
+            self._end(name, "undisturbed", self._begin(name, "undisturbed"))
+            self.took[name] = time.monotonic() - begun
+            self.expected[name] = self._seen("undisturbed")
+        self.took["stream"], self.expected["stream"] = self.took["run"], self.expected["run"]
+
+    def disturbed(self, lake: str, kills: int) -> None:
+        """Take a lake through the commands, killing each up to so often, and look at it after each."""
+        for name in (self._chance.choice(("run", "stream")), "archive", "erase"):
+            for _ in range(self._chance.randint(1, kills)):
+                process = self._begin(name, lake)
+                try:
+                    process.wait(self.took[name] * self._chance.uniform(0.15, 1.0))
+                except subprocess.TimeoutExpired:
+                    self._kill(name, process)
+                else:
+                    self._end(name, lake, process)
+            self._end(name, lake, self._begin(name, lake))
+            if self._seen(lake) != self.expected[name]:
+                differing = dict(self._seen(lake).items() ^ self.expected[name].items())
+                sys.exit(f"{lake}: after {name} it is not what an undisturbed one left: {sorted(differing)}")
+
+    def _begin(self, name: str, lake: str) -> subprocess.Popen[str]:
+        journal = ("--journal", str(self._root / "journal"))
+        given = {
+            "run": journal,
+            "stream": (*journal, "--files-per-batch", "7"),
+            "archive": ("--to", str(self._root / f"{lake}-cold"), "--older-than", "1d"),
+            "erase": ("--tenant", "umbrella", "--yes", "--reason", "a test of erasure"),
+        }[name]
+        command = [COMMAND, "pipeline", name, "--lake", str(self._root / lake), "--master", "local[2]", *given]
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+
+    def _kill(self, name: str, process: subprocess.Popen[str]) -> None:
+        """Kill the command, or all that it started with it; either way everything must be gone soon."""
+        started = descendants(process.pid)
+        if self._chance.random() < 0.5:
+            process.kill()  # Java, which goes on for a moment, must do no harm
+        else:
+            kill_tree(process.pid)
+        process.communicate()
+        self.kills[name] += 1
+        print(f"killed {name}, {self.kills.total()} in all", flush=True)
+        end = time.monotonic() + _GONE_S
+        while alive(started):
+            if time.monotonic() > end:
+                sys.exit(f"{name} was killed, and what it had started is still there: {alive(started)}")
+            time.sleep(0.1)
+
+    def _end(self, name: str, lake: str, process: subprocess.Popen[str]) -> None:
+        """Let a command run to its end. One that had been killed behind its last step has nothing more to erase."""
+        _, said = process.communicate()
+        done = name == "erase" and process.returncode == _NOT_FOUND and self.kills["erase"]
+        if (process.returncode or said) and not done:
+            sys.exit(f"{lake}: {name} ended with exit code {process.returncode}: {said}")
+
+    def _seen(self, lake: str) -> dict[str, str]:
+        """Return a digest of each file that anybody sees, in the lake and in cold storage; no leftover may be there."""
+        place, cold = self._root / lake, self._root / f"{lake}-cold"
+        left = [name for name in LEFT_OVER if (place / name).exists()]
+        left += [str(path) for path in place.rglob(".*") if "_checkpoint" not in path.parts]
+        if left:
+            sys.exit(f"{lake}: left over: {left}")
+        files = [path for path in (*place.rglob("*.parquet"), *cold.rglob("*.parquet")) if path.is_file()]
+        found = {
+            path.relative_to(self._root).as_posix().removeprefix(lake): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }
+        certificates = sorted(path.name for path in (place / "erasures").glob("*.json"))
+        return {**found, "certificates": ", ".join(certificates)}
+
+
+def main() -> None:
+    """Kill as often as asked, on lake after lake."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        house = House(Path(place), given.seed)
+        house.undisturbed()
+        number = 0
+        while house.kills.total() < given.kills:
+            number += 1
+            house.disturbed(f"lake{number}", kills=3)
+    each = ", ".join(f"{name} {count}" for name, count in sorted(house.kills.items()))
+    print(
+        f"{house.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "
+        "every file is that of an undisturbed run"
+    )
+
+
+if __name__ == "__main__":
+    main()

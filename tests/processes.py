@@ -1,0 +1,42 @@
+"""Processes of the machine, as the kernel lists them: what a command started, and whether it is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each process that is alive; one that is dead and was not waited for yet is none."""
+    found: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                found[int(place.name)] = int(parent)
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes that a process started, and those that these did."""
+    parents = _parents()
+    found: set[int] = set()
+    waiting = {pid}
+    while waiting:
+        waiting = {child for child, parent in parents.items() if parent in waiting} - found
+        found |= waiting
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Return those of the processes that still run."""
+    return pids & _parents().keys()
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all that it started, as a power cut would."""
+    for one in (pid, *descendants(pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
