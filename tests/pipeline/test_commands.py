@@ -70,19 +70,29 @@ def tables(lake: Lake) -> dict[str, str]:
     return {name: value for name, value in digests(lake).items() if not name.startswith("_")}
 
 
-def test_a_run_and_a_stream_that_were_killed_leave_the_tables_of_one_that_was_not(
+def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of_one_run(
     spark: SparkSession, made: Made, tmp_path: Path, small: dict[str, str]
 ) -> None:
-    """With all they started: in the middle of the layers, then of the commit. Whoever comes next finishes, and nobody is locked out."""
+    """SIGTERM in the middle of the layers: one line, and Java is gone. SIGKILL to all, in the middle of the commit: the next one finishes."""
     journal, lake = str(made.journal.path), Lake(tmp_path / "lake")
     common = ("--journal", f"file://{journal}", "--lake", lake.path, "--master", "local[2]")
-    with begin("run", *common, **small) as killed:
-        until(lambda: list(lake.path.glob("_staging/*/bronze")), killed)
-        with begin("run", *common, **small) as second:
+    with begin("run", *common, **small) as stopped:
+        until(lambda: list(lake.path.glob("_staging/*/bronze")), stopped)
+        with begin("run", *common) as second:
             said = second.communicate(timeout=PATIENCE_S)[1]
         assert second.returncode == 7
         assert said == f"tenantq: lake {lake.path}: another run is changing it; wait for its end [conflict]\n"
-        kill_tree(killed.pid)
+        started = descendants(stopped.pid)
+        os.killpg(stopped.pid, signal.SIGTERM)
+        stopped.wait(PATIENCE_S)
+        assert len(started) > 1
+        assert not alive(started)
+        output, complaints = stopped.communicate()
+    assert (stopped.returncode, output) == (143, "")
+    assert complaints == (
+        "tenantq: stopped by SIGTERM; the tables are as before, or the next run finishes what was being put in place "
+        "[interrupted]\n"
+    )
     assert not list(lake.path.glob("[a-z]*/**/*.parquet"))
     with begin("stream", *common, **small) as killed:
         until((lake.path / "_commit.json").exists, killed)
@@ -108,25 +118,6 @@ def test_an_archive_that_was_killed_goes_on_where_it_was(
     with lake.locked():
         restore(spark, lake, lambda _: True)
     assert tables(lake) == digests(made.lake)
-
-
-def test_a_signal_ends_a_run_with_one_line_and_java_is_gone(made: Made, tmp_path: Path, small: dict[str, str]) -> None:
-    """SIGTERM, as a service is stopped, to all of the command's group."""
-    lake = tmp_path / "lake"
-    given = ("--journal", made.journal.path, "--lake", lake, "--master", "local[2]")
-    with begin("run", *given, **small) as process:
-        until(lambda: list(lake.glob("_staging/*/bronze")), process)
-        started = descendants(process.pid)
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(PATIENCE_S)
-        assert len(started) > 1
-        assert not alive(started)
-        output, complaints = process.communicate()
-    assert (process.returncode, output) == (143, "")
-    assert complaints == (
-        "tenantq: stopped by SIGTERM; the tables are as before, or the next run finishes what was being put in place "
-        "[interrupted]\n"
-    )
 
 
 @pytest.mark.parametrize(

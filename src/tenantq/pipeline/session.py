@@ -69,7 +69,8 @@ def open_session(
         # In a session of its own, so that a Ctrl-C at the terminal reaches this process alone: a micro-batch must end well.
         apart = {"start_new_session": True, **({"stdout": said, "stderr": said} if quiet else {})}
         try:
-            session = SparkSession(SparkContext(conf=conf, gateway=launch_gateway(conf, apart)))
+            gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]  # PySpark has no types for it
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, RuntimeError, OSError) as error:
             said.seek(0)
             lines = [line for line in said.read().decode(errors="replace").splitlines() if "WARN" not in line]
@@ -86,7 +87,8 @@ def open_session(
 def _keep_traces_quiet(session: SparkSession) -> None:
     """Keep py4j and the server of counters from printing traces when Java goes: what matters is raised all the same."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001  # socketserver's way to say where errors go
+    counters = session.sparkContext._accumulatorServer  # noqa: SLF001  # it has no other name
+    counters.handle_error = lambda *_: None  # type: ignore[method-assign]  # socketserver's way to say where errors go
 
 
 def _zipped(directory: Path) -> Path:
