@@ -13,6 +13,7 @@ import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.store.rocks import sync_directory
+from tenantq.vault.stored_book import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,7 +52,7 @@ def write_data_keys(
     """Replace the file, durably and at once; where there are no keys, it is made only to take the place of an older one.
 
     What it has is kept unless its tenant is among ``erased``, or its id is another's by now: a server that was restored without its data keys
-    must not take them from the backups. ``tenants`` has the marks of those that are there.
+    must not take them from the backups, nor one whose rows were damaged. ``tenants`` has the marks of those that are there.
     """
     tenants = tenants or {}
     before = _read(path) if path.exists() else None
@@ -64,7 +65,9 @@ def write_data_keys(
     for tenant, numbers in before.keys.items() if before is not None else ():
         mark = before.tenants.get(tenant, "") if before is not None else ""
         if tenant not in erased and mark == tenants.get(tenant, mark):
-            merged[tenant] = {**numbers, **merged.get(tenant, {})}
+            now = merged.get(tenant, {})
+            lost = {number for number, row in now.items() if not is_key(row) and is_key(numbers.get(number, b""))}
+            merged[tenant] = {**numbers, **{number: row for number, row in now.items() if number not in lost}}
             marks[tenant] = mark
     _write(path, DataKeyFile(FORMAT, now_ms, merged, marks))
 

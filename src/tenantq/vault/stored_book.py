@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.kms.interface import KeyRef
 from tenantq.vault.book import WrappedKey
 from tenantq.vault.settings import USES_MAX
 
@@ -14,16 +15,34 @@ if TYPE_CHECKING:
 
     from tenantq.engine.shard import Shard
 
+DAMAGED: Final = "damaged"
+"""Stands for the provider of a key whose row cannot be read: restore it from the file beside the backups."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
+def is_key(row: bytes) -> bool:
+    """Tell whether these stored bytes can be read as a wrapped key."""
+    try:
+        _decode(row)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _key_of(number: int, row: bytes) -> WrappedKey:
+    """Return a stored key; one that was damaged as a key of nobody, so that its tenant's calls fail, and no other's."""
+    if is_key(row):
+        return _decode(row)
+    return WrappedKey(number, KeyRef(DAMAGED, f"data-key-{number}"), b"", 0, USES_MAX)
+
+
 def used_up(row: bytes) -> bytes:
     """Return a stored key as one whose uses are up, so that the next message is sealed with a new one; what is none stays as it is."""
-    try:
-        key = _decode(row)
-    except msgspec.DecodeError:
+    if not is_key(row):
         return row
+    key = _decode(row)
     return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key.number else row
 
 
@@ -39,7 +58,7 @@ class StoredBook:
 
     def known(self, tenant_id: int) -> dict[int, WrappedKey]:
         """Return the same at once; nothing has to be read."""
-        return {number: _decode(row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
+        return {number: _key_of(number, row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
         """Store a new key; False: there is one of this number already, and it is left as it is."""
@@ -49,7 +68,7 @@ class StoredBook:
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
         """Store ``new`` in place of ``old``, which has the same number; False: what is stored is not ``old`` (any more)."""
         row = self._shard.data_keys.get(tenant_id, {}).get(old.number)
-        if row is None or _decode(row) != old:
+        if row is None or _key_of(old.number, row) != old:
             return False
         details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"wrapped anew by {new.key}"
         return await self._shard.replace_data_key(tenant_id, old.number, row, _encode(new), details=details)

@@ -1,0 +1,69 @@
+"""A data key whose row was damaged: its tenant is told, others work, and the copy beside the backups stays whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rocksdict import WriteBatch
+
+from tenantq.backup.data_keys import read_data_keys
+from tenantq.errors import KmsError
+from tenantq.server import Server
+from tenantq.service import Call
+from tenantq.settings import ServerSettings
+from tenantq.store.rocks import Store
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALL = Call(bearer="administrator-of-the-tests")
+REASON = "because a test says so"
+
+
+def server_of(data_dir: Path) -> Server:
+    """Return a server with its administrator."""
+    return Server(ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0"), admin_token=CALL.bearer)
+
+
+def damage(data_dir: Path, tenant_id: int, number: int) -> None:
+    """Make a data key's row unreadable."""
+    store = Store(data_dir)
+    batch = WriteBatch(raw_mode=True)
+    batch.put(b"datakey/" + tenant_id.to_bytes(4) + number.to_bytes(4), b"\xc1no key", store.meta.handle)
+    store.write(batch)
+    store.sync()
+    store.close()
+
+
+async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_path: Path) -> None:
+    """Its tenant's calls fail with a typed error that loses no message; it can be deleted; the self-check names it."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        for tenant in ("acme", "globex"):
+            await server.service.put_tenant(CALL, tenant, {"encryption": {"enabled": True}})
+            await server.service.add(CALL, tenant, "work", [message("sealed")])
+        await server.service.create_backup(CALL, "before")
+        id = server.shard.tenant_state("acme").id
+    (file,) = (tmp_path / "data-backups").glob("data-keys-*.json")
+    before = read_data_keys(file)
+    damage(data, id, 1)
+    async with server_of(data) as server:
+        service = server.service
+        assert [one.body for one in await service.poll(CALL, "globex", "work")] == [b"sealed"]
+        for _ in range(7):  # more often than it may be delivered
+            with pytest.raises(KmsError):
+                await service.poll(CALL, "acme", "work")
+        with pytest.raises(KmsError):
+            await service.add(CALL, "acme", "work", [message("more")])
+        assert server.shard.stats("acme", "work").ready == 1
+        assert (await service.get_encryption(CALL, "acme")).data_keys[0].key == "damaged:data-key-1"
+        assert service.checks is not None
+        await service.checks.run_now()
+        assert service.checks.states["key_health"].status == "failed"
+        assert "damaged:data-key-1" in service.checks.states["key_health"].text
+        await service.create_backup(CALL, "after")
+        assert read_data_keys(file) == before
+        await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert id not in read_data_keys(file)
