@@ -1,4 +1,4 @@
-"""Denied, throttled and refused calls on their way to the journal: one by one while they are few, counted when they flood.
+"""Denied, throttled and refused calls, and looks at contents, on their way to the journal: one by one while they are few, counted when they flood.
 
 A flood costs a bounded number of rows whoever sends it, and no call is ever left out of the counts.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq")
 
-Outcome = Literal["denied", "throttled", "refused"]
+Outcome = Literal["denied", "throttled", "refused", "ok"]
 
 ANY: Final = "*"
 """Stands in a row for values of many kinds of calls that were counted together."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that was not let through. Empty text where something does not apply or is not known."""
+    """A call that was not let through, or with ``ok`` one that was and changes nothing. Empty text where something does not apply or is not known."""
 
     tenant: str
     queue: str = ""

@@ -121,6 +121,7 @@ class Gatekeeper:
         )
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
         self.refusals = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
+        self.looks = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
         self.tally = Tally()
@@ -136,6 +137,7 @@ class Gatekeeper:
             self._timer.cancel()
             self._timer = None
         self.refusals.flush()
+        self.looks.flush()
         await self._note_uses()
 
     # ---- the way in ----
@@ -349,6 +351,23 @@ class Gatekeeper:
             self.signals.denied(who, known)
             if principal is not None and tenant is not None and tenant != home:
                 self.signals.crossed(who, home or "", tenant)
+
+    def note_look(self, call: Call, entered: Entered, action: str, queue: str, details: str) -> None:
+        """Journal that somebody was shown contents without leasing them; what was leased is journaled by the engine."""
+        self.looks.note(
+            Refusal(
+                tenant=entered.tenant,
+                queue=queue,
+                action=action,
+                principal=entered.caller.principal,
+                remote=call.remote,
+                request_id=call.request_id,
+                user_agent=call.user_agent,
+                outcome="ok",
+                error_code="",
+                details=details,
+            )
+        )
 
     def note_failure(
         self, call: Call, caller: Caller, tenant: str, act: str, queue: str | None, error: TenantqError

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.errors import KmsError, NotFound, SealBroken
 from tenantq.message import Facts, Page, Result
-from tenantq.randomness import id_bytes
+from tenantq.randomness import id_bytes, id_text
 from tenantq.service.moving import Moving
 
 if TYPE_CHECKING:
@@ -35,15 +35,18 @@ class Looking(Moving):
             page = await self._found(
                 call, entered, "peek", queue, self.shard.peek(entered.tenant, queue, limit=limit, cursor=cursor)
             )
-            return await self._shown(entered, queue, page)
+            return await self._shown(call, entered, queue, page)
 
-    async def _shown(self, entered: Entered, queue: str, page: Page) -> Page:
+    async def _shown(self, call: Call, entered: Entered, queue: str, page: Page) -> Page:
         """Return a page as the caller may see it, and count it as read; one message was paid for on entering."""
         seen = page.messages
         if not self._may_read(entered, queue):
             seen = [_hidden(one) for one in seen]
-        elif entered.state.id in self.shard.data_keys:
-            seen = await self._vault().open_facts(entered.state.id, seen)
+        else:
+            if entered.state.id in self.shard.data_keys:
+                seen = await self._vault().open_facts(entered.state.id, seen)
+            if seen:
+                self.gates.note_look(call, entered, "peek", queue, f"{len(seen)} messages")
         self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
         return Page(seen, page.cursor)
 
@@ -73,7 +76,7 @@ class Looking(Moving):
             except NotFound as error:
                 self.gates.refuse(call, entered.principal, entered.tenant, "peek", queue, error)
                 raise
-            return await self._shown(entered, queue, page)
+            return await self._shown(call, entered, queue, page)
 
     async def close_snapshot(self, call: Call, tenant: str | None, queue: str, id: str) -> None:
         """Let a snapshot go before its time."""
@@ -87,10 +90,12 @@ class Looking(Moving):
             seen = facts
             if not self._may_read(entered, queue):
                 seen = _hidden(facts)
-            elif facts.sealed:
-                (seen,) = await self._vault().open_facts(entered.state.id, [facts])
-                if seen.body_error:
-                    raise SealBroken(tenant=entered.tenant, queue=queue, id=facts.id)
+            else:
+                if facts.sealed:
+                    (seen,) = await self._vault().open_facts(entered.state.id, [facts])
+                    if seen.body_error:
+                        raise SealBroken(tenant=entered.tenant, queue=queue, id=facts.id)
+                self.gates.note_look(call, entered, "get", queue, f"message {facts.id}")
             self.gates.charge(entered, queue, "read", 0, len(seen.body))
             return seen
 
@@ -108,6 +113,8 @@ class Looking(Moving):
             if self._may_read(entered, queue) or found.value is None:
                 if found.sealed:
                     found = await self._vault().open_result(entered.state.id, queue, id_bytes(id), found)
+                if found.value is not None and self._may_read(entered, queue):
+                    self.gates.note_look(call, entered, "result", queue, f"message {id_text(id_bytes(id))}")
                 self.gates.charge(entered, queue, "read", 0, len(found.value or b""))
                 return found, False
             return msgspec.structs.replace(found, value=None, sealed=False), True

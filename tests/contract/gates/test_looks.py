@@ -1,0 +1,72 @@
+"""Who looks at contents without leasing them leaves a row: peek, get, result and snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.message import Result
+from tenantq.service import GateSettings
+
+if TYPE_CHECKING:
+    from tenantq.journal.record import Row
+    from tests.contract.gates.conftest import OpenHouse
+    from tests.contract.gates.house import House
+
+LOOKS = {"peek", "get", "result"}
+
+
+async def looks(house: House, after: int = 0) -> list[Row]:
+    """Return the rows about looks."""
+    return [row for row in await house.rows(after) if row.op in LOOKS]
+
+
+async def test_every_look_at_contents_is_in_the_journal(house: House) -> None:
+    """With who, from where, and at what; one at nothing is none."""
+    await house.tenant("acme")
+    owner, key = await house.key_and_id("acme")
+    first, second = await house.add(owner, "work", "one", "two")
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await house.service.peek(owner, None, "work")
+    await house.service.get(owner, None, "work", second.id)
+    await house.service.result(owner, None, "work", first.id)
+    taken = await house.service.open_snapshot(owner, None, "work")
+    await house.service.read_snapshot(owner, None, "work", taken.id)
+    await house.service.result(owner, None, "work", second.id)
+    seen = await looks(house)
+    assert [(row.op, row.details) for row in seen] == [
+        ("peek", "1 messages"),
+        ("get", f"message {second.id}"),
+        ("result", f"message {first.id}"),
+        ("peek", "1 messages"),
+    ]
+    assert {(row.tenant, row.queue, row.principal, row.remote, row.request_id, row.outcome) for row in seen} == {
+        ("acme", "work", f"key:{key}", "10.1.2.3", "r-1", "ok")
+    }
+
+
+async def test_who_sees_no_contents_leaves_no_such_row(house: House) -> None:
+    """A viewer gets neither bodies nor values."""
+    await house.tenant("acme")
+    owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
+    first, second = await house.add(owner, "work", "one", "two")
+    (got,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await house.service.peek(viewer, None, "work")
+    await house.service.get(viewer, None, "work", second.id)
+    await house.service.result(viewer, None, "work", first.id)
+    assert await looks(house) == []
+
+
+async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_house: OpenHouse) -> None:
+    """And takes no row from the refusals, which have their own."""
+    house = await open_house(settings=GateSettings(refusal_rows_per_second=5))
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.add(owner, "work", "one")
+    for _ in range(300):
+        await house.service.peek(owner, None, "work")
+    await house.pass_time(2_000)
+    seen = await looks(house)
+    assert sum(row.count for row in seen) == 300
+    assert len(seen) <= 20
