@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Any
 from pyspark.testing import assertDataFrameEqual
 
 from tenantq.journal.segment import ROW_COLUMNS
+from tenantq.names import PROBE_TENANTS
 from tenantq.pipeline.bronze import bronze, rejected
-from tenantq.pipeline.gold.anomalies import denial_bursts, new_places, probing, unusual_volume
+from tenantq.pipeline.gold.anomalies import anomalies, denial_bursts, new_places, probing, unusual_volume
+from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
+from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import BRONZE, JOURNAL, MESSAGE_LIVES, PLACES_DAILY, QUEUE_HOURS, RESETS, USAGE_HOURLY
+from tenantq.pipeline.schemas import (
+    BRONZE,
+    JOURNAL,
+    MESSAGE_LIVES,
+    PLACES_DAILY,
+    QUARANTINE,
+    QUEUE_HOURS,
+    RESETS,
+    USAGE_HOURLY,
+    VERDICTS,
+)
+from tenantq.pipeline.silver_daily import ops_daily, places_daily
 from tenantq.pipeline.silver_message_lives import life_events, message_lives
 from tenantq.pipeline.silver_queue_hours import queue_hours
 from tests.pipeline.conftest import NOW
@@ -101,6 +115,31 @@ def test_no_rows_give_empty_tables(spark: SparkSession) -> None:
     assertDataFrameEqual(usage_hourly(hours, nothing(spark, RESETS)), nothing(spark, USAGE_HOURLY))
     assert slo_daily(rows, lives, START).count() == 0
     assert life(spark, []).count() == 0
+
+
+def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: SparkSession) -> None:
+    """What the probes of isolation do is nobody's usage, service level, anomaly or evidence."""
+    rows = [row(number, START + number, "poll", tenant=PROBE_TENANTS[0], outcome="denied") for number in range(1, 31)]
+    for seq, tenant in ((40, "acme"), (50, PROBE_TENANTS[0]), (60, PROBE_TENANTS[1])):
+        rows += [row(seq, START, "add", tenant=tenant, bytes=7), row(seq + 1, START, "poll", tenant=tenant, bytes=7)]
+    told, lives = frame(spark, rows), nothing(spark, MESSAGE_LIVES)
+    hours, ops = queue_hours(told, lives, nothing(spark, RESETS)), ops_daily(told)
+    usage = usage_hourly(hours, nothing(spark, RESETS))
+    quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, VERDICTS)
+    odd = anomalies(told, usage, places_daily(told), quarantine)
+    gold = [
+        usage, slo_daily(told, lives, START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
+        compliance_gdpr_art30(ops, segments, quarantine),
+    ]  # fmt: skip
+    assert [{one["tenant"] for one in table.collect()} - {""} for table in gold] == [
+        {"acme"},
+        {"acme"},
+        set(),
+        set(),
+        {"acme"},
+    ]
+    for table in (hours, ops):
+        assert {one["tenant"] for one in table.collect()} == {"acme", *PROBE_TENANTS}
 
 
 def test_bad_rows_are_told_with_reason_and_count(spark: SparkSession) -> None:

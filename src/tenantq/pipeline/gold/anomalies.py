@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.schemas import ANOMALIES
 from tenantq.pipeline.silver_daily import offset
 
@@ -41,7 +42,7 @@ def anomalies(
         new_places(places),
         audit_gaps(quarantine, rows),
     ]
-    return reduce(lambda one, other: one.unionByName(other), found).where(f.col("date") >= from_date)
+    return customers(reduce(lambda one, other: one.unionByName(other), found).where(f.col("date") >= from_date))
 
 
 def denial_bursts(rows: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from tenantq.pipeline.gold.compliance_soc2 import controlled
+from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.gold.verification import verification
 
 if TYPE_CHECKING:
@@ -29,4 +30,4 @@ def compliance_gdpr_art30(
     found = [controlled(ops, control, *rest) for control, rest in ACTIVITIES.items()]
     title = "Security: the record itself is complete and unchanged"
     found.append(verification(ops, segments, quarantine, "30.1.g", title, dates))
-    return reduce(lambda one, other: one.unionByName(other), found)
+    return customers(reduce(lambda one, other: one.unionByName(other), found))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.gold.verification import evidence_rows, verification
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def compliance_soc2(
         )
     )  # fmt: skip
     found.append(verification(ops, segments, quarantine, "PI1.4", "Records are complete and unchanged", dates))
-    return reduce(lambda one, other: one.unionByName(other), found)
+    return customers(reduce(lambda one, other: one.unionByName(other), found))
 
 
 def controlled(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.schemas import SLO_DAILY
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objec
     budget = 1.0 - promised.target
     left = 1.0 - used / budget if budget > 0 else f.when(used > 0, 0.0).otherwise(1.0)
     counts = ("deliveries", "settled", "acked", "dead", "expired", "slow", "oldest_age_ms")
-    filled = joined.fillna(0, list(counts))
+    filled = customers(joined.fillna(0, list(counts)))
     dates = rows.select("date").distinct()
     return filled.join(f.broadcast(dates), "date", "left_semi").select(
         "tenant", "queue", "deliveries",

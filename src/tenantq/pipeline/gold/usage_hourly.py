@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
 from tenantq.pipeline.silver_queue_resets import with_resets
 
@@ -39,7 +40,7 @@ def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> Da
     rows = _active(hours).unionByName(_silent(hours))
     if from_date:
         rows = rows.where(f.date_format("at", "yyyy-MM-dd") >= from_date)
-    return _by_queue(rows)
+    return _by_queue(customers(rows))
 
 
 def _active(hours: DataFrame) -> DataFrame:
