@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tests.processes import alive, descendants, kill_tree
 
 LEFT_OVER: Final = ("_staging", "_commit.json", "_incoming")
 _NOT_FOUND: Final = 3
+_MARK: Final = re.compile(r"\.[0-9a-f]{8}(?=\.parquet$)")
 _GONE_S: Final = 30
 
 
@@ -106,10 +108,11 @@ class House:
         if left:
             sys.exit(f"{lake}: left over: {left}")
         files = [path for path in (*place.rglob("*.parquet"), *cold.rglob("*.parquet")) if path.is_file()]
-        found = {
-            path.relative_to(self._root).as_posix().removeprefix(lake): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files
-        }
+        found: dict[str, str] = {}
+        for path in sorted(files):
+            name = path.relative_to(self._root).as_posix().removeprefix(lake)
+            name = _MARK.sub("", name)  # of the erasure by which an archived file took the place of another
+            found[name] = f"{found.get(name, '')} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         certificates = sorted(path.name for path in (place / "erasures").glob("*.json"))
         return {**found, "certificates": ", ".join(certificates)}
 
@@ -127,7 +130,7 @@ def main() -> None:
         number = 0
         while house.kills.total() < given.kills:
             number += 1
-            house.disturbed(f"lake{number}", kills=3)
+            house.disturbed(f"lake{number}", kills=4)
     each = ", ".join(f"{name} {count}" for name, count in sorted(house.kills.items()))
     print(
         f"{house.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "

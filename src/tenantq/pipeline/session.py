@@ -87,6 +87,7 @@ def open_session(
 def _keep_traces_quiet(session: SparkSession) -> None:
     """Keep py4j and the server of counters from printing traces when Java goes: what matters is raised all the same."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: Path(record.pathname).parent.name != "py4j")  # it uses the root's, too
     counters = session.sparkContext._accumulatorServer  # noqa: SLF001  # it has no other name
     counters.handle_error = lambda *_: None  # type: ignore[method-assign]  # socketserver's way to say where errors go
 
