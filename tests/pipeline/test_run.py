@@ -14,7 +14,10 @@ import msgspec
 import pytest
 
 from tenantq.errors import Invalid, NotFound
+from tenantq.journal.segment import encode
+from tenantq.journal.target import open_target
 from tenantq.pipeline.explain import explain, offsets
+from tenantq.pipeline.fetched_journal import run_from
 from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.lake import Lake
 from tenantq.pipeline.new_segments import journal_path, new_manifests
@@ -266,8 +269,29 @@ def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
     (tmp_path / "other" / "things").mkdir(parents=True)
     with pytest.raises(Invalid, match="neither date=… nor manifest"):
         journal_path(str(tmp_path / "other"))
-    with pytest.raises(Invalid, match="s3:// is not supported"):
+    with pytest.raises(Invalid, match=r"needs a directory.*tenantq pipeline run fetches what is new from s3://"):
         journal_path("s3://bucket/journal")
+
+
+def test_a_journal_behind_a_url_is_fetched_processed_and_forgotten(spark: SparkSession, lake: Lake) -> None:
+    """Only what is new; a place that holds nothing is told, for a wrong prefix looks like it."""
+    url = "memory://a-journal/of/a-test"
+    far = open_target(url)
+    writer = JournalWriter(far)  # type: ignore[arg-type]  # any target will do
+    for number in range(2):
+        writer.record(START + number, entry("create_queue"), entry("add", ids=message_id(number), size=10))
+        writer.segment()
+    far.delete(writer.files[1].file)
+    with pytest.raises(Invalid, match="memory://elsewhere: holds nothing"):
+        run_from(spark, "memory://elsewhere", lake, Options(now_ms=NOW))
+    report = run_from(spark, url, lake, Options(now_ms=NOW))
+    assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
+    assert report.quarantined == {"missing_segment": 2}
+    far.write(writer.files[1].file, encode(writer.sealed[1:])[0])
+    far.delete(writer.files[0].file)  # is not looked at again
+    assert run_from(spark, url, lake, Options(now_ms=NOW)).accepted == 1
+    assert lake.read(spark, "message_lives").count() == 2
+    assert not (lake.path / "_incoming").exists()
 
 
 def test_a_journal_that_is_not_there_is_told_plainly(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

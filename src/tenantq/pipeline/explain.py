@@ -45,7 +45,7 @@ def offsets(spark: SparkSession, lake: Lake, line: str) -> list[str]:
 
 def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], DataFrame]:
     """Return the line and the bronze rows it was computed from, each with its quantity."""
-    parts = line.split("/")
+    parts = line.split("/", 2)  # an item's name may have one
     if len(parts) != 3:
         raise Invalid(f"line {line!r}: is period/tenant/item, such as 2030-01/acme/Operations")
     period, tenant, _ = parts

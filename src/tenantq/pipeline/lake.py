@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STAGING: Final = "_staging"
+_INCOMING: Final = "_incoming"
 _COMMIT: Final = "_commit.json"
 _LOCK: Final = "_lock"
 _STATE: Final = "_state"
@@ -98,7 +99,15 @@ class Lake:
         """Finish what was written down to be done; drop what was not."""
         if (self.path / _COMMIT).exists():
             self._finish()
+        shutil.rmtree(self.path / _INCOMING, ignore_errors=True)
         self._forget_staged()
+
+    def incoming(self) -> Path:
+        """Return an empty directory for what is fetched, until the next one takes the lock."""
+        place = self.path / _INCOMING
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        return place
 
     def _forget_staged(self) -> None:
         shutil.rmtree(self.path / _STAGING, ignore_errors=True)

@@ -8,21 +8,29 @@ from urllib.parse import unquote
 
 from tenantq.errors import Invalid
 from tenantq.journal.manifest import MANIFESTS, manifest_names
-from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.target import DirectoryTarget, shown_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tenantq.journal.target import Target
     from tenantq.pipeline.lake import Lake
     from tenantq.pipeline.run import Options
+
+
+def is_remote(journal: str) -> bool:
+    """Tell whether a journal is behind a URL that is no file://."""
+    scheme, found, _ = journal.partition("://")
+    return bool(found) and scheme != "file"
 
 
 def journal_path(journal: str) -> str:
     """Return the directory that a path or a file:// URL names; raise Invalid for what cannot be read."""
     scheme, found, rest = journal.partition("://")
-    if found and scheme != "file":
+    if is_remote(journal):
         raise Invalid(
-            f"journal {journal}: {scheme}:// is not supported; give a directory, a mounted one, or a file:// URL"
+            f"journal {shown_url(journal)}: this needs a directory, a mounted one, or a file:// URL; tenantq pipeline run "
+            f"fetches what is new from {scheme}://"
         )
     path = Path(unquote(rest.removeprefix("localhost")) if found else journal).absolute()
     try:
@@ -44,14 +52,21 @@ def journal_path(journal: str) -> str:
 
 def new_manifests(spark: SparkSession, journal: str, lake: Lake, options: Options) -> tuple[list[str], list[str]]:
     """Return manifests that were not accepted before, and segments that no manifest names."""
-    target = DirectoryTarget(Path(journal_path(journal)))
+    wanted, strays, _ = new_names(spark, DirectoryTarget(Path(journal_path(journal))), lake, options)
+    return wanted, strays
+
+
+def new_names(
+    spark: SparkSession, target: Target, lake: Lake, options: Options
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """Return the same of any place, and the segments that are there by their manifests' names."""
     done = {row["manifest"] for row in lake.read(spark, "segments").where("reason = ''").select("manifest").collect()}
     files = {_span(name): name for name in target.names("") if name.endswith(".parquet")}
     manifests = manifest_names(target)
     described = {_span(name) for name in manifests}
     wanted = [name for name in manifests if name not in done and _in_range(files.get(_span(name), ""), options)]
     strays = [file for span, file in sorted(files.items()) if span not in described and _in_range(file, options)]
-    return wanted, strays
+    return wanted, strays, {name: files[_span(name)] for name in wanted if _span(name) in files}
 
 
 def _span(name: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None, 
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
     click.echo(
-        f"{line}: {found.line['quantity']} {found.line['metric']} = {found.line['amount']} {found.line['currency']}"
+        f"{line}: {found.line['quantity'].normalize():f} {found.line['metric']} = {found.line['amount']} {found.line['currency']}"
     )
     for span in found.spans:
         click.echo(

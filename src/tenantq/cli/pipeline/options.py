@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 journal = click.option(
-    "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or file:// URL."
+    "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or URL."
 )
 
 
@@ -28,7 +28,9 @@ def directory(text: str) -> Path:
     if not found:
         return Path(text)
     if scheme != "file":
-        raise click.BadParameter(f"{scheme}:// is not supported; give a directory, a mounted one, or a file:// URL")
+        raise click.BadParameter(
+            f"{scheme}:// is not supported, since a commit relies on renames; give a directory, a mounted one, or a file:// URL"
+        )
     return Path(unquote(rest.removeprefix("localhost")))
 
 

@@ -61,17 +61,20 @@ def run(
       130  stopped by Ctrl-C, 143 by SIGTERM; the tables are as before, or the next run finishes them
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     wanted = run_options(**given)  # a wrong price book is told before Spark starts
-    from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-    from tenantq.pipeline.new_segments import journal_path  # noqa: PLC0415
+    from tenantq.journal.target import open_target  # noqa: PLC0415
+    from tenantq.pipeline.fetched_journal import FETCH, run_from  # noqa: PLC0415  # needs Spark
+    from tenantq.pipeline.lake import Lake  # noqa: PLC0415
+    from tenantq.pipeline.new_segments import is_remote, journal_path  # noqa: PLC0415
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
-    from tenantq.pipeline.run import run as run_pipeline  # noqa: PLC0415
 
-    journal_path(journal)
+    remote = is_remote(journal)
+    (open_target if remote else journal_path)(journal)
     lake = Lake(lake_path)
     with lake.locked():
         pass  # a lake that cannot be written, or that another run has, is told before Spark starts
-    with spark_at_work(master, memory, stages=STAGES, meaning=MEANING) as work:
-        report = run_pipeline(work.spark, journal, lake, wanted, work.progress.begin)
+    stages = (FETCH, *STAGES) if remote else STAGES
+    with spark_at_work(master, memory, stages=stages, meaning=MEANING) as work:
+        report = run_from(work.spark, journal, lake, wanted, work.progress.begin)
     print_report(report, as_json=as_json)
     context.exit(exit_codes.QUARANTINED if report.quarantined else 0)
 
