@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tenantq.errors import Forbidden
+from tenantq.journal.audit_event import audit_event
 from tenantq.message import Result
 from tenantq.service import GateSettings
 
@@ -70,3 +74,34 @@ async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_house: Op
     seen = await looks(house)
     assert sum(row.count for row in seen) == 300
     assert len(seen) <= 20
+
+
+async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(house: House) -> None:
+    """An act of control, one that was denied, work, and a look: who, what, when, from where, with what, and how it ended."""
+    await house.tenant("acme")
+    owner, key = await house.key_and_id("acme")
+    viewer, viewer_key = await house.key_and_id("acme", "viewer")
+    before = await house.journal_end()
+    await house.service.put_queue(owner, None, "work", {"lease_ms": 5_000})
+    with pytest.raises(Forbidden):
+        await house.service.purge(viewer, None, "work", confirm="work", reason="because a test says so")
+    (added,) = await house.add(owner, "work", "one")
+    await house.service.get(owner, None, "work", added.id)
+    events = {row.op: audit_event(row) for row in await house.rows(before)}
+    assert set(events) == {"create_queue", "purge", "add", "get"}
+    for op, event in events.items():
+        who = f"key:{viewer_key}" if op == "purge" else f"key:{key}"
+        assert (event["principal"], event["remote"], event["request_id"], event["user_agent"]) == (
+            who, "10.1.2.3", "r-1", "test",
+        ), op  # fmt: skip
+        assert (event["tenant"], event["queue"]) == ("acme", "work")
+        assert event["event_id"] == f"e{event['shard']}-{event['seq']}-{event['n']}"
+        assert event["ts"] > 0
+        assert event["resource"].startswith("tenants/acme/queues/work")
+    assert {op: (event["result"], event["error_code"]) for op, event in events.items()} == {
+        "create_queue": ("SUCCESS", ""),
+        "purge": ("DENIED", "forbidden"),
+        "add": ("SUCCESS", ""),
+        "get": ("SUCCESS", ""),
+    }
+    assert events["add"]["resource"].endswith(f"/messages/{added.id}")

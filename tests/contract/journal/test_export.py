@@ -11,10 +11,13 @@ import msgspec
 import pytest
 
 from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.exporter import Exporter
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.record import rows
 from tenantq.journal.segment import decode
 from tenantq.journal.target import DirectoryTarget, open_target
+from tenantq.journal.verify import verify_segments
 from tests.shards import Q, T, message, pass_time, settled
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
+    from tenantq.journal.signing import SigningKey
     from tenantq.journal.verify import AuditReport
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
@@ -316,3 +320,33 @@ def test_a_targets_password_stays_out_of_the_error(url: str, shown: str) -> None
         open_target(url)
     assert "hunter2" not in str(caught.value)
     assert shown in str(caught.value)
+
+
+async def test_a_journal_is_exported_to_whatever_fsspec_reaches(
+    shard: Shard, key: SigningKey, clock: ManualClock, open_shard: OpenShard
+) -> None:
+    """Segments, manifests and head; trimmed, found again by the next start, verified, and refused to another journal."""
+    target = open_target("memory://tenantq-tests/archive")
+    settings = ExportSettings(keep_records=2)
+    await some_work(shard)
+    exporter = Exporter(shard, target, key, clock, settings)
+    await exporter.start()
+    await exporter.export_now()
+    assert shard.journal_span[0] > 1
+    await exporter.close()
+    await some_work(shard)
+    again = Exporter(shard, target, key, clock, settings)
+    await again.start()
+    assert again.exported_seq == exporter.exported_seq
+    await again.close()
+    report = verify_segments(target, key.public)
+    assert (report.findings, report.last_seq) == ([], {"0": again.exported_seq})
+    with pytest.raises(FileNotFoundError):
+        target.read("no-such-file")
+    name = manifest_names(target)[0]
+    target.delete(read_manifest(target, name).file)
+    assert "missing" in verify_segments(target, key.public).findings[0].text
+    other = await open_shard("other")
+    await some_work(other, 30)
+    with pytest.raises(StoreDamaged, match="another journal"):
+        await Exporter(other, target, key, clock, settings).start()
