@@ -19,7 +19,7 @@ from tests.pipeline.journals import DAY, MINUTE, START, JournalWriter, write_his
 from tests.pipeline.tenants_at_work import PRICES, write_days
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -68,11 +68,17 @@ class WatchedLake(Lake):
         super().__init__(path)
         self.read_from: dict[str, set[str]] = {}
 
-    def stage(self, rows: DataFrame, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
+    def stage(
+        self,
+        rows: DataFrame,
+        table: str,
+        covers: Callable[[str], bool] = lambda _: True,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
         """Look at the files that the rows come from, then stage them."""
         found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in rows.inputFiles()}
         self.read_from[table] = {"journal" if name == "file:" else name for name in found} - {table}
-        super().stage(rows, table, covers)
+        super().stage(rows, table, covers, sizes)
 
 
 @pytest.fixture(scope="session")

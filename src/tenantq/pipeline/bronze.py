@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,9 +43,13 @@ def verified(manifests: DataFrame, journal: str, public_key: Path | None) -> Dat
     def verify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         target = open_target(journal)
         key = PublicKey.load(public_key) if public_key is not None else None
-        for batch in batches:
-            for name in batch.column("manifest").to_pylist():
-                yield as_batch([verdict(target, name, key)], _VERDICT_SCHEMA)
+        gc.disable()  # it would only walk over records, which hold no cycles: a fifth of the time
+        try:
+            for batch in batches:
+                for name in batch.column("manifest").to_pylist():
+                    yield as_batch([verdict(target, name, key)], _VERDICT_SCHEMA)
+        finally:
+            gc.enable()
 
     return manifests.select("manifest").mapInArrow(verify, VERDICTS)
 
@@ -95,7 +100,7 @@ def fault(now_ms: int, gone: Collection[str] = ()) -> Column:
 
 def bronze(
     rows: DataFrame,
-    now_ms: int,
+    now_ms: int | None,
     *,
     unique: bool = False,
     gone: Collection[str] = (),
@@ -104,9 +109,9 @@ def bronze(
     """Return the rows that can be processed, each (shard, seq, n) once, with the date and hour they belong to.
 
     ``unique``: they are known to be there once, since their segments do not overlap; that saves a shuffle. ``erased``
-    tenants do not come back: their rows up to the erasure are left out.
+    tenants do not come back: their rows up to the erasure are left out. Without ``now_ms``, all are known to be processable.
     """
-    good = rows.where(fault(now_ms, gone) == "")
+    good = rows if now_ms is None else rows.where(fault(now_ms, gone) == "")
     for one in erased:
         good = good.where((f.col("tenant") != one.tenant) | (f.unix_millis("ts") > one.until_ms))
     if not unique:

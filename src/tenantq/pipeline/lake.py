@@ -16,19 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql import functions as f
 
 from tenantq.errors import Conflict, Invalid, NotFound
 from tenantq.pipeline.durable_files import sync, sync_all, tree, write_durably
 from tenantq.pipeline.lake_state import LakeState
-from tenantq.pipeline.parquet_footer import settle
+from tenantq.pipeline.parquet_footer import filled_rows, settle
 from tenantq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from tenantq.pipeline.tables import Table
 
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"
@@ -36,8 +38,9 @@ _COMMIT: Final = "_commit.json"
 _LOCK: Final = "_lock"
 _STATE: Final = "_state"
 _STATE_FILE: Final = "state.json"
-ROWS_PER_FILE: Final = 4_000_000
-"""A partition is one file up to here: no more small files than partitions."""
+_NO_TEXT: Final = "\0"  # no date, name of a file, reason or shard is that
+PIECE: Final = "piece"
+"""The column that tells in which file of its partition a row belongs."""
 ROW_GROUP_BYTES: Final = 16_000_000
 """Rows are sorted by tenant: whoever asks for one reads only the row groups that have it, by their statistics."""
 
@@ -177,23 +180,49 @@ class Lake:
 
     # ---- changing ----
 
-    def stage(self, rows: DataFrame, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
-        """Write what takes the place of every partition that ``covers`` says yes to; one without rows will be gone."""
+    def stage(
+        self,
+        rows: DataFrame,
+        table: str,
+        covers: Callable[[str], bool] = lambda _: True,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write what takes the place of every partition that ``covers`` says yes to; one without rows will be gone.
+
+        A partition is one file; of a table that is split it may be several (``dealt``), by the ``sizes`` of partitions, which are
+        counted where they are not given. Rows that come with their piece must lie and stand as they are to be written.
+        """
         known = TABLES[table]
         place = self._place(table)
-        rows = _nullable(rows.select(*known.columns.names), known.columns)
-        if known.partitions:
-            sorted_rows = rows.repartition(*known.partitions).sortWithinPartitions(*known.partitions, *known.order)
+        keys = known.partitions
+        if known.split is not None:
+            keys = (*keys, PIECE)
+            if PIECE not in rows.columns:
+                rows = dealt(rows, known, _sizes(rows, known) if sizes is None else sizes).repartition(*keys)
+        elif keys:
+            rows = rows.repartition(*keys)
         else:
-            sorted_rows = rows.coalesce(1).sortWithinPartitions(*known.order)
-        writer = sorted_rows.write.mode("overwrite").option("maxRecordsPerFile", ROWS_PER_FILE)
+            rows = rows.coalesce(1)
+        sorted_rows = rows.sortWithinPartitions(*keys, *known.order)
+        writer = _nullable(sorted_rows, known.columns, keys).write.mode("overwrite")
         writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
-        (writer.partitionBy(*known.partitions) if known.partitions else writer).parquet(str(place))
+        writer = writer.option("parquet.enable.dictionary#message_id", value=False)  # no two are alike, or few
+        (writer.partitionBy(*keys) if keys else writer).parquet(str(place))
         staged = {name: True for name in _name_files(place) if _has_rows(place / name, known.partitions)}
         for name in _leaves(self.path / table):
             if covers(name):
                 staged.setdefault(name, False)
         self._staged[table] = staged
+
+    def sizes(self, table: str, names: Iterable[str]) -> dict[str, int]:
+        """Return the sizes of partitions that are there, by which they are split (see Split)."""
+        split = TABLES[table].split
+        assert split is not None, table
+        found = {}
+        for name in names:
+            files = (self.path / table / name).glob("*.parquet")
+            found[name] = sum(filled_rows(file, split.counted) for file in files)
+        return found
 
     def stage_removal(self, table: str, names: set[str]) -> None:
         """Take partitions away with the commit."""
@@ -253,15 +282,47 @@ class Lake:
         sync(self.path)
 
 
-def _nullable(rows: DataFrame, columns: StructType) -> DataFrame:
-    """Return the same rows in exactly the columns of a table, each of which may be null.
+def dealt(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> DataFrame:
+    """Add the column ``piece`` to rows of a table that is split, or to what will be such rows."""
+    split = table.split
+    assert split is not None, table.name
+    pieces = [
+        (*[part.partition("=")[2] for part in name.split("/")], 1 + (size - 1) // split.rows)
+        for name, size in sorted(sizes.items())
+        if size > split.rows
+    ]
+    count = f.lit(1)
+    if pieces:
+        columns = ", ".join([*[f"{name} string" for name in table.partitions], "_pieces int"])
+        rows = rows.join(
+            f.broadcast(rows.sparkSession.createDataFrame(pieces, columns)), list(table.partitions), "left"
+        )
+        count = f.coalesce(f.col("_pieces"), count)
+    return rows.withColumn(PIECE, f.pmod(f.xxhash64(*split.by), count).cast("int")).drop("_pieces")
+
+
+def _sizes(rows: DataFrame, table: Table) -> dict[str, int]:
+    """Count the rows of partitions that are about to be."""
+    assert table.split is not None, table.name
+    counted = rows.groupBy(*table.partitions).agg(f.count(table.split.counted)).collect()
+    return {
+        "/".join(f"{name}={value}" for name, value in zip(table.partitions, row[:-1], strict=True)): row[-1]
+        for row in counted
+    }
+
+
+def _nullable(rows: DataFrame, columns: StructType, keys: tuple[str, ...]) -> DataFrame:
+    """Return the same rows, in the same order, in exactly the columns of a table, each of which may be null; ``keys`` last.
 
     Spark writes whether a column can be null into the file. That depends on how the rows were computed, and bytes must not.
     """
-    session = rows.sparkSession
-    java = session._jsparkSession  # noqa: SLF001  # Python has no way to give rows a schema without copying each
-    schema = java.parseDataType(columns.json())
-    return ClassicDataFrame(java.internalCreateDataFrame(rows._jdf.queryExecution().toRdd(), schema, False), session)  # noqa: SLF001  # as above
+    wanted = [column for column in columns if column.name not in keys]
+    never = f.col([*keys, wanted[0].name][0]).eqNullSafe(f.lit(_NO_TEXT))
+    shaped = [
+        f.when(never, f.lit(None).cast(column.dataType)).otherwise(f.col(column.name)).alias(column.name)
+        for column in wanted
+    ]
+    return rows.select(*shaped, *keys)
 
 
 def _leaves(root: Path) -> set[str]:
@@ -273,6 +334,10 @@ def _name_files(root: Path) -> set[str]:
     """Take away from files and names what tells which task of which process wrote them; return the partitions."""
     for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
         stray.unlink()
+    for piece in list(root.rglob(f"{PIECE}=*")):
+        (file,) = piece.iterdir()  # or else rows did not lie as they were said to
+        file.rename(piece.parent / f"{int(piece.name.partition('=')[2]):05d}.parquet")
+        piece.rmdir()
     leaves = _leaves(root)
     for leaf in leaves:
         for number, file in enumerate(sorted((root / leaf).glob("*.parquet"))):

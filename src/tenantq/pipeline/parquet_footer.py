@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.parquet as pq
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -43,6 +45,14 @@ def settle(file: Path) -> None:
         if footer != before:
             stream.seek(size - _TAIL - length)
             stream.write(footer)
+
+
+def filled_rows(file: Path, column: str) -> int:
+    """Return in how many rows a column is not null, by what the footer says."""
+    meta = pq.read_metadata(file)
+    at = meta.schema.names.index(column)
+    groups = [meta.row_group(number).column(at) for number in range(meta.num_row_groups)]
+    return sum(group.num_values - group.statistics.null_count for group in groups)
 
 
 class _Walk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +23,15 @@ from tenantq.pipeline.gold.invoice_lines import invoice_lines
 from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.lake import dealt
 from tenantq.pipeline.new_segments import journal_path, new_manifests
 from tenantq.pipeline.price_book import DEFAULT, PriceBook
 from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT, VERDICTS
 from tenantq.pipeline.silver_daily import ops_daily, places_daily, tenant_changes
-from tenantq.pipeline.silver_message_lives import OPEN, life_date, life_events, message_lives
+from tenantq.pipeline.silver_message_lives import OPEN, life_events, message_lives
 from tenantq.pipeline.silver_queue_hours import queue_hours
 from tenantq.pipeline.silver_queue_resets import queue_resets
+from tenantq.pipeline.survey import Survey, survey
 from tenantq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
@@ -113,6 +116,7 @@ class _Run:
         self._started = time.monotonic()
         self._stage = ""
         self._hours: set[str] = set()  # of bronze: those to be computed anew
+        self._lives: dict[str, int] = {}  # days of lives that new rows tell of, with how many begin
         self._kept: list[DataFrame] = []
 
     # ---- bronze ----
@@ -142,10 +146,11 @@ class _Run:
         if good:
             self._begin("bronze")
             raw = self._read([one["file"] for one in good])
-            now_ms = self._options.now_ms
-            gone = deleted_dates(self._state)
-            quarantine = quarantine.unionByName(layers.rejected(raw, now_ms, self._relative(), gone))
-            self._take_in(raw, overlapping=_overlap([one for one in verdicts if not one["reason"]]))
+            now_ms, gone = self._options.now_ms, deleted_dates(self._state)
+            seen = survey(raw, now_ms, gone)
+            if seen.faulty:
+                quarantine = quarantine.unionByName(layers.rejected(raw, now_ms, self._relative(), gone))
+            self._take_in(raw, seen, overlapping=_overlap([one for one in verdicts if not one["reason"]]))
         lake.stage(quarantine.dropDuplicates(["reason", "shard", "first_seq", "file", "details"]), "quarantine")
         lake.stage(segments, "segments")
 
@@ -165,30 +170,30 @@ class _Run:
         path = f.col("_metadata.file_path")
         return f.regexp_extract(path, r"(date=[^/]*/hour=[^/]*/shard=[^/]*/[^/]*)$", 1)
 
-    def _take_in(self, raw: DataFrame, *, overlapping: bool) -> None:
-        """Put new rows into bronze, hour by hour."""
-        spark, lake = self._spark, self._lake
-        rows = layers.bronze(
-            raw,
-            self._options.now_ms,
-            unique=not overlapping,
-            gone=deleted_dates(self._state),
-            erased=self._state.erased,
-        )
-        if self._state.archived:
+    def _take_in(self, raw: DataFrame, seen: Survey, *, overlapping: bool) -> None:
+        """Put new rows into bronze, hour by hour. What comes after reads the columns it needs from the segments again."""
+        spark, lake, state, now_ms = self._spark, self._lake, self._state, self._options.now_ms
+        gone = deleted_dates(state)
+        faults = now_ms if seen.faulty else None
+        rows = layers.bronze(raw, faults, unique=not overlapping, gone=gone, erased=state.erased)
+        if state.archived:
             self._report.restored = bring_back(spark, lake, rows)
             self._state = lake.state()
         if overlapping:
             there = lake.read(spark, "bronze").select("shard", "seq", "n")
             rows = rows.join(there, ["shard", "seq", "n"], "left_anti").select(*BRONZE.names)
-        self._rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-        self._kept.append(self._rows)
-        counted = self._rows.groupBy("date", "hour").count().collect()
-        self._report.rows = sum(row["count"] for row in counted)
-        self._hours = {f"date={row['date']}/hour={row['hour']}" for row in counted}
+            rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+            self._kept.append(rows)
+        if overlapping or state.erased:
+            seen = survey(rows, now_ms, gone)
+        self._rows, self._lives = rows, seen.days
+        self._report.rows, self._hours = seen.rows, set(seen.hours)
         if self._hours:
-            there = lake.view(spark, "bronze", self._hours.__contains__)
-            lake.stage(there.unionByName(self._rows), "bronze", self._hours.__contains__)
+            known = self._hours & lake.partitions("bronze")
+            if known:
+                rows = lake.view(spark, "bronze", known.__contains__).unionByName(rows)
+            sizes = Counter(seen.hours) + Counter(lake.sizes("bronze", known))
+            lake.stage(rows, "bronze", self._hours.__contains__, sizes)
 
     # ---- silver and gold ----
 
@@ -210,26 +215,19 @@ class _Run:
     def _silver(self, dates: set[str]) -> None:
         spark, lake = self._spark, self._lake
         self._begin("message_lives")
-        new_resets = queue_resets(self._rows).collect()
-        lake.stage(lake.read(spark, "queue_resets").unionByName(queue_resets(self._rows)), "queue_resets")
+        new_resets = queue_resets(self._rows)
+        first_reset = new_resets.agg(f.min("ts")).collect()[0][0]
+        if first_reset is not None or not lake.has("queue_resets"):
+            lake.stage(lake.read(spark, "queue_resets").unionByName(new_resets), "queue_resets")
         resets = lake.view(spark, "queue_resets").persist()
         self._kept.append(resets)
-        events = life_events(self._rows)
-        touched = {f"date={row[0]}" for row in events.select(life_date()).distinct().collect()}
-        if new_resets:
-            self._hours |= self._later_hours(min(row["ts"] for row in new_resets).strftime("date=%Y-%m-%d/hour=%H"))
-            touched |= self._open_in(queue_resets(self._rows))
-        known = lake.view(spark, "message_lives", touched.__contains__)
-        lake.stage(message_lives(events, known, resets), "message_lives", touched.__contains__)
+        touched = set(self._lives)
+        if first_reset is not None:
+            self._hours |= self._later_hours(first_reset.strftime("date=%Y-%m-%d/hour=%H"))
+            touched |= self._open_in(new_resets)
+        self._stage_lives(touched, resets)
         self._begin("queue_hours")
-        lives = lake.view(spark, "message_lives", touched.__contains__)
-        late = (
-            lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
-            .join(events.select("tenant", "message_id"), ["tenant", "message_id"], "left_semi")
-            .select(f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH"))
-            .distinct()
-        )
-        self._hours |= {row[0] for row in late.collect()} & lake.partitions("bronze")
+        self._hours |= self._hours_of_removed_leases(touched)
         rows = lake.view(spark, "bronze", self._hours.__contains__)
         lake.stage(
             queue_hours(rows, lake.view(spark, "message_lives"), resets), "queue_hours", self._hours.__contains__
@@ -240,6 +238,28 @@ class _Run:
         lake.stage(ops_daily(of_dates), "ops_daily", covered)
         lake.stage(places_daily(of_dates), "places_daily", covered)
         lake.stage(tenant_changes(of_dates), "tenant_changes", covered)
+
+    def _stage_lives(self, touched: set[str], resets: DataFrame) -> None:
+        spark, lake, table = self._spark, self._lake, TABLES["message_lives"]
+        there = touched & lake.partitions("message_lives")
+        sizes = Counter(self._lives) + Counter(lake.sizes("message_lives", there))
+        events = dealt(life_events(self._rows), table, sizes)
+        known = dealt(lake.view(spark, "message_lives", there.__contains__), table, sizes) if there else None
+        lake.stage(message_lives(events, known, resets), "message_lives", touched.__contains__)
+
+    def _hours_of_removed_leases(self, touched: set[str]) -> set[str]:
+        """Return the hours in which leases ended by a remove that new events tell more of."""
+        lives = self._lake.view(self._spark, "message_lives", touched.__contains__)
+        leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
+        if leased.isEmpty():
+            return set()
+        events = life_events(self._rows).select("tenant", "message_id")
+        late = (
+            leased.join(events, ["tenant", "message_id"], "left_semi")
+            .select(f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH"))
+            .distinct()
+        )
+        return {row[0] for row in late.collect()} & self._lake.partitions("bronze")
 
     def _later_hours(self, hour: str) -> set[str]:
         return {one for one in self._lake.partitions("bronze") if one >= hour}

@@ -25,9 +25,13 @@ _JAVA_MIN: Final = 17
 _END_S: Final = 20  # how long Java may take to end by itself
 _ENDING_S: Final = 1
 _LIBRARIES: Final = {"pyspark": "Spark", "py4j": "Spark", "pyarrow": "Arrow"}
+_LOCAL_PARTITIONS: Final = 64  # of a shuffle, before small ones are put together: each is a file of each task
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.replaceHashWithSortAgg": "true",  # lives come sorted: they are put together as they pass
+    "spark.sql.files.maxPartitionBytes": "32m",  # rows compress well, so this is about a million of them
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -59,8 +63,12 @@ def open_session(
     local = master is None or master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    log = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
-    wanted = {**_SETTINGS, "spark.driver.extraJavaOptions": log, **(settings or {})}
+    java = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+    wanted = {**_SETTINGS, "spark.driver.extraJavaOptions": java}
+    if local:  # all work is done by this one Java
+        wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
+        wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
+    wanted |= settings or {}
     conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
     there = SparkSession.getActiveSession()
     if there is not None:

@@ -26,81 +26,61 @@ _STATES: Final = {
 _SETTLES: Final = ("ack", "nack", "release", "lease_expired")
 _DONE: Final = {"ok", "expired", "dead"}
 _TARGET: Final = r"^to ([^:]*)"
-_EVENT_COLUMNS: Final = (
-    "tenant", "message_id", "shard", "queue", "bytes", "priority", "added_at", "dead_letters", "redrives", "deliveries",
-    "settlements", "last",
-)  # fmt: skip
+_LAST_DAY: Final = 2_932_896  # of the year 9999
+_DAY_MS: Final = 86_400_000
+_OF_BOTH: Final = ("date", "tenant", "message_id", "shard", "queue", "bytes", "priority")
+_OF_EVENTS: Final = ("seq", "n", "ts", "op", "wait_ms", "process_ms", "target")
+_OF_LIVES: Final = ("added_at", "dead_letters", "redrives", "deliveries", "settlements", "last")
 
 
 def life_date() -> Column:
     """Return the day in which a message's id was given out: the first 48 bits of it are milliseconds."""
     digits = f.concat(f.substring("message_id", 1, 8), f.substring("message_id", 10, 4))
-    ms = f.when(digits.rlike("^[0-9a-f]{12}$"), f.conv(digits, 16, 10).cast("bigint"))
-    return f.coalesce(
-        f.date_format(f.timestamp_millis(f.least(ms, f.lit(253_402_300_799_999))), "yyyy-MM-dd"), f.lit("1970-01-01")
-    )
+    valid = (f.length(digits) == 12) & f.unhex(digits).isNotNull()
+    ms = f.when(valid, f.conv(digits, 16, 10).cast("bigint"))
+    day = f.least(f.floor(ms / _DAY_MS), f.lit(_LAST_DAY)).cast("int")
+    return f.coalesce(f.date_from_unix_date(day).cast("string"), f.lit("1970-01-01"))
+
+
+def tells_of_life() -> Column:
+    """Tell rows of the journal that something in a message's life comes from."""
+    return (f.col("message_id") != "") & f.col("outcome").isin(*_DONE) & f.col("op").isin(*_STATES)
 
 
 def life_events(rows: DataFrame) -> DataFrame:
-    """Return what each row of the journal says about its message, in the shape of a life."""
-    op = f.col("op")
-    state = f.create_map(*[f.lit(part) for pair in _STATES.items() for part in pair])[op]
-    # What ends a lease concerns one of an earlier record, so it comes first in its own, whatever its number there.
-    place = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))
-    moved = op.isin("dead_letter", "redrive")
-    queue = f.when(moved, f.regexp_extract("details", _TARGET, 1)).otherwise(f.col("queue"))
-    delivery = f.struct("seq", f.col("ts").alias("at"), "queue", "wait_ms")
-    settlement = f.struct("seq", f.col("ts").alias("at"), "queue", "op", "process_ms")
-    added = op == "add"
-    return (
-        rows.where((f.col("message_id") != "") & f.col("outcome").isin(*_DONE) & op.isin(*_STATES))
-        .select(
-            "tenant",
-            "message_id",
-            "shard",
-            f.when(added, f.col("queue")).alias("queue"),
-            "bytes",
-            "priority",
-            f.when(added, f.col("ts")).alias("added_at"),
-            (op == "dead_letter").cast("bigint").alias("dead_letters"),
-            (op == "redrive").cast("bigint").alias("redrives"),
-            f.when(op == "poll", f.array(delivery)).alias("deliveries"),
-            f.when(op.isin(*_SETTLES), f.array(settlement)).alias("settlements"),
-            f.struct("seq", place.alias("place"), state.alias("state"), queue.alias("queue"), f.col("ts").alias("at")).alias("last"),
-        )
+    """Return the rows of the journal that tell something of a message, with the ``date`` of its life."""
+    moved = f.col("op").isin("dead_letter", "redrive")
+    return rows.where(tells_of_life()).select(
+        life_date().alias("date"), *_OF_BOTH[1:], *_OF_EVENTS[:-1],
+        f.when(moved, f.regexp_extract("details", _TARGET, 1)).alias("target"),
     )  # fmt: skip
 
 
-def message_lives(events: DataFrame, known: DataFrame, resets: DataFrame) -> DataFrame:
-    """Merge ``events`` (see life_events) into the lives that are ``known``; return rows of MESSAGE_LIVES."""
-    parts = events.select(*_EVENT_COLUMNS).unionByName(known.select(*_EVENT_COLUMNS))
-    merged = parts.groupBy("tenant", "message_id").agg(
-        f.min("shard").alias("shard"),
-        f.max("queue").alias("queue"),
-        f.max("bytes").alias("bytes"),
-        f.max("priority").alias("priority"),
-        f.min("added_at").alias("added_at"),
-        f.sum("dead_letters").alias("dead_letters"),
-        f.sum("redrives").alias("redrives"),
-        f.array_sort(f.flatten(f.collect_list("deliveries"))).alias("deliveries"),
-        f.array_sort(f.flatten(f.collect_list("settlements"))).alias("settlements"),
-        f.max("last").alias("last"),
-    )
+def message_lives(events: DataFrame, known: DataFrame | None, resets: DataFrame) -> DataFrame:
+    """Merge ``events`` (see life_events) into the lives that are ``known``, if any; return rows of MESSAGE_LIVES.
+
+    Where both tell of each life in which ``piece`` of its day it lies, rows lie and stand as the table has them, and tell too.
+    """
+    place = ("date", *(["piece"] if "piece" in events.columns else []))
+    parts = events
+    if known is not None:
+        both = [*place, *_OF_BOTH[1:]]
+        events, known = events.select(*both, *_OF_EVENTS), known.select(*both, *_OF_LIVES)
+        parts = events.unionByName(known, allowMissingColumns=True)
+    merged = _merged(parts, place, with_known=known is not None)
     placed = with_resets(merged.withColumn("_queue", f.col("last.queue")), resets, "_queue")
     later = f.filter(
         "resets", lambda one: f.struct(one["seq"], one["n"]) > f.struct(f.col("last.seq"), f.col("last.place"))
     )
-    cut = f.when(f.col("last.state").isin(*OPEN), f.get(later, f.lit(0)))
+    cut = f.when(f.col("resets").isNotNull() & f.col("last.state").isin(*OPEN), f.get(later, f.lit(0)))
     state = f.when(cut.isNotNull(), f.when(cut["op"] == "purge", "purged").otherwise("dropped")).otherwise(
         f.col("last.state")
     )
-    waits = f.transform("deliveries", lambda one: one["wait_ms"])
-    times = f.transform("settlements", lambda one: one["process_ms"])
     lives = placed.select(
         "tenant", "message_id", "shard", "queue", "bytes", "priority", "added_at",
-        f.get(waits, f.lit(0)).alias("first_wait_ms"),
-        _total(waits).alias("wait_ms"),
-        _total(times).alias("process_ms"),
+        f.get("deliveries", f.lit(0))["wait_ms"].alias("first_wait_ms"),
+        _total("deliveries", "wait_ms").alias("wait_ms"),
+        _total("settlements", "process_ms").alias("process_ms"),
         (f.size("deliveries") - _count("release")).cast("bigint").alias("attempts"),
         _count("nack").alias("nacks"),
         _count("lease_expired").alias("lease_expiries"),
@@ -109,15 +89,63 @@ def message_lives(events: DataFrame, known: DataFrame, resets: DataFrame) -> Dat
         state.alias("outcome"),
         f.when(cut.isNotNull(), cut["ts"]).when(~f.col("last.state").isin(*OPEN), f.col("last.at")).alias("ended_at"),
         (f.size("deliveries") > f.size("settlements")).alias("leased_at_end"),
-        "deliveries", "settlements", "last",
-        life_date().alias("date"),
+        "deliveries", "settlements", "last", *place,
     )  # fmt: skip
-    return lives.select(*MESSAGE_LIVES.names)
+    return lives.select(*MESSAGE_LIVES.names, *place[1:])
 
 
-def _total(column: Column) -> Column:
-    return f.aggregate(column, f.lit(0).cast("bigint"), lambda total, one: total + one)
+def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> DataFrame:
+    """Put events, and lives so far, together to one row per message.
+
+    They are sorted by what they are put together by, which is also how they are written: one shuffle and one sort do for both.
+    """
+    op, at = f.col("op"), f.col("ts").alias("at")
+    state = f.lit(None).cast("string")
+    for name, value in _STATES.items():
+        state = f.when(op == name, value).otherwise(state)
+    # What ends a lease concerns one of an earlier record, so it comes first in its own, whatever its number there.
+    order = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))
+    last = f.struct("seq", order.alias("place"), state.alias("state"), f.coalesce("target", "queue").alias("queue"), at)
+    delivery = f.when(op == "poll", f.struct("seq", at, "queue", "wait_ms"))
+    settlement = f.when(op.isin(*_SETTLES), f.struct("seq", at, "queue", "op", "process_ms"))
+    deliveries, settlements = f.collect_list(delivery), f.collect_list(settlement)
+    added_at, queue = f.when(op == "add", f.col("ts")), f.when(op == "add", f.col("queue"))
+    dead, back = (op == "dead_letter").cast("bigint"), (op == "redrive").cast("bigint")
+    if with_known:  # a part is an event, or a life that was known
+        known = op.isNull()
+        last = f.when(known, f.col("last")).otherwise(last)
+        deliveries = f.concat(f.flatten(f.collect_list("deliveries")), deliveries)
+        settlements = f.concat(f.flatten(f.collect_list("settlements")), settlements)
+        added_at, queue = f.coalesce("added_at", added_at), f.when(known, f.col("queue")).otherwise(queue)
+        dead, back = f.coalesce("dead_letters", dead), f.coalesce("redrives", back)
+    keys = (*place, "tenant", "message_id")
+    spread = parts.repartition(*place) if len(place) > 1 else parts.repartition("message_id", "date")
+    return spread.sortWithinPartitions(*keys).groupBy(*keys).agg(
+        f.min("shard").alias("shard"),
+        f.max(queue).alias("queue"),
+        f.max("bytes").alias("bytes"),
+        f.max("priority").alias("priority"),
+        f.min(added_at).alias("added_at"),
+        f.sum(dead).alias("dead_letters"),
+        f.sum(back).alias("redrives"),
+        _in_order(deliveries).alias("deliveries"),
+        _in_order(settlements).alias("settlements"),
+        f.max(last).alias("last"),
+    )  # fmt: skip
+
+
+def _in_order(column: Column) -> Column:
+    return f.when(f.size(column) > 1, f.array_sort(column)).otherwise(column)
+
+
+def _total(column: str, field: str) -> Column:
+    """Return the sum of a field; most lives have one delivery, which needs no walk."""
+    walk = f.aggregate(column, f.lit(0).cast("bigint"), lambda total, one: total + one[field])
+    return f.when(f.size(column) == 1, f.get(column, f.lit(0))[field]).otherwise(walk)
 
 
 def _count(op: str) -> Column:
-    return f.size(f.filter("settlements", lambda one: one["op"] == op)).cast("bigint")
+    settled = f.col("settlements")
+    alone = f.when(f.get(settled, f.lit(0))["op"] == op, 1).otherwise(0)
+    walk = f.size(f.filter(settled, lambda one: one["op"] == op))
+    return f.when(f.size(settled) == 1, alone).otherwise(walk).cast("bigint")

@@ -26,7 +26,12 @@ _COUNTS: Final = (
     "expired", "removed", "healed", "refused", "throttled", "denied",
 )  # fmt: skip
 _CHANGES: Final = ("messages", "in_flight", "stored")
-_MINUTE_MS: Final = 60_000
+_LEVELS: Final = ("backlog", "in_flight")
+_HOUR_MS: Final = 3_600_000
+_SLICE_MS: Final = 300_000
+_LIMB: Final = 4_096
+"""Byte-milliseconds are added up in two whole numbers, by so many: an hour of petabytes or of a billion rows fits into each."""
+_KEY: Final = ("tenant", "queue", "shard", "epoch", "hour_number")
 
 
 def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
@@ -34,52 +39,89 @@ def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFra
 
     ``lives`` tells which removed messages were leased: the journal's row of a remove does not.
     """
-    counted = _counted(rows)
-    changes = counted.unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
-        _leases_removed(rows, lives), allowMissingColumns=True
+    changes = changes_placed(rows, lives, resets)
+    hours = (
+        _sums(changes).join(_tops(slices(changes)), list(_KEY), "left").fillna(0, [f"{name}_top" for name in _LEVELS])
     )
-    for name in (*_COUNTS, *_CHANGES):
-        changes = changes.withColumn(name, f.coalesce(f.col(name), f.lit(0).cast("bigint")))
+    begin = f.timestamp_seconds(f.col("hour_number") * (_HOUR_MS // 1_000))
+    hours = hours.withColumnsRenamed(
+        {"messages": "messages_net", "stored": "bytes_net", "in_flight": "in_flight_net"}
+    ).withColumns({"date": f.date_format(begin, "yyyy-MM-dd"), "hour": f.date_format(begin, "HH")})
+    return hours.select(*QUEUE_HOURS.names)
+
+
+def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
+    """Return what each row counts for and changes, in which epoch of its queue, and the milliseconds until that or the hour ends."""
+    changes = _counted(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
+        _leases_removed(rows, lives), allowMissingColumns=True
+    )  # fmt: skip
     placed = with_resets(changes, resets, "queue")
     here = f.struct(f.col("seq"), f.col("n"))
     passed = f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) < here)
     coming = f.get(f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) >= here), f.lit(0))
-    hour_end = f.date_trunc("hour", "ts") + f.expr("interval 1 hour")
-    end = f.least(hour_end, coming["ts"])  # least skips nulls: no reset is coming
-    left_ms = (f.unix_millis(end) - f.unix_millis("ts")).cast(BYTE_MS)
-    placed = placed.withColumn("epoch", f.size(passed)).withColumn("byte_ms", (f.col("stored") * left_ms).cast(BYTE_MS))
-    return _hours(placed)
+    emptied = f.col("resets").isNotNull()
+    ms = f.unix_millis("ts")
+    end_ms = f.least(  # it skips nulls: no reset is coming
+        ms - f.pmod(ms, f.lit(_HOUR_MS)) + _HOUR_MS, f.when(emptied, f.unix_millis(coming["ts"]))
+    )
+    return placed.withColumns(
+        {
+            "ms": ms,
+            "hour_number": f.floor(ms / _HOUR_MS),
+            "epoch": f.when(emptied, f.size(passed)).otherwise(f.lit(0)),
+            "left_ms": end_ms - ms,
+        }
+    )
 
 
-def _hours(placed: DataFrame) -> DataFrame:
-    """Add up rounds, then minutes, then hours, with the highest level each reached above its start.
+def _sums(changes: DataFrame) -> DataFrame:
+    """Add up everything that can be added in any order: each task does most of it alone."""
+    stored, left_ms = f.col("stored"), f.col("left_ms")
+    low, high = stored.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("stored", _LIMB.bit_length() - 1)
+    sums = changes.groupBy(*_KEY).agg(
+        *[f.coalesce(f.sum(name), f.lit(0).cast("bigint")).alias(name) for name in (*_COUNTS, *_CHANGES)],
+        f.sum(high * left_ms).alias("_high"),
+        f.sum(low * left_ms).alias("_low"),
+    )
+    wide = "decimal(30,0)"
+    return sums.withColumn(
+        "byte_ms",
+        (f.coalesce(f.col("_high").cast(wide), f.lit(0)) * _LIMB + f.coalesce(f.col("_low").cast(wide), f.lit(0))).cast(BYTE_MS),
+    ).drop("_high", "_low")  # fmt: skip
 
-    A round is one moment: what it adds and delivers at once never stood in line. Minutes spread one giant queue over tasks.
+
+def slices(changes: DataFrame) -> DataFrame:
+    """Return how each slice of an hour moved its queue's levels, and how high they rose above its start.
+
+    A round is one moment: what it adds and delivers at once never stood in line. Slices spread one giant queue over tasks.
     """
-    key = ("tenant", "queue", "shard", "epoch", "date", "hour")
-    sums = [f.sum(name).alias(name) for name in (*_COUNTS, *_CHANGES)]
-    minute = f.floor(f.unix_millis("ts") / _MINUTE_MS)
-    rounds = placed.groupBy(*key, minute.alias("minute"), "ts", "seq").agg(*sums, f.sum("byte_ms").alias("byte_ms"))
-    in_minute = Window.partitionBy(*key, "minute").orderBy("ts", "seq")
-    rounds = rounds.withColumn("backlog_top", f.sum(_backlog()).over(in_minute)).withColumn(
-        "in_flight_top", f.sum("in_flight").over(in_minute)
-    )
-    tops = [f.max(name).alias(name) for name in ("backlog_top", "in_flight_top")]
-    minutes = rounds.groupBy(*key, "minute").agg(*sums, f.sum("byte_ms").alias("byte_ms"), *tops)
-    before = Window.partitionBy(*key).orderBy("minute").rowsBetween(Window.unboundedPreceding, -1)
+    key = ("slice", *_KEY)
     zero = f.lit(0).cast("bigint")
-    minutes = minutes.withColumn(
-        "backlog_top", f.col("backlog_top") + f.coalesce(f.sum(_backlog()).over(before), zero)
-    ).withColumn("in_flight_top", f.col("in_flight_top") + f.coalesce(f.sum("in_flight").over(before), zero))
-    hours = minutes.groupBy(*key).agg(*sums, f.sum("byte_ms").cast(BYTE_MS).alias("byte_ms"), *tops)
-    renamed = hours.withColumnsRenamed(
-        {"messages": "messages_net", "stored": "bytes_net", "in_flight": "in_flight_net"}
+    in_flight = f.coalesce(f.col("in_flight"), zero)
+    backlog = f.coalesce(f.col("messages"), zero) - in_flight
+    rounds = (
+        changes.where((f.col("messages") != 0) | (f.col("in_flight") != 0))
+        .groupBy(f.floor(f.col("ms") / _SLICE_MS).alias("slice"), *_KEY, "ms", "seq")
+        .agg(f.sum(backlog).alias("backlog"), f.sum(in_flight).alias("in_flight"))
     )
-    return renamed.select(*QUEUE_HOURS.names)
+    so_far = Window.partitionBy(*key).orderBy("ms", "seq").rowsBetween(Window.unboundedPreceding, 0)
+    tops = {f"{name}_top": f.sum(name).over(so_far) for name in _LEVELS}
+    sums = [f.sum(name).alias(name) for name in _LEVELS]
+    return rounds.withColumns(tops).groupBy(*key).agg(*sums, *_highest())
 
 
-def _backlog() -> Column:
-    return f.col("messages") - f.col("in_flight")
+def _tops(pieces: DataFrame) -> DataFrame:
+    """Return the highest level that each hour reached above its start."""
+    before = Window.partitionBy(*_KEY).orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
+    for name in _LEVELS:
+        start = f.coalesce(f.sum(name).over(before), f.lit(0).cast("bigint"))
+        pieces = pieces.withColumn(f"{name}_top", f.col(f"{name}_top") + start)
+    return pieces.groupBy(*_KEY).agg(*_highest())
+
+
+def _highest() -> list[Column]:
+    """Return the highest of the levels' rises; where they only fell, the start was highest."""
+    return [f.greatest(f.max(f"{name}_top"), f.lit(0)).alias(f"{name}_top") for name in _LEVELS]
 
 
 def _counted(rows: DataFrame) -> DataFrame:
@@ -100,7 +142,7 @@ def _counted(rows: DataFrame) -> DataFrame:
     purged_count = f.when(purged != "", purged.cast("bigint")).otherwise(none)
     settled = (op.isin("ack", "nack", "release") & ok) | (op == "lease_expired")
     return rows.select(
-        "shard", "seq", "n", "ts", "tenant", "queue", "date", "hour",
+        "shard", "seq", "n", "ts", "tenant", "queue",
         when(ok & (f.col("principal") != "system"), calls).alias("operations"),
         when((op == "add") & ok).alias("messages_in"),
         when((op == "poll") & ok).alias("messages_out"),
@@ -126,7 +168,7 @@ def _moved_in(rows: DataFrame) -> DataFrame:
     """Return what dead letters and redriven messages add to the queue that they went to."""
     moved = rows.where(f.col("op").isin(*_MOVES) & f.col("outcome").isin("ok", "dead") & (f.col("message_id") != ""))
     return moved.select(
-        "shard", "seq", "n", "ts", "tenant", "date", "hour",
+        "shard", "seq", "n", "ts", "tenant",
         f.regexp_extract("details", _TARGET, 1).alias("queue"),
         f.lit(1).cast("bigint").alias("messages"),
         f.col("bytes").alias("stored"),
@@ -138,5 +180,5 @@ def _leases_removed(rows: DataFrame, lives: DataFrame) -> DataFrame:
     leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end")).select("tenant", "message_id")
     removes = rows.where((f.col("op") == "remove") & (f.col("outcome") == "ok"))
     return removes.join(leased, ["tenant", "message_id"], "left_semi").select(
-        "shard", "seq", "n", "ts", "tenant", "queue", "date", "hour", f.lit(-1).cast("bigint").alias("in_flight")
+        "shard", "seq", "n", "ts", "tenant", "queue", f.lit(-1).cast("bigint").alias("in_flight")
     )

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.schemas import RESETS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 def queue_resets(rows: DataFrame) -> DataFrame:
@@ -19,17 +19,19 @@ def queue_resets(rows: DataFrame) -> DataFrame:
 
 
 def with_resets(rows: DataFrame, resets: DataFrame, queue: str) -> DataFrame:
-    """Add a column ``resets``: those of the row's queue and its tenant, in order. There are few, so they are broadcast."""
-    place = f.struct("seq", "n", "ts", "op").alias("place")
+    """Add a column ``resets``: those of the row's queue and its tenant, in order; null where there are none.
+
+    There are few, so they are put in order first and then broadcast: rows are many.
+    """
+    places = f.collect_list(f.struct("seq", "n", "ts", "op"))
+    of_tenant = resets.where(f.col("queue") == "").groupBy("tenant").agg(f.array_sort(places).alias("_of_tenant"))
     of_queue = resets.where(f.col("queue") != "").groupBy("tenant", f.col("queue").alias(queue))
-    of_tenant = resets.where(f.col("queue") == "").groupBy("tenant")
+    both = of_queue.agg(places.alias("_own")).join(f.broadcast(of_tenant), "tenant", "left")
+    all_of = f.when(f.col("_of_tenant").isNull(), f.col("_own")).otherwise(f.concat("_own", "_of_tenant"))
+    both = both.select("tenant", queue, f.array_sort(all_of).alias("_of_queue"))
     return (
-        rows.join(f.broadcast(of_queue.agg(f.collect_list(place).alias("_of_queue"))), ["tenant", queue], "left")
-        .join(f.broadcast(of_tenant.agg(f.collect_list(place).alias("_of_tenant"))), "tenant", "left")
-        .withColumn("resets", f.array_sort(f.concat(_some("_of_queue"), _some("_of_tenant"))))
+        rows.join(f.broadcast(both), ["tenant", queue], "left")
+        .join(f.broadcast(of_tenant), "tenant", "left")
+        .withColumn("resets", f.coalesce("_of_queue", "_of_tenant"))
         .drop("_of_queue", "_of_tenant")
     )
-
-
-def _some(column: str) -> Column:
-    return f.coalesce(f.col(column), f.from_json(f.lit("[]"), "array<struct<seq:bigint,n:int,ts:timestamp,op:string>>"))

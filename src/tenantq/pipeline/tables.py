@@ -10,6 +10,17 @@ from pyspark.sql.types import StructType
 from tenantq.pipeline import schemas
 
 
+class Split(msgspec.Struct, frozen=True):
+    """How a large partition is dealt out to several files: by a hash, so that a giant tenant is in all of them alike.
+
+    How many they are depends on nothing but the partition's rows.
+    """
+
+    by: tuple[str, ...]  # what the hash is of
+    counted: str  # rows in which this is not null are counted
+    rows: int  # of a file, about
+
+
 class Table(msgspec.Struct, frozen=True):
     """One table. Rows are sorted by ``order`` in each file, which is unique, so that the same rows give the same bytes."""
 
@@ -19,6 +30,7 @@ class Table(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
     order: tuple[str, ...]
     sources: tuple[str, ...]
+    split: Split | None = None  # None: its partitions are small
 
 
 _ALL: Final = (
@@ -27,10 +39,14 @@ _ALL: Final = (
         "quarantine", "bronze", schemas.QUARANTINE, (), ("reason", "shard", "first_seq", "file", "details"),
         ("journal", "segments"),
     ),
-    Table("bronze", "bronze", schemas.BRONZE, ("date", "hour"), ("tenant", "shard", "seq", "n"), ("journal", "segments")),
+    Table(
+        "bronze", "bronze", schemas.BRONZE, ("date", "hour"), ("tenant", "shard", "seq", "n"), ("journal", "segments"),
+        Split(("shard", "seq"), "seq", 1_000_000),
+    ),
     Table("queue_resets", "silver", schemas.RESETS, (), ("shard", "seq", "n"), ("bronze",)),
     Table(
-        "message_lives", "silver", schemas.MESSAGE_LIVES, ("date",), ("tenant", "message_id"), ("bronze", "queue_resets")
+        "message_lives", "silver", schemas.MESSAGE_LIVES, ("date",), ("tenant", "message_id"), ("bronze", "queue_resets"),
+        Split(("message_id",), "added_at", 250_000),  # a message is added once, so adds can be counted before they are lives
     ),
     Table(
         "queue_hours", "silver", schemas.QUEUE_HOURS, ("date", "hour"), ("tenant", "queue", "shard", "epoch"),

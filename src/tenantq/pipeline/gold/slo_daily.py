@@ -27,20 +27,21 @@ def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objec
     ``lives`` tell the age of the oldest message at each day's end, or at ``as_of_ms``, the journal's newest time.
     """
     promised = objective or Objective()
-    op, outcome = f.col("op"), f.col("outcome")
-    wait = f.when((op == "poll") & (outcome == "ok"), f.col("wait_ms"))
-    done = (op.isin("ack", "nack") & (outcome == "ok")) | (op == "lease_expired")
-    process = f.when(done, f.col("process_ms"))
-    days = rows.where(
-        (f.col("queue") != "") & f.col("op").isin("poll", "ack", "nack", "lease_expired", "dead_letter", "expire")
-    )
-    grouped = days.groupBy("tenant", "queue", "date").agg(
-        f.count(wait).alias("deliveries"), _percentiles(wait).alias("waits"), f.max(wait).alias("wait_max_ms"),
-        f.count(process).alias("settled"), _percentiles(process).alias("times"), f.max(process).alias("process_max_ms"),
-        f.count_if((op == "ack") & (outcome == "ok")).alias("acked"),
-        f.count_if((op == "dead_letter") & (outcome == "dead")).alias("dead"),
-        f.count_if((op == "expire") & (outcome == "expired")).alias("expired"),
-        f.count_if((op == "poll") & (outcome == "ok") & (f.col("wait_ms") > promised.wait_ms)).alias("slow"),
+    kind, value, calls = f.col("kind"), f.col("value"), f.col("calls")
+    wait = f.when(kind == "wait", value)
+    process = f.when(kind.isin("acked", "failed"), value)
+
+    def counted(condition: Column) -> Column:
+        return f.sum(f.when(condition, calls).otherwise(0))
+
+    grouped = values(rows).groupBy("tenant", "queue", "date").agg(
+        counted(kind == "wait").alias("deliveries"), _percentiles(wait).alias("waits"), f.max(wait).alias("wait_max_ms"),
+        counted(kind.isin("acked", "failed")).alias("settled"), _percentiles(process).alias("times"),
+        f.max(process).alias("process_max_ms"),
+        counted(kind == "acked").alias("acked"),
+        counted(kind == "dead").alias("dead"),
+        counted(kind == "expired").alias("expired"),
+        counted((kind == "wait") & (value > promised.wait_ms)).alias("slow"),
     )  # fmt: skip
     joined = grouped.join(_oldest(lives, as_of_ms), ["tenant", "queue", "date"], "full_outer")
     ended = f.col("acked") + f.col("dead") + f.col("expired")
@@ -64,8 +65,31 @@ def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objec
     ).select(*SLO_DAILY.names)  # fmt: skip
 
 
+def values(rows: DataFrame) -> DataFrame:
+    """Return how often each wait and processing time came in a queue's day: far fewer rows, and a giant queue on all tasks."""
+    op, outcome = f.col("op"), f.col("outcome")
+    ok = outcome == "ok"
+    kind = (
+        f.when((op == "poll") & ok, "wait")
+        .when((op == "ack") & ok, "acked")
+        .when(((op == "nack") & ok) | (op == "lease_expired"), "failed")
+        .when((op == "dead_letter") & (outcome == "dead"), "dead")
+        .when((op == "expire") & (outcome == "expired"), "expired")
+        .otherwise("")
+    )
+    days = rows.where(
+        (f.col("queue") != "") & op.isin("poll", "ack", "nack", "lease_expired", "dead_letter", "expire")
+    ).select("tenant", "queue", "date", kind.alias("kind"), "wait_ms", "process_ms")
+    value = (
+        f.when(f.col("kind") == "wait", f.col("wait_ms"))
+        .when(f.col("kind").isin("acked", "failed"), f.col("process_ms"))
+        .otherwise(0)
+    )
+    return days.groupBy(value.alias("value"), "tenant", "queue", "date", "kind").agg(f.count("*").alias("calls"))
+
+
 def _percentiles(column: Column) -> Column:
-    return f.percentile(column, [0.5, 0.95, 0.99])
+    return f.percentile(column, [0.5, 0.95, 0.99], f.col("calls"))
 
 
 def _oldest(lives: DataFrame, as_of_ms: int) -> DataFrame:

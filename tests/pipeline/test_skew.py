@@ -1,0 +1,111 @@
+"""Skew: one tenant with nine of ten rows is dealt out to files and tasks, the same way however its rows came."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as f
+
+from bench.made_journal import Plan, make_journal
+from tenantq.journal.manifest import MANIFESTS
+from tenantq.pipeline.bronze import bronze
+from tenantq.pipeline.gold.slo_daily import values
+from tenantq.pipeline.lake import Lake, dealt
+from tenantq.pipeline.run import Options, run
+from tenantq.pipeline.schemas import MESSAGE_LIVES, RESETS, SEGMENT
+from tenantq.pipeline.silver_message_lives import life_events
+from tenantq.pipeline.silver_queue_hours import changes_placed, slices
+from tenantq.pipeline.tables import TABLES
+from tests.pipeline.conftest import NOW, digests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASKS = 8
+_PIECE_ROWS = {"bronze": 400, "message_lives": 200}
+
+
+@pytest.fixture(scope="module")
+def giant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a journal of three hours in which one tenant has nine of ten rows."""
+    place = tmp_path_factory.mktemp("giant")
+    plan = Plan(rows=3_000, rows_per_day=24_000, tenants=2, shards=2, giant=True)
+    make_journal(place / "journal", plan, processes=1)
+    return place / "journal"
+
+
+def test_a_large_partition_is_dealt_out_to_files_alike_however_it_came(
+    spark: SparkSession, giant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has about its share of the giant, no message is in two, and two runs leave the bytes that one leaves."""
+    for name, rows in _PIECE_ROWS.items():
+        table = TABLES[name]
+        assert table.split is not None
+        split = msgspec.structs.replace(table.split, rows=rows)
+        monkeypatch.setitem(TABLES, name, msgspec.structs.replace(table, split=split))
+    whole, parts = Lake(tmp_path / "whole"), Lake(tmp_path / "parts")
+    run(spark, str(giant), whole, Options(now_ms=NOW))
+    early = tmp_path / "early"
+    shutil.copytree(giant, early)
+    for file in early.glob("date=*/hour=02/shard=*/*.parquet"):
+        file.unlink()
+        (early / MANIFESTS / file.parent.name / f"{file.stem}.json").unlink()
+    for journal in (early, giant):
+        run(spark, str(journal), parts, Options(now_ms=NOW))
+    assert digests(parts) == digests(whole)
+    (day,) = (whole.path / "message_lives").iterdir()
+    tables = [pq.read_table(file) for file in sorted(day.iterdir())]
+    shares = [pc.sum(pc.equal(table["tenant"], "giant")).as_py() for table in tables]
+    assert len(tables) >= 3
+    assert max(shares) < 1.5 * sum(shares) / len(shares)
+    ids = [one for table in tables for one in table["message_id"].to_pylist()]
+    assert len(set(ids)) == len(ids)
+    assert max(len(list(hour.iterdir())) for hour in (whole.path / "bronze").glob("*/*")) >= 2
+
+
+@pytest.fixture
+def eight_tasks(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return a session whose shuffles go to eight tasks, whatever there is."""
+    settings = {"spark.sql.shuffle.partitions": str(_TASKS), "spark.sql.adaptive.enabled": "false"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.set(name, str(old))
+
+
+def test_the_work_of_a_giant_tenant_is_spread_over_tasks(eight_tasks: SparkSession, giant: Path) -> None:
+    """Wherever many rows are shuffled, most tasks get some of the giant and none gets most of it."""
+    spark = eight_tasks
+    files = [str(file) for file in giant.glob("date=*/*/*/*.parquet")]
+    rows = bronze(spark.read.schema(SEGMENT).parquet(*files), NOW, unique=True)
+    changes = changes_placed(rows, spark.createDataFrame([], MESSAGE_LIVES), spark.createDataFrame([], RESETS))
+    table = TABLES["message_lives"]
+    assert table.split is not None
+    days = {"date=2026-01-01": 32 * table.split.rows}
+    shuffled = {
+        "lives": dealt(life_events(rows), table, days).repartition("date", "piece"),
+        "hours": slices(changes),
+        "values": values(rows),
+    }
+    for name, spread in shuffled.items():
+        sizes = _of_giant(spread)
+        assert len(sizes) >= _TASKS - 2, (name, sizes)
+        assert max(sizes) < 0.4 * sum(sizes), (name, sizes)
+    (alone,) = _of_giant(rows.repartition("tenant"))  # what they avoid
+    assert alone > 0.75 * rows.count()
+
+
+def _of_giant(rows: DataFrame) -> list[int]:
+    """Return how many rows of the giant each task has that has some."""
+    counted = rows.where(f.col("tenant") == "giant").groupBy(f.spark_partition_id()).count()
+    return [row["count"] for row in counted.collect()]
