@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from tenantq.client import Added, Client, NewMessage
@@ -149,6 +149,10 @@ def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, plac
     with pytest.raises(PySparkException, match=r"row 0 of partition \d, for errors: unauthenticated") as caught:
         body.write.format("tenantq").mode("append").options(**wrong).save()
     assert "opens-nothing" not in str(caught.value)
+    assert str(caught.value).count("Traceback") == 1  # Spark's own; neither our calls nor causes
+    assert "enqueue.py" not in str(caught.value)
+    with pytest.raises(AnalysisException, match="url: must start with http:// or https://"):  # when it is planned
+        body.write.format("tenantq").mode("append").options(**place.options(queue="errors", url="nonsense")).save()
 
 
 # ---- the parts ----

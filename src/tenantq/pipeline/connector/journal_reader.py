@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from tenantq.pipeline.connector.journal_rows import JournalRows
+from tenantq.pipeline.connector.plain_errors import plainly
 from tenantq.pipeline.connector.pushdown import Pushed, taken
 from tenantq.pipeline.connector.segments import Manifests, Stretches, open_journal, packed, spans
 
@@ -28,6 +29,7 @@ class PlainJournalReader(DataSourceReader):
         self._schema = schema
         self._pushed = Pushed()
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Return a task for every few segments that can hold a wanted row."""
         target = open_journal(self._options.journal)

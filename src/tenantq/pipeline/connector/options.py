@@ -66,6 +66,11 @@ class ServerOptions(_Options, frozen=True, kw_only=True):
             )
         return Client(self.url, token, timeout_ms=self.timeout_ms, retries=retries, tls=Tls(ca_file=self.ca_file))
 
+    def check(self) -> None:
+        """Raise Invalid where no client can be made of this, before a task tries to."""
+        with self.client(Retries(count=0)):
+            pass
+
 
 class SnapshotOptions(ServerOptions, frozen=True, kw_only=True):
     """How a queue's content is read."""

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from tenantq.client import Retries
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.connector.plain_errors import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,6 +96,7 @@ class QueueReader(DataSourceReader):
         self._options = options
         self._schema = check_message_schema(schema)
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Have a snapshot taken; return its parts."""
         if self._options.snapshot is not None:

@@ -14,6 +14,7 @@ from tenantq.client import Retries
 from tenantq.errors import Invalid
 from tenantq.pipeline.connector.enqueue import Enqueuer
 from tenantq.pipeline.connector.message_rows import check_columns, message_rows
+from tenantq.pipeline.connector.plain_errors import plainly
 from tenantq.pipeline.connector.row_keys import RowKeys
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class QueueWriter(DataSourceArrowWriter):
         self._options = options
         self._fallback_id = uuid.uuid4().hex
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
         """Add a task's rows."""
         return add_rows(iterator, self._options, self._options.write_id or _of_stream() or self._fallback_id)
@@ -76,6 +78,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         _check(options, schema, overwrite=overwrite)
         self._options = options
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
         """Add a task's rows."""
         found = _of_stream(self._options.write_id)
@@ -123,3 +126,4 @@ def _check(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Non
             'a queue can only be added to; use .mode("append"), and purge the queue first if it should be empty'
         )
     check_columns(schema, options)
+    options.check()
