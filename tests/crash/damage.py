@@ -21,6 +21,7 @@ from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.message import NewMessage, Result
+from tenantq.store.framing import walk
 from tenantq.store.keys import FAMILIES
 from tests.crash.recount import dump
 from tests.shards import freeze
@@ -36,6 +37,7 @@ _HANDS = min(4, os.cpu_count() or 1)  # processes that try damages at the same t
 _WORTH_A_HAND = 20  # ... each with at least so many, so that starting it pays
 _BLOCK_BYTES = 32_768
 _HEADER_BYTES = 7  # checksum 4, length 2, type 1
+_ROOM_BYTES = 8_192  # so much of the zeros that are kept ahead in a log is enough to see that they do no harm
 _OWN_LOGS = ("lock", "LOG", "LOCK")
 """Files that opening may write although it refuses: the lock's holder, and RocksDB's own diary."""
 
@@ -60,6 +62,7 @@ class Damage(msgspec.Struct, frozen=True):
     file: str  # inside the store's directory
     bit: int = -1  # the bit that is turned over
     keep: int = -1  # or the number of bytes that are left
+    blank: tuple[int, int] | None = None  # or the bytes that are zeros: from, to
 
     def apply(self, directory: Path) -> None:
         """Damage the file."""
@@ -67,6 +70,9 @@ class Damage(msgspec.Struct, frozen=True):
         raw = bytearray(path.read_bytes())
         if self.keep >= 0:
             del raw[self.keep :]
+        elif self.blank is not None:
+            start, end = self.blank
+            raw[start:end] = bytes(end - start)
         else:
             raw[self.bit // 8] ^= 1 << self.bit % 8
         path.write_bytes(raw)
@@ -131,6 +137,8 @@ async def make_image(
     if clean:
         await shard.close()
     freeze(live, image)
+    for log in (image / "db").glob("*.log"):
+        os.truncate(log, min(log.stat().st_size, walk(log.read_bytes())[0] + _ROOM_BYTES))
     if unconfirmed:
         (image / "heart").write_bytes(heart)
     if not clean:
@@ -238,6 +246,8 @@ def log_records(raw: bytes) -> list[tuple[int, int]]:
         if left < _HEADER_BYTES:
             at += left
             continue
+        if not any(raw[at + 4 : at + 7]):
+            break  # room ahead
         length = _HEADER_BYTES + int.from_bytes(raw[at + 4 : at + 6], "little")
         found.append((at, length))
         at += length

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.damage import Damage, Image, Verdict, log_records, make_image, sample_bits, try_all
+from tests.crash.damage import Damage, Image, Verdict, examine, log_records, make_image, sample_bits, try_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +63,9 @@ def cuts(image: Image, pattern: str, records: int, step: int = 1) -> list[Damage
     """Cut the newest file of one kind at every ``step``-th byte of its last records, and where each begins."""
     file = image.files(pattern)[-1]
     raw = (image.path / file).read_bytes()
-    starts = [start for start, _ in log_records(raw)[-records:]]
-    return [Damage(str(file), keep=keep) for keep in sorted({*starts, *range(starts[0], len(raw), step)})]
+    chosen = log_records(raw)[-records:]
+    starts, end = [start for start, _ in chosen], sum(chosen[-1])
+    return [Damage(str(file), keep=keep) for keep in sorted({*starts, *range(starts[0], end, step)})]
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def test_58_a_log_cut_inside_a_record_of_several_blocks_is_noticed(tmp_pat
     pieces = [(start, length) for start, length in log_records(raw) if raw[start + 6] in PIECES][-4:]
     assert len(pieces) == 4
     keeps = {start + offset for start, _ in pieces for offset in range(-9, 10)}
-    keeps |= {start + length // 2 for start, length in pieces} | {len(raw) - 1}
+    keeps |= {start + length // 2 for start, length in pieces} | {sum(pieces[-1]) - 1}
     damages = [Damage(str(file), keep=keep) for keep in sorted(keeps)]
     assert judge(try_all(image, damages, tmp_path)) == {"refused at open": len(damages)}
 
@@ -108,6 +109,47 @@ async def test_a_log_cut_behind_the_last_confirmed_record_opens(tmp_path: Path) 
     image = await make_image(tmp_path, unconfirmed=True)
     outcomes = judge(try_all(image, cuts(image, "db/*.log", 1, step=29), tmp_path))
     assert set(outcomes) == {"equal"}
+
+
+async def test_58_confirmed_bytes_of_a_log_that_turned_to_zeros_are_noticed(killed: Image, tmp_path: Path) -> None:
+    """A log has room ahead, which is zeros: an end that lies too early is found all the same, and a hole before more records too."""
+    file = killed.files("db/*.log")[-1]
+    raw = (killed.path / file).read_bytes()
+    records = log_records(raw)[-4:]
+    end = sum(records[-1])
+    places = [(at, end) for at in range(records[0][0], end, 31)]
+    places += [(start, start + length) for start, length in records]
+    places += [(start, start + 7) for start, _ in records]
+    damages = [Damage(str(file), blank=place) for place in places]
+    assert judge(try_all(killed, damages, tmp_path)) == {"refused at open": len(damages)}
+
+
+async def test_pages_of_an_unconfirmed_write_may_be_on_the_disk_in_any_order(tmp_path: Path) -> None:
+    """A power cut leaves zeros and written pages side by side where nothing was synced: the store opens with all that was confirmed."""
+    image = await make_image(tmp_path, unconfirmed=True)
+    file = image.files("db/*.log")[-1]
+    raw = (image.path / file).read_bytes()
+    start, length = log_records(raw)[-1]
+    places = [(start, start + size) for size in range(1, length, 13)]
+    places += [(at, at + size) for size in (1, 5, 64, 200) for at in range(start, start + length - size, 37)]
+    damages = [Damage(str(file), blank=(begin, end)) for begin, end in places if any(raw[begin:end])]
+    assert len(damages) > 100
+    assert set(judge(try_all(image, damages, tmp_path))) == {"equal"}
+
+
+async def test_records_behind_a_hole_are_never_read(tmp_path: Path) -> None:
+    """A record at the start of a block is not taken for the next one where those before it never reached the disk."""
+    image = await make_image(tmp_path, unconfirmed=True)
+    log = image.path / image.files("db/*.log")[-1]
+    raw = bytearray(log.read_bytes())
+    start, length = log_records(bytes(raw))[-1]
+    block = 32_768
+    behind = (start // block + 1) * block
+    record = raw[start : start + length]
+    raw[start:] = bytes(behind + block - start)
+    raw[behind : behind + length] = record
+    log.write_bytes(raw)
+    assert (await examine(image.copy_to(tmp_path / "copy"), image)).outcome == "equal"
 
 
 @pytest.mark.parametrize(

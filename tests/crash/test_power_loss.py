@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from tenantq.store.framing import walk
 from tenantq.store.heart import read_beat
 from tests.crash import chaos, events
 from tests.crash.oracle import Oracle
@@ -41,9 +42,11 @@ class Crash(msgspec.Struct):
         unsynced = 0
         for log in (self.directory / "db").glob("*.log"):
             raw = log.read_bytes()
-            keep = min(len(raw), self.covered.get(log.name, 0))
-            unsynced += len(raw) - keep
-            log.write_bytes(raw[:keep] + tail(raw[keep:]))
+            end = walk(raw)[0]
+            keep = min(end, self.covered.get(log.name, 0))
+            unsynced += end - keep
+            left = raw[:keep] + tail(raw[keep:end])
+            log.write_bytes(left + bytes(len(raw) - len(left)))  # the room ahead is there already
         return unsynced
 
 

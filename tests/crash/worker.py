@@ -25,6 +25,7 @@ from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.message import NewMessage, Result
+from tenantq.store.framing import walk
 from tests.crash import events
 from tests.crash.events import emit
 
@@ -262,7 +263,7 @@ class Probe:
         found = []
         for path in (self.directory / "db").glob("*.log"):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, after a flush
-                found.append(f"{path.name}:{path.stat().st_size}")
+                found.append(f"{path.name}:{walk(path.read_bytes())[0]}")
         return found
 
 

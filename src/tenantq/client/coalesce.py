@@ -85,7 +85,7 @@ class Lane(Generic[Item, Outcome]):
 
         Who cancels the future before its request has gone out takes the item back.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._core.loop
         future: asyncio.Future[Outcome] = loop.create_future()
         self._gathered.append(_Entry(item, size, future))
         if not self._scheduled and self._out < self._requests_max:
@@ -145,11 +145,11 @@ class Lane(Generic[Item, Outcome]):
     def _depart_later(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._depart_next_turn)
+            self._core.loop.call_soon(self._depart_next_turn)
 
     def _depart_next_turn(self) -> None:
         """Let the callers who were just answered go along: they wake in this turn of the loop."""
-        asyncio.get_running_loop().call_soon(self._depart)
+        self._core.loop.call_soon(self._depart)
 
     async def _deliver(self, batch: list[_Entry[Item, Outcome]]) -> None:
         """Give every entry its outcome, in as many requests as that takes."""
@@ -230,7 +230,7 @@ class Lane(Generic[Item, Outcome]):
         self._gathered.extendleft(reversed(entries))
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._depart)
+            self._core.loop.call_soon(self._depart)
 
     def fail(self, error: TenantqError) -> None:
         """Refuse whatever has not gone out yet: the client closes."""

@@ -146,7 +146,7 @@ class Core:
 
     async def sleep(self, ms: int) -> None:
         """Pause on the client's clock."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        woken: asyncio.Future[None] = self.loop.create_future()
         timer = self.clock.call_later(ms, lambda: None if woken.done() else woken.set_result(None))
         try:
             await woken
@@ -163,9 +163,14 @@ class Core:
         if self.closed:
             raise Closed("this client is closed")
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the client belongs to; to ask for the running one takes a system call, and is done once a call."""
+        return self._loop if self._loop is not None else asyncio.get_running_loop()
+
     def spawn(self, work: Coroutine[Any, Any, None], *, last: bool = False) -> asyncio.Task[None]:
         """Run ``work`` beside its caller. When the client closes it is cancelled or, with ``last``, waited for a while."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = self.loop.create_task(work)
         tasks = self._last_tasks if last else self._tasks
         tasks.add(task)
         task.add_done_callback(tasks.discard)

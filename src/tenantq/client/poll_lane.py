@@ -33,8 +33,7 @@ class _Out(Generic[M]):
 
     __slots__ = ("demands", "ended", "stop")
 
-    def __init__(self, demands: list[_Demand[M]]) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, demands: list[_Demand[M]], loop: asyncio.AbstractEventLoop) -> None:
         self.demands = demands
         self.stop: asyncio.Future[None] = loop.create_future()  # resolved when nobody waits for it any more
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -85,7 +84,7 @@ class PollLane(Generic[M]):
         A caller that is cancelled keeps nothing: what was dealt to it is released, and where it was the last that a request was sent
         for, the server is told, and has stopped when this returns.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._core.loop
         demand = _Demand[M](max, self._core.clock.monotonic_ms() + wait_ms, loop.create_future())
         self._gathered.append(demand)
         if self._out < self._requests_max:
@@ -126,7 +125,7 @@ class PollLane(Generic[M]):
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._depart)
+            self._core.loop.call_soon(self._depart)
 
     def _depart(self) -> None:
         self._scheduled = False
@@ -137,7 +136,7 @@ class PollLane(Generic[M]):
             demands = self._take()
             if demands:
                 self._out += 1
-                out = _Out(demands)
+                out = _Out(demands, self._core.loop)
                 for demand in demands:
                     demand.out = out
                 self._core.spawn(self._request(out))
@@ -182,11 +181,11 @@ class PollLane(Generic[M]):
             self._out -= 1
             if not self._scheduled:
                 self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._depart_next_turn)
+                self._core.loop.call_soon(self._depart_next_turn)
 
     def _depart_next_turn(self) -> None:
         """Let the callers who were just answered go along: they wake in this turn of the loop."""
-        asyncio.get_running_loop().call_soon(self._depart)
+        self._core.loop.call_soon(self._depart)
 
     def _deal(self, messages: Sequence[M], demands: list[_Demand[M]]) -> None:
         """Deal messages out in turns, to those who asked first; who gets none goes on waiting while it has time."""

@@ -118,7 +118,7 @@ class RoundLoop:
         store = Store(self._path, memory_bytes=self._settings.memory_bytes)
         try:
             self._start(store)
-            self._committer = Committer(store, self._loop, self._synced, self._probe)
+            self._committer = Committer(store, self._loop, self._clock, self._synced, self._probe)
             if self.core.catalog.is_new:
                 await self._submit(PutTenant(self._system, SYSTEM, DEFAULT_TENANT, {}))
             for queue in self.core.catalog.queues():
@@ -323,7 +323,7 @@ class RoundLoop:
                 if self._sync_timer is None:
                     self._sync_timer = self._clock.call_later(self._settings.sync_every_ms, self._sync_behind)
             else:
-                self._hand_over(round)
+                self._hand_over(round, here=self._may_sync_here())
         elif self._syncing:
             self._hand_over(round)  # what it read may not be durable yet: answer it after the sync
         else:
@@ -338,11 +338,19 @@ class RoundLoop:
             if task.letters.tenant.gone:
                 task.cancel()
 
-    def _hand_over(self, round: Round) -> None:
+    def _may_sync_here(self) -> bool:
+        """Tell whether the loop had better sync by itself: the disk is quick, and no other round is worth running meanwhile."""
+        assert self._committer is not None
+        return not self._syncing and self.core.lines.cost < _WORTH_A_ROUND and self._committer.is_quick
+
+    def _hand_over(self, round: Round, *, here: bool = False) -> None:
         round.covers = self._seq
         self._syncing.append(round)
         assert self._committer is not None
-        self._committer.hand_over(round)
+        if here:
+            self._committer.sync_here(round)
+        else:
+            self._committer.hand_over(round)
 
     def _sync_behind(self) -> None:
         """With durability "os": sync what was written and answered since the last time."""

@@ -1,15 +1,15 @@
 """A look at RocksDB's MANIFEST and logs before they are opened.
 
 RocksDB reads a file whose record type was changed by a flipped bit in an endless loop, and takes a MANIFEST record whose
-length was changed for one that a crash cut off: the edit is ignored and the table files it named are deleted. So the framing
-is walked here first: blocks of 32 KiB, in them records of checksum(4), length(2), type(1), payload; types 1 full,
-2 first, 3 middle, 4 last. Checksums are RocksDB's own business.
+length was changed for one that a crash cut off: the edit is ignored and the table files it named are deleted. In a log it passes
+over zeros and reads on behind them. So the framing is walked here first: blocks of 32 KiB, in them records of checksum(4),
+length(2), type(1), payload; types 1 full, 2 first, 3 middle, 4 last. Checksums are RocksDB's own business.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tenantq.errors import StoreDamaged
 
@@ -37,10 +37,10 @@ def current_manifest(directory: Path) -> Path | None:
     return directory / name
 
 
-def check_framing(directory: Path, last: Beat | None) -> None:
-    """Raise StoreDamaged if MANIFEST or a log is not framed as RocksDB writes it.
+def check_manifest(directory: Path, last: Beat | None) -> None:
+    """Raise StoreDamaged if MANIFEST is not framed as RocksDB writes it.
 
-    A record cut off at the end is what a crash leaves. In MANIFEST that is allowed only behind what the heart has seen.
+    A record cut off at the end is what a crash leaves. That is allowed only behind what the heart has seen.
     """
     manifest = current_manifest(directory)
     if manifest is None:
@@ -57,14 +57,31 @@ def check_framing(directory: Path, last: Beat | None) -> None:
                 f"store {directory}: {manifest.name} has {size} bytes, but MANIFEST-{last.manifest_number:06} with"
                 f" {last.manifest_bytes} was in force; restore from a backup, nothing was altered by this refusal"
             )
-    _walk(manifest, known)
+    end, why = walk(manifest.read_bytes())
+    if why == "wrong" or end < min(known, size):
+        raise damaged(manifest, end)
+
+
+def torn_logs(directory: Path) -> list[tuple[Path, int]]:
+    """Return the logs in which something stands behind the last whole record that is none, and where that begins.
+
+    It is what a power cut leaves of a write that was never synced, since its pages reach the disk in any order; or it is damage.
+    """
+    torn = []
     for log in sorted(directory.glob("*.log")):
-        _walk(log, 0)
+        data = log.read_bytes()
+        end, why = walk(data)
+        if why == "wrong" or (why == "room" and data.count(0, end) < len(data) - end):
+            torn.append((log, end))
+    return torn
 
 
-def _walk(path: Path, known: int) -> None:
-    """Go from record to record; those that begin before ``known`` must be whole."""
-    data = path.read_bytes()
+def walk(data: bytes) -> tuple[int, Literal["end", "room", "cut", "wrong"]]:
+    """Go from record to record; return where that stops, and why.
+
+    At the end of the file, at room that was reserved and not written, at a record that the end of the file cuts off, or at
+    something that is no record.
+    """
     unfinished: int | None = None
     start = 0
     while start < len(data):
@@ -72,22 +89,23 @@ def _walk(path: Path, known: int) -> None:
         if left_in_block < _HEAD.size:
             start += left_in_block
             continue
-        whole = len(data) - start >= _HEAD.size
-        _, length, kind = _HEAD.unpack_from(data, start) if whole else (0, 0, 0)
+        if len(data) - start < _HEAD.size:
+            return start, "cut"
+        _, length, kind = _HEAD.unpack_from(data, start)
+        if kind == 0 and length == 0:
+            return start, "room"
         end = start + _HEAD.size + length
-        if kind == 0 and length == 0 and start >= known:
-            return  # room that was reserved and not written
-        if (whole and kind not in _FOLLOWS[unfinished]) or end > start + left_in_block:
-            raise _damaged(path, start)
+        if kind not in _FOLLOWS[unfinished] or end > start + left_in_block:
+            return start, "wrong"
         if end > len(data):
-            if start < known:
-                raise _damaged(path, start)
-            return  # torn: a write that was under way when the process stopped
+            return start, "cut"
         unfinished = None if kind in (_FULL, _LAST) else kind
         start = end
+    return len(data), "end"
 
 
-def _damaged(path: Path, start: int) -> StoreDamaged:
+def damaged(path: Path, start: int) -> StoreDamaged:
+    """Return the refusal of a file that is not as it was written."""
     return StoreDamaged(
         f"store {path.parent}: {path.name} is damaged at byte {start}; restore from a backup, nothing was altered by"
         " this refusal"

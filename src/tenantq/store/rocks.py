@@ -31,9 +31,10 @@ from rocksdict import (
 )
 
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
-from tenantq.store.framing import check_framing, current_manifest
+from tenantq.store.framing import check_manifest, current_manifest, damaged, torn_logs
 from tenantq.store.heart import Heart, read_beat
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES, from_be64
+from tenantq.store.log_space import LogSpace
 from tenantq.store.moment import Moment
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class Store:
         "_db",
         "_families",
         "_lock",
+        "_log_space",
         "_manifest",
         "ex",
         "gr",
@@ -158,6 +160,7 @@ class Store:
         for name, family in self._families.items():
             setattr(self, name, family)
         self._manifest = current_manifest(path / "db") or path
+        self._log_space = LogSpace(path / "db")
 
     meta: Family
     m: Family
@@ -182,6 +185,7 @@ class Store:
         for name in self._families:
             delattr(self, name)
         self._families.clear()
+        self._log_space.close()
         for close in (*closing, self._db.close):
             try:
                 close()
@@ -265,6 +269,7 @@ class Store:
             self._db.write(batch)
         except Exception as error:
             raise name_failure(error, self.path) from error
+        self._log_space.keep()
 
     def sync(self) -> None:
         """Make everything written so far durable. Safe from any thread, and leaves the interpreter free."""
@@ -373,8 +378,13 @@ class Store:
         last = self.heart.last if self.heart is not None else read_beat(self.path / "heart")
         if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
             raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
-        check_framing(directory, last)
-        if last is not None and not even_if_cut:
+        check_manifest(directory, last)
+        torn = torn_logs(directory)
+        if torn and read_only:
+            raise damaged(*torn[0])
+        if torn:
+            self._cut(directory, torn, memory_bytes, last.seq if last is not None and not even_if_cut else 0)
+        elif last is not None and not even_if_cut:
             # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
             # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
             self._check_nothing_lost(open_rocks(directory, memory_bytes, read_only=True), last.seq)
@@ -382,6 +392,30 @@ class Store:
         if last is None and not read_only:
             sync_directory(self.path)  # a new store: its files' names are durable before anything is confirmed
         return db
+
+    def _cut(self, directory: Path, torn: list[tuple[Path, int]], memory_bytes: int, seq: int) -> None:
+        """Cut off what stands behind the last whole records of logs, if everything that was confirmed is before it.
+
+        That is asked of a likeness of the database, in which the logs are cut already.
+        """
+        stage, ends = self.path / STAGE, dict(torn)
+        stage.mkdir()
+        try:
+            for file in directory.iterdir():
+                if file in ends:
+                    with file.open("rb") as whole:
+                        (stage / file.name).write_bytes(whole.read(ends[file]))
+                elif not file.name.startswith("LO"):  # neither LOCK nor the diary, LOG
+                    os.link(file, stage / file.name)
+            self._check_nothing_lost(open_rocks(stage, memory_bytes, read_only=True), seq)
+            for log, end in torn:
+                with log.open("r+b") as opened:
+                    opened.truncate(end)
+                    os.fsync(opened.fileno())
+        except OSError as error:
+            raise StoreFailed(f"store {self.path}: {error}; nothing was altered") from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
 
     def _check_nothing_lost(self, db: Rdict, seq: int) -> None:
         journal = db.get_column_family("jn")

@@ -31,7 +31,10 @@ _BATCH = b"\0batch\0"  # no key of a message begins so
 class Add(Operation):
     """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
 
-    __slots__ = ("batch_digests", "batch_key", "given", "messages", "plain_priority", "queue_name", "sealed")
+    __slots__ = (
+        "_batch_hash", "_batch_row", "batch_digests", "batch_key", "given", "messages", "plain_priority", "queue_name",
+        "sealed",
+    )  # fmt: skip
     journal_op = "add"
 
     def __init__(
@@ -52,6 +55,8 @@ class Add(Operation):
         self.given = messages
         self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = messages
         self.batch_key = batch_key
+        self._batch_hash = digest(_BATCH + batch_key.encode()) if batch_key is not None else b""
+        self._batch_row: KeyRow | None = None  # what the store had under the batch's key
         self.plain_priority = plain_priority  # all are nothing but a body, of this priority; None: not all are
         self.sealed = sealed  # all are encrypted
         self.batch_digests = batch_digests  # what stands for the batch, and what else may; none: it is computed here
@@ -212,7 +217,7 @@ class Add(Operation):
 
     def _recall_batch(self, round: Round, queue: QueueState) -> bool:
         """Put what became of each message the first time in its place; return whether this very batch was added before."""
-        row = round.key(queue, self._batch_hash())
+        row = self._batch_row = round.key(queue, self._batch_hash)
         if row is None or row.expires_at <= round.now:
             return False
         if row.body_digest not in (self.batch_digests or (self._batch_digest(),)):
@@ -231,21 +236,23 @@ class Add(Operation):
         """Note the batch's key with the ids of its messages; those that were refused may come again."""
         ids = b"".join(one.raw_id for one in reply)
         digests = self.batch_digests or (self._batch_digest(),)
-        _put_key(round, queue, self._batch_hash(), ids, digests[0])
+        _put_key(round, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(round, queue)), self._batch_row)
 
-    def _batch_hash(self) -> bytes:
-        assert self.batch_key is not None
-        return digest(_BATCH + self.batch_key.encode())
+    @staticmethod
+    def _until(round: Round, queue: QueueState) -> int:
+        """Return until when a key of this round is remembered."""
+        return round.now + queue.config.dedup_ms
 
     def _batch_digest(self) -> bytes:
         """Return what tells this batch from another: the number, order and bodies of its messages."""
         return digest(batch_bytes([one[0].body if isinstance(one, tuple) else b"" for one in self.given]))
 
-    @staticmethod
-    def _note_key(round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
+    def _note_key(self, round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
         """Remember the key for this message."""
         assert message.key is not None
-        _put_key(round, queue, digest(message.key.encode()), id, _digest(message))
+        hashed = digest(message.key.encode())
+        row = KeyRow(id, _digest(message), self._until(round, queue))
+        _put_key(round, queue, hashed, row, round.key(queue, hashed))
 
 
 def batch_bytes(bodies: list[bytes]) -> bytes:
@@ -265,13 +272,11 @@ def _digest(message: NewMessage) -> bytes:
     return message.digest if message.digest is not None else digest(message.body)
 
 
-def _put_key(round: Round, queue: QueueState, hashed: bytes, ids: bytes, body_digest: bytes) -> None:
+def _put_key(round: Round, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
     """Write the row of an idempotency key, in place of an earlier one whose time is over."""
     ex = round.store.ex.handle
-    row = round.key(queue, hashed)
-    if row is not None:
-        round.batch.delete(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), ex)
-    expires_at = round.now + queue.config.dedup_ms
-    round.put_key(queue, hashed, KeyRow(ids, body_digest, expires_at))
-    round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_KEY, hashed), b"", ex)
-    queue.next_expiry = min(queue.next_expiry, expires_at)
+    if earlier is not None:
+        round.batch.delete(expiry_key(queue.prefix, earlier.expires_at, EXPIRES_KEY, hashed), ex)
+    round.put_key(queue, hashed, row)
+    round.batch.put(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), b"", ex)
+    queue.next_expiry = min(queue.next_expiry, row.expires_at)

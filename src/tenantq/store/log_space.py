@@ -1,0 +1,53 @@
+"""Room ahead in the write-ahead log: bytes that are on the disk before they are needed.
+
+To sync a file that has grown, the file system has to write down its length and its blocks as well, in a journal of its own and by
+a thread of its own. A log that is filled with zeros ahead is only overwritten: its sync takes about half the time, and less of the
+processor. RocksDB takes zeros for the end of a log, and cuts them off where it closes one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AHEAD_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(AHEAD_BYTES)
+
+
+class LogSpace:
+    """Keeps zeros ahead in the newest log of a database, for the one thread that writes to it: it never fills while a write goes on."""
+
+    __slots__ = ("_directory", "_file", "_length")
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file = -1
+        self._length = 0  # of the log with its zeros
+
+    def keep(self) -> None:
+        """Fill ahead if the log has outgrown what was filled, or another was begun. On a full disk nothing is filled."""
+        if self._file >= 0:
+            found = os.fstat(self._file)
+            if found.st_size == self._length and found.st_nlink:
+                return
+        with contextlib.suppress(OSError):
+            self._fill()
+
+    def _fill(self) -> None:
+        self.close()
+        newest = max(self._directory.glob("*.log"), key=lambda log: (len(log.name), log.name), default=None)
+        if newest is None:
+            return
+        self._file = os.open(newest, os.O_WRONLY | os.O_CLOEXEC)
+        os.pwrite(self._file, _ZEROS, os.fstat(self._file).st_size)
+        self._length = os.fstat(self._file).st_size
+
+    def close(self) -> None:
+        """Let the log go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

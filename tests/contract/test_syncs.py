@@ -1,0 +1,71 @@
+"""Where syncs are done: on the event loop while the disk is quick and nothing else waits, on a thread otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from tenantq.clock import ManualClock
+from tenantq.engine.committer import PROBATION, QUICK_MS
+from tenantq.engine.shard import Shard
+from tenantq.message import NewMessage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGE = NewMessage(body=b"x")
+
+
+class Disk:
+    """Notes which thread syncs, and makes a sync take as long as it is told, on the shard's clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.takes_ms = 0
+        self.here: list[bool] = []
+
+    def __call__(self, point: str) -> None:
+        if point == "before_sync":
+            self.here.append(threading.current_thread() is threading.main_thread())
+            self.clock._monotonic_ms += self.takes_ms  # no timer is due so soon, and none may run on this thread
+
+
+async def test_a_quick_disk_is_synced_on_the_event_loop(tmp_path: Path) -> None:
+    """One caller after the other: nobody waits meanwhile, so no thread is woken."""
+    disk = Disk()
+    async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
+        disk.here.clear()
+        for _ in range(5):
+            await shard.add("default", "q", [MESSAGE])
+    assert disk.here == [True] * 5
+
+
+async def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_quick_again(tmp_path: Path) -> None:
+    """The event loop waits for one slow sync, and no second one until the thread has seen many quick ones in a row."""
+    disk = Disk()
+    async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
+        disk.here.clear()
+        disk.takes_ms = QUICK_MS + 1
+        for _ in range(4):
+            await shard.add("default", "q", [MESSAGE])
+        assert disk.here == [True, False, False, False]
+        disk.takes_ms = QUICK_MS
+        for _ in range(PROBATION):
+            await shard.add("default", "q", [MESSAGE])
+        assert disk.here[4:] == [False] * PROBATION
+        await shard.add("default", "q", [MESSAGE])
+        assert disk.here[-1]
+
+
+async def test_while_much_work_waits_the_thread_syncs_and_the_loop_goes_on(tmp_path: Path) -> None:
+    """The next round is run during the sync of the last, so that neither waits for the other."""
+    disk = Disk()
+    async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
+        await shard.add("default", "q", [MESSAGE])
+        disk.here.clear()
+        batch = [NewMessage(body=bytes(1_000))] * 500
+        added = await asyncio.gather(*(shard.add("default", "q", batch) for _ in range(40)))
+        assert sum(len(one) for one in added) == 20_000
+        assert False in disk.here
+        assert shard.stats("default", "q").ready == 20_001
