@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,29 @@ def test_an_archive_that_was_killed_goes_on_where_it_was(
     with lake.locked():
         restore(spark, lake, lambda _: True)
     assert tables(lake) == digests(made.lake)
+
+
+_SHOWN = """
+import click
+from tenantq.cli.pipeline.stage_progress import StageProgress
+with StageProgress(["one"]) as progress:
+    progress.begin("one")
+    click.echo("figures")
+"""
+
+
+def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
+    """The bar is on the terminal, stdout in a file: nothing of one is in the other."""
+    terminal, end = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOWN], stdout=subprocess.PIPE, stderr=end, check=True, env=environment(TERM="xterm")
+    )
+    os.close(end)
+    shown = os.read(terminal, 65_536)
+    os.close(terminal)
+    assert done.stdout == b"figures\n"
+    assert b"one" in shown
+    assert b"figures" not in shown
 
 
 @pytest.mark.parametrize(
