@@ -1,6 +1,7 @@
 """Over HTTP: one server process, fsync on, 100-byte bodies, the client on the same two cores, beside Redis Streams.
 
 The same work is asked of both in one run: adds with 64 in flight, adds by 100, full cycles in 64 loops of one message, and by 100.
+They take turns, each alone with the client, after the same warming up: the machine changes its pace from minute to minute.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import statistics
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _BODY = "x" * 100
 _LOOPS = 64
+_TURNS = 3
 _QUEUE = "bench"
 
 _WRK = """
@@ -32,53 +35,70 @@ wrk.body = '{{"messages":[{{"body":"{body}"}}]}}'
 """
 
 
+class Measured:
+    """The rates of one operation by one client, a turn each, and what every call of it took."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.rates: list[float] = []
+        self.waits: list[float] = []
+
+
+Figures = dict[tuple[str, str], Measured]  # by client and operation
+
+
 async def run(directory: Path, *, quick: bool) -> None:
     table = Table("who", "operation", "batch", "messages/s", "p50 ms", "p99 ms")
     scale = 10 if quick else 1
-    rates: dict[str, float] = {}
+    figures: Figures = {}
     with tenantq(directory / "wrk") as url:
         _wrk(directory, url, table, seconds=2 if quick else 10)
-    for name, coalesce in (("SDK unary", False), ("SDK coalesced", True)):
-        with tenantq(directory / name.replace(" ", "-")) as url:
-            async with AsyncClient(url, token=TOKEN, coalesce=coalesce, connections=_LOOPS) as client:
-                await _sdk(client, name, table, rates, scale)
-    with redis(directory / "redis") as port:
-        await _redis(port, table, rates, scale)
+    with tenantq(directory / "unary") as url:
+        async with AsyncClient(url, token=TOKEN, coalesce=False, connections=_LOOPS) as client:
+            await _sdk(client, "SDK unary", figures, scale)
+    for turn in range(1 if quick else _TURNS):
+        with tenantq(directory / f"coalesced-{turn}") as url:
+            async with AsyncClient(url, token=TOKEN, coalesce=True, connections=_LOOPS) as client:
+                await _sdk(client, "SDK coalesced", figures, scale)
+        with redis(directory / f"redis-{turn}") as port:
+            await _redis(port, figures, scale)
+    for (who, operation), measured in figures.items():
+        table.row(
+            who,
+            operation,
+            measured.batch,
+            f"{statistics.median(measured.rates):,.0f}",
+            f"{percentile(measured.waits, 50) * 1e3:.2f}",
+            f"{percentile(measured.waits, 99) * 1e3:.2f}",
+        )
     table.show()
     print()
     for operation, least in (("adds", 3.0), ("cycles", 3.0), ("cycles by 100", 1.0)):
-        ours, theirs = rates[f"SDK coalesced {operation}"], rates[f"Redis Streams {operation}"]
+        pairs = zip(figures["SDK coalesced", operation].rates, figures["Redis Streams", operation].rates, strict=True)
+        ratios = [ours / theirs for ours, theirs in pairs]
+        shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(
-            f"{operation}: {ours:,.0f} against {theirs:,.0f} of Redis Streams: {ours / theirs:.2f} times (wanted {least:g})"
+            f"{operation}: {statistics.median(ratios):.2f} times as many as Redis Streams (turns: {shown}; wanted {least:g})"
         )
 
 
 async def _timed(
-    table: Table, rates: dict[str, float], who: str, operation: str, batch: int, loops: int, times: int,
+    figures: Figures, who: str, operation: str, batch: int, loops: int, times: int,
     work: Callable[[int], Awaitable[None]],
 ) -> None:  # fmt: skip
     """Run ``work`` in so many loops at once, so many times each, and note the rate of messages."""
-    waits: list[float] = []
+    measured = figures.setdefault((who, operation), Measured(batch))
 
-    async def loop(number: int) -> None:
+    async def loop(number: int, times: int, waits: list[float]) -> None:
         for _ in range(times):
             started = time.perf_counter()
             await work(number)
             waits.append(time.perf_counter() - started)
 
-    await work(0)  # connections are open and queues are there
+    await asyncio.gather(*(loop(number, 1 + times // 10, []) for number in range(loops)))  # connections, queues, caches
     started = time.perf_counter()
-    await asyncio.gather(*(loop(number) for number in range(loops)))
-    rate = loops * times * batch / (time.perf_counter() - started)
-    rates[f"{who} {operation}"] = rate
-    table.row(
-        who,
-        operation,
-        batch,
-        f"{rate:,.0f}",
-        f"{percentile(waits, 50) * 1e3:.2f}",
-        f"{percentile(waits, 99) * 1e3:.2f}",
-    )
+    await asyncio.gather(*(loop(number, times, measured.waits) for number in range(loops)))
+    measured.rates.append(loops * times * batch / (time.perf_counter() - started))
 
 
 # ---- tenantq ----
@@ -101,7 +121,7 @@ def _wrk(directory: Path, url: str, table: Table, *, seconds: int) -> None:
     table.row("wrk", "adds", 1, f"{rate:,.0f}", times["50"], times["99"])
 
 
-async def _sdk(client: AsyncClient, who: str, table: Table, rates: dict[str, float], scale: int) -> None:
+async def _sdk(client: AsyncClient, who: str, figures: Figures, scale: int) -> None:
     queue = client.queue(_QUEUE)
     hundred = [_BODY] * 100
 
@@ -126,16 +146,16 @@ async def _sdk(client: AsyncClient, who: str, table: Table, rates: dict[str, flo
             await mine.ack_many(messages)
             left -= len(messages)
 
-    await _timed(table, rates, who, "adds", 1, _LOOPS, 1_000 // scale, add)
-    await _timed(table, rates, who, "adds by 100", 100, 4, 200 // scale, add_by_100)
-    await _timed(table, rates, who, "cycles", 1, _LOOPS, 300 // scale, cycle)
-    await _timed(table, rates, who, "cycles by 100", 100, 4, 100 // scale, cycle_by_100)
+    await _timed(figures, who, "adds", 1, _LOOPS, 1_000 // scale, add)
+    await _timed(figures, who, "adds by 100", 100, 4, 200 // scale, add_by_100)
+    await _timed(figures, who, "cycles", 1, _LOOPS, 300 // scale, cycle)
+    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, cycle_by_100)
 
 
 # ---- Redis Streams ----
 
 
-async def _redis(port: int, table: Table, rates: dict[str, float], scale: int) -> None:
+async def _redis(port: int, figures: Figures, scale: int) -> None:
     from redis.asyncio import Redis  # noqa: PLC0415  # only for the comparison
 
     client: Any = Redis(port=port, max_connections=_LOOPS * 2)
@@ -177,8 +197,8 @@ async def _redis(port: int, table: Table, rates: dict[str, float], scale: int) -
             await pipe.execute()
 
     who = "Redis Streams"
-    await _timed(table, rates, who, "adds", 1, _LOOPS, 400 // scale, add)
-    await _timed(table, rates, who, "adds by 100", 100, 4, 100 // scale, add_by_100)
-    await _timed(table, rates, who, "cycles", 1, _LOOPS, 100 // scale, cycle)
-    await _timed(table, rates, who, "cycles by 100", 100, 4, 100 // scale, cycle_by_100)
+    await _timed(figures, who, "adds", 1, _LOOPS, 400 // scale, add)
+    await _timed(figures, who, "adds by 100", 100, 4, 100 // scale, add_by_100)
+    await _timed(figures, who, "cycles", 1, _LOOPS, 100 // scale, cycle)
+    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, cycle_by_100)
     await client.aclose()
