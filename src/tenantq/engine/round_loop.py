@@ -49,6 +49,7 @@ _WORTH_A_ROUND = (
     64  # the cost that must wait before a round is run while another syncs; less goes together after that sync
 )
 _IDLE_BEAT_MS = 5_000
+_SPACE_CHECK_MS = 50
 SYSTEM = Caller("system")
 R = TypeVar("R")
 
@@ -104,7 +105,7 @@ class RoundLoop:
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._threads: set[asyncio.Future[Any]] = set()
         self._pace = Pace(self._settings, self._clock)
-        self._space_checked = -1
+        self._space_check_ms = 0  # when the space is looked at next
         self._has_space = True
         self.rounds = 0  # run so far
         self.journal_bytes = 0  # of the records written so far
@@ -526,11 +527,11 @@ class RoundLoop:
             poll.resolve()
 
     def _check_space(self) -> None:
-        """Raise DiskFull if free space is below the reserve; looked at once a round."""
+        """Raise DiskFull if free space is below the reserve; looked at now and then, and every time while it is short."""
         self._check_open()
-        if self._space_checked != self.rounds:
-            self._space_checked = self.rounds
+        now_ms = self._clock.monotonic_ms()
+        if not self._has_space or now_ms >= self._space_check_ms:
+            self._space_check_ms = now_ms + _SPACE_CHECK_MS
             self._has_space = self._store.free_bytes() >= self._settings.disk_reserve_bytes
         if not self._has_space:
-            self._space_checked = -1
             raise DiskFull
