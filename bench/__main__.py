@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, scale, secrets, transport, way_in
+from bench import cycles, fairness, gates, neighbour, pipeline, scale, secrets, transport, way_in
 
 SECTIONS = {
     "cycles": cycles.run,
@@ -18,6 +18,7 @@ SECTIONS = {
     "secrets": secrets.run,
     "transport": transport.run,
     "neighbour": neighbour.run,
+    "pipeline": pipeline.run,
 }
 
 

@@ -1,0 +1,113 @@
+"""The pipeline: made-up journals of growing size through all layers, one with a giant tenant, and DuckDB beside it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bench.made_journal import Made, Plan, make_journal
+from bench.process_memory import Ran, run_sampled
+from bench.table import Table
+from bench.two_tables import by_duckdb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEMORY: Final = "2g"  # Java's, as the command has it when nothing is said
+_SIZES: Final = (1_000_000, 10_000_000, 50_000_000)
+_GROWTH: Final = 1.1
+_RATIO: Final = 3.0
+
+
+class _Report(msgspec.Struct):
+    """What the command prints as JSON."""
+
+    rows: int
+    accepted: int
+    stages: dict[str, float]
+    quarantined: dict[str, int]
+
+
+class _Whole(msgspec.Struct):
+    """One run through all layers."""
+
+    made: Made
+    made_s: float
+    report: _Report
+    ran: Ran
+    written: int
+    files: int
+
+    @property
+    def seconds(self) -> float:
+        """The stages' time, without Spark's start."""
+        return sum(self.report.stages.values())
+
+    @property
+    def us_per_row(self) -> float:
+        return self.seconds / self.report.rows * 1e6
+
+
+async def run(directory: Path, *, quick: bool) -> None:
+    """Leave 15 GB of disk for all sizes."""
+    table = Table(
+        "rows", "made in s", "journal MB", "run s", "rows/s", "us/row", "Java MB", "Python MB", "lake MB", "files"
+    )  # fmt: skip
+    beside = Table("rows", "Spark s", "DuckDB s", "ratio", "rows compared", "rows that differ")
+    runs: list[_Whole] = []
+    for size in _SIZES[: 1 if quick else None]:
+        place = directory / str(size)
+        runs.append(_through_all_layers(place, Plan(rows=size)))
+        _add(table, f"{runs[-1].report.rows:,}", runs[-1])
+        _both(beside, place)
+        shutil.rmtree(place)
+    giant = _through_all_layers(directory / "giant", Plan(rows=_SIZES[0], giant=True))
+    _add(table, f"{giant.report.rows:,} (giant)", giant)
+    table.show()
+    for name, seconds in runs[-1].report.stages.items():
+        print(f"  {name:<16} {seconds:8.2f} s")
+    for less, more in pairwise(runs):
+        growth = more.us_per_row / less.us_per_row
+        print(f"a row's time at {more.made.rows:,} against {less.made.rows:,} rows: {growth:.2f} (at most {_GROWTH})")
+    print(f"one tenant with nine of ten rows: {giant.us_per_row / runs[0].us_per_row:.2f} of the time of many tenants")
+    print(f"usage_hourly and slo_daily from the same files (aim: ratio at most {_RATIO}):")
+    beside.show()
+
+
+def _through_all_layers(place: Path, plan: Plan) -> _Whole:
+    started = time.perf_counter()
+    made = make_journal(place / "journal", plan)
+    spent = time.perf_counter() - started
+    command = [
+        sys.executable, "-m", "tenantq", "pipeline", "run", "--journal", str(place / "journal"), "--lake", str(place / "lake"),
+        "--public-key", str(place / "audit_key.pub"), "--driver-memory", MEMORY, "--json",
+    ]  # fmt: skip
+    ran = run_sampled(command, {"SPARK_LOCAL_DIRS": str(place / "spark")})
+    report = msgspec.json.decode(ran.output, type=_Report)
+    if report.quarantined or report.rows != made.rows or report.accepted != made.segments:
+        raise SystemExit(f"{made.rows} rows were made, but the run says {report}")
+    sizes = [file.stat().st_size for file in (place / "lake").rglob("*.parquet")]
+    whole = _Whole(made, spent, report, ran, sum(sizes), len(sizes))
+    print(f"{made.rows:,} rows made in {spent:.0f} s, through all layers in {whole.seconds:.1f} s", flush=True)
+    return whole
+
+
+def _add(table: Table, name: str, whole: _Whole) -> None:
+    table.row(
+        name, f"{whole.made_s:.0f}", f"{whole.made.bytes / 1e6:,.0f}", f"{whole.seconds:.1f}",
+        f"{whole.report.rows / whole.seconds:,.0f}", f"{whole.us_per_row:.1f}", f"{whole.ran.java_mb:,.0f}",
+        f"{whole.ran.python_mb:,.0f}", f"{whole.written / 1e6:,.0f}", whole.files,
+    )  # fmt: skip
+
+
+def _both(beside: Table, place: Path) -> None:
+    journal, tables = place / "journal", place / "tables"
+    ran = run_sampled([sys.executable, "-m", "bench.two_tables", str(journal), str(tables), MEMORY], {})
+    spark = float(ran.output.split()[-1])
+    duck, rows, differing = by_duckdb(journal, tables)
+    beside.row(place.name, f"{spark:.1f}", f"{duck:.1f}", f"{spark / duck:.1f}", f"{rows:,}", differing)

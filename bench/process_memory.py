@@ -1,0 +1,69 @@
+"""The most memory that a command and what it starts had, sampled while it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EVERY_S = 0.2
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Ran(msgspec.Struct):
+    """What a command printed, and the peaks."""
+
+    output: str
+    java_mb: float = 0.0
+    python_mb: float = 0.0  # of all Python processes together
+
+
+def run_sampled(command: Sequence[str], environment: dict[str, str]) -> Ran:
+    """Run a command to its end; raise CalledProcessError with what it said if it fails."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    ran, over = Ran(""), threading.Event()
+
+    def sample() -> None:
+        while not over.wait(_EVERY_S):
+            java, python = _resident(process.pid)
+            ran.java_mb, ran.python_mb = max(ran.java_mb, java / 1e6), max(ran.python_mb, python / 1e6)
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    ran.output, said = process.communicate()
+    over.set()
+    watcher.join()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, ran.output, said)
+    return ran
+
+
+def _resident(root: int) -> tuple[int, int]:
+    """Return the bytes of Java and of Python below a process."""
+    parents: dict[int, int] = {}
+    held: dict[int, tuple[str, int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (place / "stat").read_text(encoding="utf-8").rpartition(")")
+            pages = int((place / "statm").read_text(encoding="ascii").split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[int(place.name)] = int(rest.split()[1])
+        held[int(place.name)] = (name.partition("(")[2], pages * _PAGE)
+    java = python = 0
+    for process, (name, size) in held.items():
+        above: int | None = process
+        while above is not None and above != root:
+            above = parents.get(above)
+        if above == root:
+            java, python = (java + size, python) if name == "java" else (java, python + size)
+    return java, python

@@ -1,0 +1,76 @@
+"""``usage_hourly`` and ``slo_daily`` from the same segments, by Spark and by DuckDB, and whether they are equal.
+
+Spark runs the pipeline's own functions, without verification and without the lake; DuckDB runs two_tables.sql.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import duckdb
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.bronze import bronze
+from tenantq.pipeline.gold.slo_daily import slo_daily
+from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.schemas import SEGMENT
+from tenantq.pipeline.session import open_session
+from tenantq.pipeline.silver_message_lives import life_events, message_lives
+from tenantq.pipeline.silver_queue_hours import queue_hours
+from tenantq.pipeline.silver_queue_resets import queue_resets
+
+_USAGE: Final = (
+    "tenant", "queue", "date", "hour", "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms",
+    "messages_stored", "bytes_stored", "peak_backlog", "peak_in_flight", "refused", "throttled", "denied",
+)  # fmt: skip
+_SLO: Final = (
+    "tenant", "queue", "date", "deliveries", "wait_max_ms", "settled", "process_max_ms", "oldest_age_ms", "acked", "dead", "expired",
+    "slow", *[f"round({name}_p{p}_ms, 6)" for name in ("wait", "process") for p in (50, 95, 99)],
+)  # fmt: skip
+"""What is compared. Percentiles lie between two values; the two compute that point in another order."""
+
+
+def by_spark(journal: Path, into: Path, memory: str) -> float:
+    """Write both tables; return the seconds, without Spark's start."""
+    spark = open_session(None, {"spark.driver.memory": memory})
+    started = time.perf_counter()
+    files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
+    rows = bronze(spark.read.schema(SEGMENT).parquet(*files), None, unique=True)
+    resets = queue_resets(rows).persist()
+    events = life_events(rows)
+    removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")
+    of_removed = message_lives(events.join(removed, ["tenant", "message_id"], "left_semi"), None, resets)
+    hours = queue_hours(rows, of_removed, resets).persist()
+    usage_hourly(hours, resets).write.mode("overwrite").parquet(str(into / "usage_hourly"))
+    newest = rows.agg(f.unix_millis(f.max("ts"))).collect()[0][0]
+    levels = slo_daily(rows, message_lives(events, None, resets), newest)
+    levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
+    spent = time.perf_counter() - started
+    spark.stop()
+    return spent
+
+
+def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
+    """Compute both tables; return the seconds, their rows, and how many rows Spark has not or has otherwise."""
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
+    started = time.perf_counter()
+    files = f"{journal}/date=*/*/*/*.parquet"
+    database.execute(f"CREATE VIEW journal AS FROM read_parquet('{files}', hive_partitioning = false)")
+    for statement in Path(__file__).with_name("two_tables.sql").read_text(encoding="utf-8").split(";\n"):
+        database.execute(statement)
+    spent = time.perf_counter() - started
+    rows = differing = 0
+    for table, columns in (("usage_hourly", _USAGE), ("slo_daily", _SLO)):
+        theirs = f"read_parquet('{spark_tables}/{table}/*.parquet')"  # a path of our own
+        one, other = (f"SELECT {', '.join(columns)} FROM {place}" for place in (table, theirs))  # noqa: S608
+        found = database.sql(f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM (({one}) EXCEPT ALL ({other}))), (SELECT count(*) FROM (({other}) EXCEPT ALL ({one})))").fetchall()[0]  # noqa: S608  # fmt: skip
+        rows, differing = rows + found[0], differing + found[1] + found[2]
+    return spent, rows, differing
+
+
+if __name__ == "__main__":  # in a process of its own, so that nothing else is in its memory
+    print(by_spark(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
