@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import msgspec
 from tenantq.cli.main import run as run_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 COMMAND = str(Path(sys.executable).parent / "tenantq")
 SECONDS_MAX = 60
@@ -106,6 +107,26 @@ class Served:
     def run(self, *arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command as a process."""
         return run(*arguments, stdin=stdin, **{**self._variables, **variables})
+
+    def on_a_terminal(self, *arguments: object, typed: Sequence[str] = (), **variables: str) -> tuple[int, str]:
+        """Run a command on a terminal of 100 columns, typing a text at each prompt; return its exit code and what was shown."""
+        parent, child = pty.openpty()
+        process = subprocess.Popen(
+            [COMMAND, *map(str, arguments)],
+            stdin=child, stdout=child, stderr=child, start_new_session=True,
+            env=self.environment(TERM="xterm-256color", COLUMNS="100", **variables),
+        )  # fmt: skip
+        os.close(child)
+        shown, left = b"", list(typed)
+        try:
+            while chunk := os.read(parent, 65_536):
+                shown += chunk
+                if left and chunk.rstrip().endswith((b":", b".")):
+                    os.write(parent, left.pop(0).encode())
+        except OSError:
+            pass  # the other end is closed
+        os.close(parent)
+        return process.wait(timeout=SECONDS_MAX), shown.decode().replace("\r\n", "\n")
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Return the environment of a command that talks to this server."""

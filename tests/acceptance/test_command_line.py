@@ -14,7 +14,6 @@ import pytest
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.acceptance.command import Served
@@ -161,35 +160,14 @@ def test_completion(shell: str) -> None:
     assert "queue" in asked.stdout
 
 
-def _on_a_terminal(server: Served, *arguments: str, typed: Sequence[str] = (), **variables: str) -> tuple[int, str]:
-    """Run a command on a terminal of 100 columns, typing a text at each prompt; return its exit code and what was shown."""
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [COMMAND, *arguments],
-        stdin=child, stdout=child, stderr=child, start_new_session=True,
-        env=server.environment(TERM="xterm-256color", COLUMNS="100", **variables),
-    )  # fmt: skip
-    os.close(child)
-    shown, left = b"", list(typed)
-    try:
-        while chunk := os.read(parent, 65_536):
-            shown += chunk
-            if left and chunk.rstrip().endswith((b":", b".")):
-                os.write(parent, left.pop(0).encode())
-    except OSError:
-        pass  # the other end is closed
-    os.close(parent)
-    return process.wait(timeout=SECONDS_MAX), shown.decode().replace("\r\n", "\n")
-
-
 def test_tables_and_colours_on_a_terminal(server: Served) -> None:
     """Columns are lined up, headings are bold unless NO_COLOR is set; a pipe gets tabs and never a colour."""
     server.ok("add", "table", "hello")
-    code, shown = _on_a_terminal(server, "queue", "list")
+    code, shown = server.on_a_terminal("queue", "list")
     assert code == 0
     assert "\x1b[1mname" in shown
     assert re.search(r"table +active +1 +0 +0 +0 +5 ", shown)
-    assert "\x1b[3" not in _on_a_terminal(server, "queue", "list", NO_COLOR="1")[1]
+    assert "\x1b[3" not in server.on_a_terminal("queue", "list", NO_COLOR="1")[1]
     assert "\x1b" not in server.ok("queue", "list").out
     assert "table\tactive\t1\t" in server.ok("queue", "list").out
 
@@ -197,21 +175,21 @@ def test_tables_and_colours_on_a_terminal(server: Served) -> None:
 def test_destroying_asks_for_the_name(server: Served) -> None:
     """A wrong name changes nothing; the right one and a reason do it."""
     server.ok("add", "doomed", "hello")
-    code, shown = _on_a_terminal(server, "queue", "delete", "doomed", typed=["domed\n"])
+    code, shown = server.on_a_terminal("queue", "delete", "doomed", typed=["domed\n"])
     assert code == 1
     assert "This deletes queue doomed with 1 messages. This cannot be undone." in shown
     assert "that is not its name; nothing was changed" in shown
     assert server.ok("queue", "show", "doomed", "--json").json["ready"] == 1
-    code, shown = _on_a_terminal(server, "queue", "purge", "doomed", typed=["doomed\n", "no longer needed\n"])
+    code, shown = server.on_a_terminal("queue", "purge", "doomed", typed=["doomed\n", "no longer needed\n"])
     assert (code, "purged 1 messages" in shown) == (0, True)
-    code, shown = _on_a_terminal(server, "queue", "delete", "doomed", typed=["doomed\n", "no longer needed\n"])
+    code, shown = server.on_a_terminal("queue", "delete", "doomed", typed=["doomed\n", "no longer needed\n"])
     assert (code, "deleting queue doomed" in shown) == (0, True)
 
 
 def test_a_token_that_is_typed_is_not_shown(server: Served, tmp_path: Path) -> None:
     """It is asked for where none is given."""
     arguments = ("profile", "add", "typed", "--url", server.url)
-    code, shown = _on_a_terminal(server, *arguments, typed=[f"{ADMIN_TOKEN}\n"], XDG_CONFIG_HOME=str(tmp_path))
+    code, shown = server.on_a_terminal(*arguments, typed=[f"{ADMIN_TOKEN}\n"], XDG_CONFIG_HOME=str(tmp_path))
     assert code == 0
     assert "Token:" in shown
     assert ADMIN_TOKEN not in shown
@@ -220,7 +198,7 @@ def test_a_token_that_is_typed_is_not_shown(server: Served, tmp_path: Path) -> N
 
 def test_a_message_can_be_typed(server: Served) -> None:
     """The end of the input ends it."""
-    code, shown = _on_a_terminal(server, "add", "typed", typed=["hello\n\x04"])
+    code, shown = server.on_a_terminal("add", "typed", typed=["hello\n\x04"])
     assert code == 0
     assert "Type the message; Ctrl-D ends it." in shown
     assert server.ok("poll", "typed", "--body").out == "hello\n\n"

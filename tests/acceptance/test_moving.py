@@ -42,6 +42,15 @@ def test_an_export_is_imported_under_another_name_once(server: Served, exported:
     assert server.ok("tenant", "show", "copy", "--json").json["config"]["weight"] == 3
 
 
+def test_an_export_shows_on_a_terminal_how_far_it_is(server: Served, exported: Path, tmp_path: Path) -> None:
+    """A bar in bytes while it arrives and is verified; a pipe gets none of it."""
+    code, shown = server.on_a_terminal("export", "acme", "--out", tmp_path / "again.tar")
+    assert code == 0
+    assert exported.stat().st_size > 1_000_000
+    for text in ("━", "MB", "0:00:0", "verifying", "exported acme to"):
+        assert text in shown, text
+
+
 def test_an_export_can_be_a_directory(server: Served, exported: Path, tmp_path: Path) -> None:
     """With the same files, and it is imported like a tar."""
     place = tmp_path / "here"
