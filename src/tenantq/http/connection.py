@@ -193,7 +193,8 @@ class Connection(asyncio.Protocol):
             self._listener.release(request)
             return
         self._requests.append(request)
-        _let_go(self._wake)
+        if self._wake is not None and not self._wake.done() and len(self._requests) == 1:
+            self._listener.turns.enter(request.call.bearer, self._wake)
 
     def _parse(self, data: memoryview) -> None:
         """Feed in slices until there is enough to do."""

@@ -17,6 +17,7 @@ from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.http.tls import TlsContext, TlsFiles
+from tenantq.http.turns import Turns
 from tenantq.randomness import Randomness, system_randomness
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Listener:
         self.router = Router(routes)
         self.description = Description(self.router.routes)
         self.known_heads = KnownHeads()
+        self.turns = Turns(self.loop)
         self.figures = Figures(self)
         self.port = 0  # of the address started last
         self.connections: set[Connection] = set()

@@ -1,0 +1,53 @@
+"""Requests that have arrived together are begun in turns of their callers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tenantq.http.turns import EACH_TURN, Turns
+
+
+async def test_callers_take_turns() -> None:
+    """One with many requests does not go before the others with all of them; each caller's own stay in order."""
+    loop = asyncio.get_running_loop()
+    turns, begun = Turns(loop), list[str]()
+    for name in ("flood 0", "flood 1", "flood 2", "quiet 0", "none 0", "quiet 1"):
+        wake: asyncio.Future[None] = loop.create_future()
+        wake.add_done_callback(lambda _, name=name: begun.append(name))
+        caller = name.partition(" ")[0]
+        turns.enter(None if caller == "none" else caller, wake)
+    assert begun == []
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert begun == ["flood 0", "quiet 0", "none 0", "flood 1", "quiet 1", "flood 2"]
+
+
+async def test_while_several_wait_only_some_are_begun_in_one_turn_of_the_loop() -> None:
+    """What was begun gets to run before the rest; a caller that is alone is not held up."""
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    flood = [loop.create_future() for _ in range(3 * EACH_TURN)]
+    quiet: asyncio.Future[None] = loop.create_future()
+    for wake in flood:
+        turns.enter("flood", wake)
+    turns.enter("quiet", quiet)
+    await asyncio.sleep(0)
+    assert quiet.done()
+    assert sum(wake.done() for wake in flood) == EACH_TURN - 1
+    await asyncio.sleep(0)
+    assert all(wake.done() for wake in flood)
+
+
+async def test_connections_that_are_gone_take_nobodys_turn() -> None:
+    """A wake that was resolved or cancelled meanwhile is passed over."""
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    gone = [loop.create_future() for _ in range(2 * EACH_TURN)]
+    last: asyncio.Future[None] = loop.create_future()
+    for wake in gone:
+        turns.enter("flood", wake)
+        wake.cancel()
+    turns.enter("flood", last)
+    turns.enter("quiet", loop.create_future())
+    await asyncio.sleep(0)
+    assert last.done()
