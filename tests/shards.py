@@ -7,6 +7,7 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from tenantq.engine.committer import PROBATION
 from tenantq.journal.query import END_OF_RECORD, JournalReader
 from tenantq.journal.record import Row
 from tenantq.journal.row_filter import JournalFilter
@@ -78,3 +79,9 @@ def freeze(live: Path, copy: Path) -> None:
         if before == sizes(live):
             return
         shutil.rmtree(copy)
+
+
+def on_a_slow_disk(shard: Shard) -> None:
+    """Have the thread do the syncs, as it does where the disk is slow: a test that holds them does not hold the event loop."""
+    assert shard._committer is not None
+    shard._committer._probation = PROBATION

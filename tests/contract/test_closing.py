@@ -15,13 +15,14 @@ from tenantq.errors import StoreFailed
 from tenantq.store.heart import read_beat
 from tenantq.store.rocks import Store
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message
+from tests.shards import Q, T, message, on_a_slow_disk
 
 
 class Gate:
     """Holds every sync back until it is opened."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
+        on_a_slow_disk(shard)
         self._opened = threading.Event()
         real = Store.sync
 
@@ -94,7 +95,7 @@ async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, mon
     """Who gives up waiting for it does not leave the directory locked."""
     shard = await open_shard()
     with monkeypatch.context() as patch:
-        gate = Gate(patch)
+        gate = Gate(patch, shard)
         adding = asyncio.create_task(shard.add(T, Q, [message()]))
         await turns()
         closing = asyncio.create_task(shard.close())
@@ -115,7 +116,7 @@ async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeyp
     """Whoever's close has returned may open the directory."""
     shard = await open_shard()
     with monkeypatch.context() as patch:
-        gate = Gate(patch)
+        gate = Gate(patch, shard)
         adding = asyncio.create_task(shard.add(T, Q, [message()]))
         await turns()
         first = asyncio.create_task(shard.close())

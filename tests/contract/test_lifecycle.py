@@ -632,6 +632,8 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
     class Held:
         """A committer that syncs nothing by itself."""
 
+        is_quick = False
+
         def hand_over(self, round: Round) -> None:
             handed.append(round)
 

@@ -12,7 +12,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.message import Result
 from tenantq.store.rocks import Store
-from tests.shards import Q, T, message, settled
+from tests.shards import Q, T, message, on_a_slow_disk, settled
 
 
 class Syncs:
@@ -49,6 +49,7 @@ class Syncs:
 async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Syncs]:
     """Return the gate of the shard's syncs, which is opened in any case."""
     gate = Syncs(monkeypatch)
+    on_a_slow_disk(shard)
     yield gate
     gate.let(1_000)
 
