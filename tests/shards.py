@@ -32,6 +32,7 @@ async def settled(shard: Shard) -> None:
     while True:
         await asyncio.sleep(0)
         await shard._idle.wait()
+        await asyncio.sleep(0)  # whoever was answered last has heard of it
         if not shard._step_scheduled and not shard.core.lines:
             return
 
