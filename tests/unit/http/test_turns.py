@@ -11,14 +11,19 @@ async def test_callers_take_turns() -> None:
     """One with many requests does not go before the others with all of them; each caller's own stay in order."""
     loop = asyncio.get_running_loop()
     turns, begun = Turns(loop), list[str]()
+
+    async def serve(name: str, wake: asyncio.Future[None]) -> None:
+        await wake
+        begun.append(name)
+
+    tasks = []
     for name in ("flood 0", "flood 1", "flood 2", "quiet 0", "none 0", "quiet 1"):
         wake: asyncio.Future[None] = loop.create_future()
-        wake.add_done_callback(lambda _, name=name: begun.append(name))
+        tasks.append(asyncio.create_task(serve(name, wake)))
         caller = name.partition(" ")[0]
         turns.enter(None if caller == "none" else caller, wake)
     assert begun == []
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
     assert begun == ["flood 0", "quiet 0", "none 0", "flood 1", "quiet 1", "flood 2"]
 
 
