@@ -16,10 +16,11 @@ async def test_callers_take_turns() -> None:
         await wake
         begun.append(name)
 
-    tasks = []
-    for name in ("flood 0", "flood 1", "flood 2", "quiet 0", "none 0", "quiet 1"):
-        wake: asyncio.Future[None] = loop.create_future()
-        tasks.append(asyncio.create_task(serve(name, wake)))
+    names = ("flood 0", "flood 1", "flood 2", "quiet 0", "none 0", "quiet 1")
+    wakes: dict[str, asyncio.Future[None]] = {name: loop.create_future() for name in names}
+    tasks = [asyncio.create_task(serve(name, wake)) for name, wake in wakes.items()]
+    await asyncio.sleep(0)
+    for name, wake in wakes.items():
         caller = name.partition(" ")[0]
         turns.enter(None if caller == "none" else caller, wake)
     assert begun == []
