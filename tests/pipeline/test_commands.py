@@ -152,7 +152,7 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
         (("run", "--journal", "{tmp}", "--lake", "s3://lake"), 2, "s3:// is not supported"),
         (("run", "--journal", "nowhere://x", "--lake", "{tmp}/lake"), 2, "nowhere://x: is no URL that fsspec knows"),
         (("stream", "--journal", "s3://b/j", "--lake", "{tmp}/lake"), 2, "tenantq pipeline run fetches what is new from s3://"),
-        (("report", "--lake", "{tmp}/lake", "--out", "{tmp}/file/x"), 2, "cannot be made: Not a directory"),
+        (("report", "--lake", "{tmp}/lake", "--out", "{tmp}/file/x"), 2, "/file is not a directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "is after --to"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--prices", "{tmp}/gap.toml"), 2, "a gap between 5 and 9"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake"), 6, "needs Java 17 or later"),

@@ -81,13 +81,15 @@ def extras() -> Iterator[None]:
 
 
 def check_out(out: Path) -> None:
-    """Raise Invalid where no file can be put into ``out``, before Spark starts."""
+    """Raise Invalid where no file can be put into ``out``, before Spark starts. It is made with the first file, not here."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        there = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:
-        raise Invalid(f"--out {out}: cannot be made: {error.strerror}") from error
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise Invalid(f"--out {out}: cannot be written; choose another directory, or check its permissions")
+        raise Invalid(f"--out {out}: cannot be looked at: {error.strerror}; choose another directory") from error
+    if not there.is_dir():
+        raise Invalid(f"--out {out}: cannot be made: {there} is not a directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Invalid(f"--out {out}: cannot be written; choose another directory, or check the permissions of {there}")
 
 
 def day(given: datetime | None) -> str:
