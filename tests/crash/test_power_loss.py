@@ -215,4 +215,4 @@ def test_58_a_new_store_is_durable_as_a_directory_before_it_confirms_anything(tm
     synced = {call.split("<", 1)[1].split(">", 1)[0] for call in calls[:first_log] if "sync(" in call and "<" in call}
     assert str(tmp_path) in synced
     assert str(directory) in synced
-    assert {str(directory / "format"), str(directory / "format.new")} & synced
+    assert {str(directory / "format"), str(directory / ".format.new")} & synced

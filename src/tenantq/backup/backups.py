@@ -27,13 +27,13 @@ from tenantq.backup.manifest import (
     hash_file,
     read_backup_manifest,
 )
+from tenantq.durable_files import write_durably
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, retired_ids
 from tenantq.journal.target import DirectoryTarget
 from tenantq.store.heart import Heart
-from tenantq.store.rocks import write_durably
 from tenantq.store.scrub import scrub
 
 if TYPE_CHECKING:

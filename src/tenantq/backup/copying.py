@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tenantq.backup.manifest import CHUNK_BYTES, BackupFile
+from tenantq.durable_files import sync
 from tenantq.errors import DiskFull, StoreFailed, StoreLocked, Unavailable
-from tenantq.store.rocks import DirectoryLock, sync_directory
+from tenantq.store.rocks import DirectoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,11 +64,11 @@ def growing(destination: Path, suffix: str) -> Iterator[Path]:
         yield partial
         (partial / _LOCK).unlink()
         for directory in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
-            sync_directory(directory)
+            sync(directory)
         if destination.is_dir():
             destination.rmdir()  # it was empty, or this raises
         partial.rename(destination)
-        sync_directory(destination.parent)
+        sync(destination.parent)
     except OSError as error:
         if error.errno in _FULL:
             raise DiskFull(f"{destination}: no room to write it; nothing of it is left") from error

@@ -6,13 +6,12 @@ what it had sealed cannot be read again from any of them.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.store.rocks import sync_directory
 from tenantq.vault.stored_book import is_key
 
 if TYPE_CHECKING:
@@ -82,14 +81,7 @@ def drop_data_keys(path: Path, erased: Collection[int], now_ms: int) -> None:
 
 def _write(path: Path, content: DataKeyFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        stream.write(msgspec.json.encode(content))
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.rename(path)
-    sync_directory(path.parent)
+    write_durably(path, msgspec.json.encode(content), 0o600)
 
 
 def read_data_keys(path: Path) -> dict[int, dict[int, bytes]]:

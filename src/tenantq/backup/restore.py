@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.doctor import examine
 from tenantq.doctor.report import Figures
+from tenantq.durable_files import write_durably
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, StoreDamaged
@@ -21,7 +21,7 @@ from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.journal.target import DirectoryTarget
 from tenantq.store.keys import tenant_prefix
-from tenantq.store.rocks import Store, write_durably
+from tenantq.store.rocks import Store
 from tenantq.vault.stored_book import used_up
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
         write_durably(partial / retired_name(PublicKey.load(source / PUBLIC_FILE).id), public)
         return
     write_durably(partial / PUBLIC_FILE, public)
-    with os.fdopen(os.open(partial / KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        stream.write(key)
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_durably(partial / KEY_FILE, key, 0o600)
 
 
 def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:

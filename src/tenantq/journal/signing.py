@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreDamaged
 
 if TYPE_CHECKING:
@@ -91,22 +91,6 @@ class PublicKeys:
         return any(key.verifies(signature, text) for key in self.keys)
 
 
-def _write_synced(file: Path, data: bytes, mode: int) -> None:
-    """Write a file that is there wholly or not at all, also after a power cut."""
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.rename(file)
-    directory = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _retire(public: Path) -> None:
     try:
         before = PublicKey.load(public)
@@ -118,7 +102,7 @@ def _retire(public: Path) -> None:
         before.id,
         retired_name(before.id),
     )
-    _write_synced(public.with_name(retired_name(before.id)), before.pem(), 0o644)
+    write_durably(public.with_name(retired_name(before.id)), before.pem(), 0o644)
 
 
 class SigningKey:
@@ -138,12 +122,12 @@ class SigningKey:
         if not file.exists():
             made = Ed25519PrivateKey.generate()
             pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            _write_synced(file, pem, 0o600)
+            write_durably(file, pem, 0o600)
         found = cls.parse(file.read_bytes(), file)
         if not public.exists() or public.read_bytes() != found.public.pem():
             if public.exists():
                 _retire(public)
-            _write_synced(public, found.public.pem(), 0o644)
+            write_durably(public, found.public.pem(), 0o644)
         return found
 
     @classmethod

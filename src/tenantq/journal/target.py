@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tenantq.durable_files import sync, write_durably
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -40,21 +40,13 @@ class DirectoryTarget:
         self.path = path
 
     def write(self, name: str, data: bytes) -> None:
-        """Write beside, sync, rename, sync the directory."""
+        """Write a file; directories that are made for it outlast a power cut too."""
         file = self.path / name
         made = [parent for parent in file.parents if not parent.exists()]
         file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f".{file.name}.new")
-        with fresh.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.rename(file)
-        for directory in (
-            file.parent,
-            *(parent.parent for parent in made),
-        ):  # new directories have to outlast a power cut too
-            _sync(directory)
+        write_durably(file, data)
+        for parent in made:
+            sync(parent.parent)
 
     def read(self, name: str) -> bytes:
         """Read a file."""
@@ -76,14 +68,6 @@ class DirectoryTarget:
     def delete(self, name: str) -> None:
         """Remove a file."""
         (self.path / name).unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class RemoteTarget:

@@ -7,6 +7,7 @@ import stat
 from glob import escape
 from typing import TYPE_CHECKING, Final
 
+from tenantq.durable_files import sync
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -63,8 +64,4 @@ def write_secret_file(path: Path, content: bytes, *, new: bool) -> None:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(path.parent)

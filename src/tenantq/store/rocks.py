@@ -30,6 +30,7 @@ from rocksdict import (
     WriteBatch,
 )
 
+from tenantq.durable_files import sync, write_durably
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.framing import check_manifest, current_manifest, damaged, torn_logs
 from tenantq.store.heart import Heart, read_beat
@@ -47,7 +48,7 @@ STAGE: Final = "checkpoint.new"
 _POINT_READ = ("m", "le", "ik", "re", "qc", "meta")
 _BEFORE_STORE = {
     "lock",
-    "format.new",
+    ".format.new",
     "keyring.json",
     "keyring.json.lock",
     "keyring.key",
@@ -159,7 +160,7 @@ class Store:
         self._families: dict[str, Family] = {name: Family(self._db, name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
-        self._manifest = current_manifest(path / "db") or path
+        self._manifest = str(current_manifest(path / "db") or path)
         self._log_space = LogSpace(path / "db")
 
     meta: Family
@@ -341,9 +342,10 @@ class Store:
         """Return the number and the size of the MANIFEST in force."""
         for _ in range(3):
             try:
-                return int(self._manifest.name[9:]), self._manifest.stat().st_size
+                size = os.stat(self._manifest).st_size  # noqa: PTH116  # for every round: a Path takes twice as long
+                return int(self._manifest.rpartition("-")[2]), size
             except OSError:  # RocksDB has begun a new one
-                self._manifest = current_manifest(self.path / "db") or self._manifest
+                self._manifest = str(current_manifest(self.path / "db") or self._manifest)
         return 0, 0
 
     def free_bytes(self) -> int:
@@ -360,11 +362,8 @@ class Store:
             if strangers:
                 raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
             if not read_only:
-                fresh = self.path / "format.new"
-                write_durably(fresh, msgspec.json.encode(FormatFile(FORMAT)))
-                fresh.rename(file)
-                sync_directory(self.path)
-                sync_directory(self.path.parent)
+                write_durably(file, msgspec.json.encode(FormatFile(FORMAT)))
+                sync(self.path.parent)
             return
         try:
             found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
@@ -390,7 +389,7 @@ class Store:
             self._check_nothing_lost(open_rocks(directory, memory_bytes, read_only=True), last.seq)
         db = open_rocks(directory, memory_bytes, read_only=read_only)
         if last is None and not read_only:
-            sync_directory(self.path)  # a new store: its files' names are durable before anything is confirmed
+            sync(self.path)  # a new store: its files' names are durable before anything is confirmed
         return db
 
     def _cut(self, directory: Path, torn: list[tuple[Path, int]], memory_bytes: int, seq: int) -> None:
@@ -489,20 +488,3 @@ def _family_options(name: str, cache: Cache) -> Options:
     if name in _CONSUMED:
         options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
     return options
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file and sync it."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_durably(file: Path, data: bytes) -> None:
-    """Put ``data`` at ``file``: a reader finds the old bytes or all of the new, also after a power cut."""
+def write_durably(file: Path, data: bytes, mode: int = 0o666) -> None:
+    """Put ``data`` at ``file``: a reader finds the old bytes or all of the new, also after a power cut.
+
+    ``mode`` says who may read it, as far as the process's mask allows.
+    """
     fresh = file.with_name(f".{file.name}.new")
-    with fresh.open("wb") as stream:
+    fresh.unlink(missing_ok=True)  # of a process that was killed
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
