@@ -78,6 +78,7 @@ class Slots:
         "_adds",
         "_clock",
         "_connections",
+        "_loop",
         "_polls",
         "_reconciled",
         "_server",
@@ -114,6 +115,7 @@ class Slots:
         self._waiters: set[Waiter] = set()
         self._waiting: Counter[str] = Counter()  # by tenant
         self._reconciled = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def in_flight(self) -> int:
@@ -149,7 +151,7 @@ class Slots:
         for bound, key, _ in places:
             in_flight = bound.in_flight
             in_flight[key] = in_flight.get(key, 0) + 1
-        ticket = Ticket(self, places, _this_task())
+        ticket = Ticket(self, places, self._this_task())
         self._tickets.add(ticket)
         return ticket
 
@@ -211,6 +213,15 @@ class Slots:
                 for key in list(bound.lines):
                     self._fill(bound, key)
 
+    def _this_task(self) -> Task:
+        """Return who asks. To find out which event loop runs takes a system call, and it is always the same."""
+        if self._loop is None:
+            try:
+                self._loop = asyncio.get_running_loop()
+            except RuntimeError:  # none does
+                return None
+        return asyncio.current_task(self._loop)
+
     def _bounds(self) -> tuple[Bound, ...]:
         return (self._connections, self._adds, self._polls, self._tenants, self._server)
 
@@ -231,7 +242,7 @@ class Slots:
 
     def _join(self, tenant: str, places: list[Place]) -> Waiter:
         """Take the places that are free, up to the first that is full, and wait for that."""
-        waiter = Waiter(tenant, places, _this_task(), asyncio.get_running_loop().create_future())
+        waiter = Waiter(tenant, places, self._this_task(), asyncio.get_running_loop().create_future())
         waiter.timer = self._clock.call_later(self.wait_ms, lambda: self._time_out(waiter))
         self._waiters.add(waiter)
         self._waiting[tenant] += 1
@@ -334,10 +345,3 @@ def _busy(place: Place, tenant: str, queue: str | None, why: str) -> Busy:
         tenant=tenant,
         queue=queue,
     )
-
-
-def _this_task() -> Task:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no event loop runs
-        return None
