@@ -2,7 +2,8 @@
 
 The event loop reads every connection that has something, and would then begin all those requests before anything else. A caller with a
 hundred connections would be served a hundred times before the next one. Here each caller has one request begun in its turn, and while
-several callers wait only so many are begun before the rounds they are for get to run.
+several callers wait, or did lately, only so many are begun before the rounds they are for get to run: who comes next must not find the
+loop busy with a hundred of a loud one.
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-EACH_TURN: Final = 32
-"""Requests begun in one turn of the event loop while several callers wait; about what goes into a round that tenants share."""
+EACH_TURN: Final = 8
+"""Requests begun in one turn of the event loop while several callers share it; as many as a tenant has in one round then."""
+SHARED_LATELY_S: Final = 1.0
+"""How long turns stay short after another caller's request."""
 
 
 class Turns:
     """Wakes the connections whose requests have arrived, in the event loop's next turns."""
 
-    __slots__ = ("_lines", "_loop", "_scheduled")
+    __slots__ = ("_last", "_lines", "_loop", "_scheduled", "_shared_until")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lines: dict[str | None, deque[asyncio.Future[None]]] = {}  # by credential: who is next stands first
         self._scheduled = False
+        self._last: str | None = None  # who came last
+        self._shared_until = 0.0  # on the loop's clock
 
     def enter(self, caller: str | None, wake: asyncio.Future[None]) -> None:
         """Have ``wake`` resolved in the caller's turn. The caller is told by its credential alone, since it was not checked yet."""
+        if caller != self._last:
+            self._last = caller
+            self._shared_until = self._loop.time() + SHARED_LATELY_S
         line = self._lines.get(caller)
         if line is None:
             line = self._lines[caller] = deque()
@@ -40,7 +48,8 @@ class Turns:
     def _begin(self) -> None:
         self._scheduled = False
         lines = self._lines
-        left = EACH_TURN if len(lines) > 1 else len(next(iter(lines.values())))
+        shared = len(lines) > 1 or self._loop.time() < self._shared_until
+        left = EACH_TURN if shared else len(next(iter(lines.values())))
         while lines and left > 0:
             caller, line = next(iter(lines.items()))
             wake = line.popleft()
