@@ -14,7 +14,7 @@ from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import to_bytes
 from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX
 from tenantq.client.core import Core, Request, encode
-from tenantq.client.queue_calls import Outgoing, QueueBook, Settling, outgoing
+from tenantq.client.queue_calls import Outgoing, QueueBook, Settling, outgoing, outgoing_text
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
 from tenantq.message import NewMessage, check_int
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WAIT_SLICE_MS: Final = 20_000
 """A longer wait is asked for in parts, so that no connection is silent for longer."""
 RESULTS_AT_ONCE: Final = 16
+_NO_OPTIONS: Final = (None, None, None, None)
 
 _queue_reply = msgspec.json.Decoder(wire.QueueReply).decode
 _peek_reply = msgspec.json.Decoder(wire.PeekReply).decode
@@ -107,17 +108,26 @@ class AsyncQueue:
         message gets one of its own, so that it is added once, however often the network made the client try.
         Concurrent adds go out together and have no order among each other; ``add_many`` keeps one.
         """
-        message = new_message(
-            body,
-            priority=priority,
-            delay_ms=delay_ms,
-            ttl_ms=ttl_ms,
-            key=key,
-            group=group,
-            attributes=attributes,
-            max_attempts=max_attempts,
-        )
-        return await self._calls.add(message)
+        ready: Outgoing | None = None
+        if (
+            type(body) is str
+            and type(delay_ms) is int
+            and not (delay_ms or attributes or (ttl_ms, key, group, max_attempts) != _NO_OPTIONS)
+        ):
+            ready = outgoing_text(body, priority)
+        if ready is None:
+            message = new_message(
+                body,
+                priority=priority,
+                delay_ms=delay_ms,
+                ttl_ms=ttl_ms,
+                key=key,
+                group=group,
+                attributes=attributes,
+                max_attempts=max_attempts,
+            )
+            ready = outgoing(message)
+        return await self._calls.add(ready)
 
     async def add_many(
         self,

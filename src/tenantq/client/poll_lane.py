@@ -72,6 +72,7 @@ class PollLane(Generic[M]):
         self._scheduled = False
         self._waking = False  # callers who were just answered have not gone out again yet
         self._timer: Timer | None = None
+        self._timer_ms = 0  # when it rings
 
     @property
     def idle(self) -> bool:
@@ -90,7 +91,7 @@ class PollLane(Generic[M]):
         if self._out < self._requests_max:
             self._schedule()
         else:
-            self._watch()
+            self._watch(demand.until_ms)
         try:
             return await demand.future
         except asyncio.CancelledError:
@@ -99,14 +100,13 @@ class PollLane(Generic[M]):
             await _stop_if_unwanted(demand.out)
             raise
 
-    def _watch(self) -> None:
-        """Look after those who have gathered: requests of earlier callers may be out for longer than they want to wait."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._gathered:
-            soonest_ms = min(demand.until_ms for demand in self._gathered)
-            pause_ms = max(0, soonest_ms - self._core.clock.monotonic_ms())
+    def _watch(self, until_ms: int) -> None:
+        """Look after one who has gathered: requests of earlier callers may be out for longer than it wants to wait."""
+        if self._timer is None or until_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = until_ms
+            pause_ms = max(0, until_ms - self._core.clock.monotonic_ms())
             self._timer = self._core.clock.call_later(pause_ms, self._send_away)
 
     def _send_away(self) -> None:
@@ -120,7 +120,11 @@ class PollLane(Generic[M]):
             elif not demand.future.done():
                 demand.future.set_result([])
         self._gathered = staying
-        self._watch()
+        self._watch_all()
+
+    def _watch_all(self) -> None:
+        if self._gathered:
+            self._watch(min(demand.until_ms for demand in self._gathered))
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -140,8 +144,7 @@ class PollLane(Generic[M]):
                 for demand in demands:
                     demand.out = out
                 self._core.spawn(self._request(out))
-        if self._gathered or self._timer is not None:
-            self._watch()
+        self._watch_all()
 
     def _take(self) -> list[_Demand[M]]:
         demands: list[_Demand[M]] = []
@@ -217,6 +220,8 @@ class PollLane(Generic[M]):
         """Refuse whoever has not gone out yet: the client closes."""
         refuse(_futures(self._gathered), error)
         self._gathered.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _dealt(messages: Sequence[M], demands: list[int]) -> list[list[M]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tenantq import wire
+from tenantq import limits, wire
 from tenantq.client.bodies import to_wire
 from tenantq.client.coalesce import ITEMS_MAX, Lane
 from tenantq.client.core import Core, Request, encode, new_key
@@ -85,6 +85,19 @@ def outgoing(message: NewMessage) -> Outgoing:
     return Outgoing(ready, message.key is not None, size)
 
 
+def outgoing_text(text: str, priority: int) -> Outgoing | None:
+    """Make a message that is nothing but a text, as most are, ready to go in few steps; None: it has to be looked at closely."""
+    size = len(text)
+    if (
+        text.isascii()
+        and size <= limits.BODY_BYTES_MAX
+        and type(priority) is int
+        and 0 <= priority <= limits.PRIORITY_MAX
+    ):
+        return Outgoing(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
+    return None
+
+
 class QueueCalls:
     """The calls on one queue's messages. One per queue and client, so that everybody's calls meet."""
 
@@ -114,10 +127,9 @@ class QueueCalls:
 
     # ---- adding ----
 
-    async def add(self, message: NewMessage) -> Added:
+    async def add(self, ready: Outgoing) -> Added:
         """Add one message, together with others that are added meanwhile."""
         self.core.check_open()
-        ready = outgoing(message)
         if self.core.settings.coalesce:
             return await self._adds.put(ready, ready.size)
         return await Lane(self.core, self.send_adds).put(ready, ready.size)

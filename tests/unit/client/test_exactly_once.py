@@ -59,7 +59,7 @@ def calls_over(*script: Any, **changes: Any) -> tuple[QueueCalls, ScriptedTransp
 async def test_a_retried_add_is_the_same_request_with_the_same_key() -> None:
     """So the server adds it once; and that it was known the second time is nobody's business."""
     calls, transport = calls_over(lost(), added)
-    outcomes = await asyncio.gather(*(calls.add(NewMessage(body=f"{n}".encode())) for n in range(3)))
+    outcomes = await asyncio.gather(*(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(3)))
     assert [(one.id, one.duplicate) for one in outcomes] == [(f"id-{n}", False) for n in range(3)]
     first, second = transport.requests
     assert first.body == second.body
@@ -70,14 +70,14 @@ async def test_every_request_has_a_key_of_its_own() -> None:
     """Two batches are never taken for one."""
     calls, transport = calls_over(added)
     for _ in range(2):
-        await calls.add(NewMessage(body=b"same"))
+        await calls.add(outgoing(NewMessage(body=b"same")))
     assert len({msgspec.json.decode(one.body or b"")["key"] for one in transport.requests}) == 2
 
 
 async def test_a_callers_own_key_says_whether_it_was_known() -> None:
     """It stands with the message, beside the request's."""
     calls, transport = calls_over(added)
-    assert (await calls.add(NewMessage(body=b"x", key="mine"))).duplicate
+    assert (await calls.add(outgoing(NewMessage(body=b"x", key="mine")))).duplicate
     (message,) = msgspec.json.decode(transport.requests[0].body or b"")["messages"]
     assert message["key"] == "mine"
 
@@ -91,7 +91,7 @@ async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherw
     if many:
         await calls.add_batch([outgoing(message) for message in messages])
     else:
-        await asyncio.gather(*(calls.add(message) for message in messages))
+        await asyncio.gather(*(calls.add(outgoing(message)) for message in messages))
     assert len({request.body for request in transport.requests}) == 1
     assert len(transport.requests) == 3
 
@@ -102,7 +102,7 @@ async def test_doubt_that_stays_is_told() -> None:
     for answer, kind in ((busy, RateLimited), (problem("forbidden", 403), Forbidden)):
         calls, transport = calls_over(lost(), answer)
         outcomes = await asyncio.gather(
-            *(calls.add(NewMessage(body=f"{n}".encode())) for n in range(3)), return_exceptions=True
+            *(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(3)), return_exceptions=True
         )
         assert {type(one) for one in outcomes} == {kind}
         assert all(isinstance(one, TenantqError) and one.maybe_done for one in outcomes)
@@ -113,7 +113,7 @@ async def test_a_first_refusal_leaves_no_doubt() -> None:
     """Nothing had gone out before."""
     calls, _ = calls_over(problem("forbidden", 403))
     with pytest.raises(Forbidden) as caught:
-        await calls.add(NewMessage(body=b"x"))
+        await calls.add(outgoing(NewMessage(body=b"x")))
     assert not caught.value.maybe_done
 
 
