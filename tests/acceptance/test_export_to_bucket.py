@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from typing import TYPE_CHECKING
 
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, PublicKey
 from tenantq.journal.target import open_target
 from tenantq.journal.verify import verify_segments
 from tests.acceptance.command import SECONDS_MAX, serving
+from tests.buckets import served_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pytest
 
     from tenantq.journal.target import Target
-
-
-class Bucket:
-    """S3 on this machine, which kills whoever puts a manifest once that is asked for: the upload before it has happened, this one has not."""
-
-    def __init__(self) -> None:
-        self._inner = DomainDispatcherApplication(create_backend_app)
-        self.victim: Any = None  # a process
-
-    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        """Answer a request."""
-        writes = environ["REQUEST_METHOD"] in {"PUT", "POST"}
-        if self.victim is not None and writes and "/manifest/" in environ["PATH_INFO"]:
-            self.victim.kill()
-            start("503 Slow Down", [])
-            return []
-        answer: Iterable[bytes] = self._inner(environ, start)
-        return answer
-
-
-@contextmanager
-def served_bucket() -> Iterator[tuple[Bucket, dict[str, str]]]:
-    """Serve a bucket; give what the environment of its users must say."""
-    bucket = Bucket()
-    server = make_server("127.0.0.1", 0, bucket, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield bucket, {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
-        }  # fmt: skip
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _segments(target: Target) -> list[str]:
@@ -72,12 +30,7 @@ def test_a_server_killed_between_a_segment_and_its_manifest_goes_on_and_each_rec
     url = "s3://evidence/journal"
     config = tmp_path / "tenantq.toml"
     config.write_text(f'[export]\ntarget = "{url}"\nevery_ms = 100\nsegment_rows = 4\n')
-    with served_bucket() as (bucket, variables):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="evidence")
-        client.close()
+    with served_bucket(monkeypatch) as bucket:
         target = open_target(url)
         with serving(tmp_path / "data", "--config", config) as served:
             served.ok("add", "mail", "--lines", stdin=b"one\ntwo\nthree\n")

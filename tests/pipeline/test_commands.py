@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +23,6 @@ from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -119,6 +119,35 @@ def test_an_archive_that_was_killed_goes_on_where_it_was(
     with lake.locked():
         restore(spark, lake, lambda _: True)
     assert tables(lake) == digests(made.lake)
+
+
+def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path, small: dict[str, str]) -> None:
+    """As when memory runs out: an exit code of its own, and no page that is half written."""
+    given = ("--lake", made.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
+    with begin("report", *given, **small) as process:
+        until(lambda: "java" in {_name(pid) for pid in descendants(process.pid)}, process)
+        (java,) = (pid for pid in descendants(process.pid) if _name(pid) == "java")
+        until(lambda: _threads(java, "Executor task"), process)
+        os.kill(java, signal.SIGKILL)
+        output, complaints = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output) == (6, "")
+    assert complaints.startswith(
+        "tenantq: Java ended in the middle of its work, the tables are as before; was it killed"
+    )
+    assert complaints.count("\n") == 1
+    assert not list(tmp_path.glob("pages/.*"))
+
+
+def _name(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _threads(pid: int, name: str) -> list[Path]:
+    """Return a process's threads whose name begins so: Spark is at work where it has some."""
+    return [one for one in Path(f"/proc/{pid}/task").iterdir() if (one / "comm").read_text().startswith(name)]
 
 
 _SHOWN = """

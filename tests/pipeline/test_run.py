@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tenantq.errors import Invalid, NotFound
+from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.journal.segment import encode
 from tenantq.journal.target import open_target
 from tenantq.pipeline.explain import explain, offsets
@@ -24,6 +24,7 @@ from tenantq.pipeline.new_segments import journal_path, new_manifests
 from tenantq.pipeline.price_book import DEFAULT, Credit, Item, PriceBook, Tier
 from tenantq.pipeline.run import Options, RunReport, run
 from tenantq.pipeline.stream import Stream, stream
+from tests.buckets import served_bucket
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.journals import HOUR, START, JournalWriter, entry, message_id
 from tests.pipeline.oracle import Oracle, journal_rows
@@ -273,17 +274,26 @@ def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
         journal_path("s3://bucket/journal")
 
 
-def test_a_journal_behind_a_url_is_fetched_processed_and_forgotten(spark: SparkSession, lake: Lake) -> None:
-    """Only what is new; a place that holds nothing is told, for a wrong prefix looks like it."""
-    url = "memory://a-journal/of/a-test"
+def test_a_journal_behind_a_url_is_fetched_processed_and_forgotten(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is new; a place that holds nothing is told, for a wrong prefix looks like it; one that is gone, too."""
+    with served_bucket(monkeypatch):
+        _fetch_and_forget(spark, lake)
+    with pytest.raises(Unavailable, match="s3://evidence/journal: cannot be read"):
+        run_from(spark, "s3://evidence/journal", lake, Options(now_ms=NOW))
+
+
+def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
+    url = "s3://evidence/journal"
     far = open_target(url)
     writer = JournalWriter(far)  # type: ignore[arg-type]  # any target will do
     for number in range(2):
         writer.record(START + number, entry("create_queue"), entry("add", ids=message_id(number), size=10))
         writer.segment()
     far.delete(writer.files[1].file)
-    with pytest.raises(Invalid, match="memory://elsewhere: holds nothing"):
-        run_from(spark, "memory://elsewhere", lake, Options(now_ms=NOW))
+    with pytest.raises(Invalid, match="s3://evidence/elsewhere: holds nothing"):
+        run_from(spark, "s3://evidence/elsewhere", lake, Options(now_ms=NOW))
     report = run_from(spark, url, lake, Options(now_ms=NOW))
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
     assert report.quarantined == {"missing_segment": 2}

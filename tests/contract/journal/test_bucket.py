@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tenantq.errors import Invalid
 from tenantq.journal.export_settings import ExportSettings
@@ -16,6 +14,7 @@ from tenantq.journal.row_filter import JournalFilter
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.target import open_target
 from tenantq.journal.verify import verify_segments
+from tests.buckets import served_bucket
 from tests.contract.journal.test_export import some_work
 from tests.shards import journal_rows
 
@@ -30,24 +29,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Serve S3 on this machine, with one bucket."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
-    ):
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="evidence")
-    yield client
-    client.close()
-    server.stop()
-    server._server.server_close()  # type: ignore[union-attr]  # moto leaves the socket open
+    """Return a client of a bucket."""
+    with served_bucket(monkeypatch) as served:
+        yield served.client
 
 
 async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(

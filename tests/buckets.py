@@ -1,0 +1,61 @@
+"""S3 on this machine, by moto."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import boto3  # type: ignore[import-untyped]  # boto3 has no types
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pytest
+
+
+class Bucket:
+    """S3 on this machine, which kills whoever puts a manifest once that is asked for: the upload before it has happened, this one has not."""
+
+    def __init__(self) -> None:
+        self._inner = DomainDispatcherApplication(create_backend_app)
+        self.victim: Any = None  # a process
+        self.client: Any = None  # boto3's
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        """Answer a request."""
+        writes = environ["REQUEST_METHOD"] in {"PUT", "POST"}
+        if self.victim is not None and writes and "/manifest/" in environ["PATH_INFO"]:
+            self.victim.kill()
+            start("503 Slow Down", [])
+            return []
+        answer: Iterable[bytes] = self._inner(environ, start)
+        return answer
+
+
+@contextmanager
+def served_bucket(environ: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Serve S3 with a bucket ``evidence``, and have the environment say where it is."""
+    bucket = Bucket()
+    server = make_server("127.0.0.1", 0, bucket, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}"),
+    ):
+        environ.setenv(name, value)
+    bucket.client = boto3.client("s3")
+    bucket.client.create_bucket(Bucket="evidence")
+    try:
+        yield bucket
+    finally:
+        bucket.client.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
