@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BODY = "x" * 100
 _LOOPS = 64
-_TURNS = 3
+_TURNS = 7
 _QUEUE = "bench"
 
 _WRK = """
