@@ -125,10 +125,9 @@ def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path
     """As when memory runs out: an exit code of its own, and no page that is half written."""
     given = ("--lake", made.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
     with begin("report", *given, **small) as process:
-        until(lambda: "java" in {_name(pid) for pid in descendants(process.pid)}, process)
-        (java,) = (pid for pid in descendants(process.pid) if _name(pid) == "java")
-        until(lambda: _threads(java, "Executor task"), process)
-        os.kill(java, signal.SIGKILL)
+        at_work: list[int] = []
+        until(lambda: at_work.extend(_at_work(process.pid)) or at_work, process)
+        os.kill(at_work[0], signal.SIGKILL)
         output, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (6, "")
     assert complaints.startswith(
@@ -138,16 +137,17 @@ def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path
     assert not list(tmp_path.glob("pages/.*"))
 
 
-def _name(pid: int) -> str:
+def _at_work(pid: int) -> list[int]:
+    """Return a process's child that is Spark's Java, once tasks run in it."""
     try:
-        return (Path("/proc") / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return ""
+        children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [one for one in children if any(name.startswith("Executor task") for name in _threads(one))]
+    except OSError:  # one of them has just ended
+        return []
 
 
-def _threads(pid: int, name: str) -> list[Path]:
-    """Return a process's threads whose name begins so: Spark is at work where it has some."""
-    return [one for one in Path(f"/proc/{pid}/task").iterdir() if (one / "comm").read_text().startswith(name)]
+def _threads(pid: int) -> list[str]:
+    return [(one / "comm").read_text() for one in Path(f"/proc/{pid}/task").iterdir()]
 
 
 _SHOWN = """

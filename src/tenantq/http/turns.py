@@ -8,14 +8,17 @@ loop busy with a hundred of a loud one.
 
 from __future__ import annotations
 
-from collections import deque
+import sys
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
 
-EACH_TURN: Final = 8
-"""Requests begun in one turn of the event loop while several callers share it; as many as a tenant has in one round then."""
+EACH_TURN: Final = 32
+"""Requests begun in one turn of the event loop while several callers share it; about what goes into a round that tenants share."""
+EACH_CALLER: Final = 8
+"""So many of them may be one caller's: as many as a tenant has in such a round."""
 SHARED_LATELY_S: Final = 1.0
 """How long turns stay short after another caller's request."""
 
@@ -49,15 +52,19 @@ class Turns:
         self._scheduled = False
         lines = self._lines
         shared = len(lines) > 1 or self._loop.time() < self._shared_until
-        left = EACH_TURN if shared else len(next(iter(lines.values())))
+        left, each = (EACH_TURN, EACH_CALLER) if shared else (sys.maxsize, sys.maxsize)
+        begun: Counter[str | None] = Counter()
         while lines and left > 0:
             caller, line = next(iter(lines.items()))
+            if begun[caller] >= each:
+                break  # and so have all others who are still here
             wake = line.popleft()
             del lines[caller]
             if line:
                 lines[caller] = line  # behind the others
             if not wake.done():  # else its connection is gone
                 wake.set_result(None)
+                begun[caller] += 1
                 left -= 1
         if lines:
             self._scheduled = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tenantq.http.turns import EACH_TURN, SHARED_LATELY_S, Turns
+from tenantq.http.turns import EACH_CALLER, EACH_TURN, SHARED_LATELY_S, Turns
 
 if TYPE_CHECKING:
     import pytest
@@ -43,9 +43,21 @@ async def test_while_several_wait_only_some_are_begun_in_one_turn_of_the_loop() 
     turns.enter("quiet", quiet)
     await asyncio.sleep(0)
     assert quiet.done()
-    assert sum(wake.done() for wake in flood) == EACH_TURN - 1
+    assert sum(wake.done() for wake in flood) == EACH_CALLER
     await asyncio.sleep(0)
-    assert sum(wake.done() for wake in flood) == 2 * EACH_TURN - 1
+    assert sum(wake.done() for wake in flood) == 2 * EACH_CALLER
+
+
+async def test_many_callers_together_fill_a_turn() -> None:
+    """Each has its part of it."""
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    of_callers = [[loop.create_future() for _ in range(EACH_CALLER)] for _ in range(EACH_TURN // 2)]
+    for caller, wakes in enumerate(of_callers):
+        for wake in wakes:
+            turns.enter(f"{caller}", wake)
+    await asyncio.sleep(0)
+    assert [sum(wake.done() for wake in wakes) for wakes in of_callers] == [2] * (EACH_TURN // 2)
 
 
 async def test_who_has_been_alone_for_a_while_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +76,8 @@ async def test_who_has_been_alone_for_a_while_is_not_held_up(monkeypatch: pytest
         return count
 
     turns.enter("quiet", loop.create_future())
-    assert await begun_at_once() == EACH_TURN - 1
-    assert await begun_at_once() == EACH_TURN
+    assert await begun_at_once() == EACH_CALLER
+    assert await begun_at_once() == EACH_CALLER
     now[0] += SHARED_LATELY_S
     assert await begun_at_once() == 3 * EACH_TURN
 
