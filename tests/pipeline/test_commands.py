@@ -125,9 +125,8 @@ def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path
     """As when memory runs out: an exit code of its own, and no page that is half written."""
     given = ("--lake", made.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
     with begin("report", *given, **small) as process:
-        at_work: list[int] = []
-        until(lambda: at_work.extend(_at_work(process.pid)) or at_work, process)
-        os.kill(at_work[0], signal.SIGKILL)
+        until(lambda: _at_work(process.pid), process)
+        os.kill(_at_work(process.pid)[0], signal.SIGKILL)
         output, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (6, "")
     assert complaints.startswith(

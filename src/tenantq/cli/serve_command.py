@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tenantq.settings import ServerSettings
 
 log = logging.getLogger("tenantq")
+
+_SWITCH_S: Final = 0.000_5
+"""How long a thread that exports or reads for a page keeps the interpreter from the event loop, at most: each call needs it several times."""
 
 
 @click.command()
@@ -120,6 +123,7 @@ def keep_private(data_dir: Path) -> None:
 
 def run_loop(work: Coroutine[Any, Any, int]) -> int:
     """Run a server's coroutine on the fastest loop there is."""
+    sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tenantq.config import QueueConfig, TenantConfig
     from tenantq.engine.access_book import AccessBook
     from tenantq.engine.queue_state import TenantState
-    from tenantq.journal.record import Entry, SealedRecord
+    from tenantq.journal.record import Entry
     from tenantq.journal.signing import SigningKey
 
 _PAGE = 1_000
@@ -319,10 +319,6 @@ class Administration(RoundLoop):
     def journal_synced(self) -> tuple[int, int]:
         """The first record that the journal holds and the last that is durable."""
         return self._journal_first, self._synced_seq
-
-    def read_journal(self, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
-        """Return records from ``first_seq`` on, at least one, up to about ``bytes_max``. Safe from any thread."""
-        return reads.journal_records(self.core, first_seq, last_seq, bytes_max)
 
     def journal_link(self, seq: int) -> bytes:
         """Return the hash of a record that the journal holds, or of the one before its first."""

@@ -9,7 +9,7 @@ from tenantq import limits
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid, NotFound, StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, SealedRecord, rows, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, rows, unseal
 from tenantq.message import Facts, Page, QueueStats, Result
 from tenantq.randomness import id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
@@ -230,29 +230,6 @@ def scan_journal(core: Core, first_seq: int, last_seq: int, limit: int) -> list[
     """Return up to ``limit`` records that are there, in order, as they are stored."""
     page = core.store.scan_items(core.store.jn, be64(first_seq), be64(last_seq + 1), limit)
     return [(from_be64(key), value) for key, value in page]
-
-
-def journal_records(core: Core, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
-    """Return records in order, at least one, up to about ``bytes_max``; raise StoreDamaged where one is missing."""
-    store, found, size, seq = core.store, list[SealedRecord](), 0, first_seq
-    while seq <= last_seq and size < bytes_max:
-        page = store.scan_items(store.jn, be64(seq), be64(last_seq + 1), _TRACE_SLICE)
-        for key, value in page:
-            if from_be64(key) != seq:
-                break
-            link, record = unseal(value)
-            found.append(SealedRecord(link, value[len(link) :], record))
-            size += len(value)
-            seq += 1
-            if size >= bytes_max:
-                break
-        else:
-            if page:
-                continue
-        break
-    if not found:
-        raise StoreDamaged(f"journal: record {first_seq} is missing")
-    return found
 
 
 def last_checkpoint(core: Core) -> int:

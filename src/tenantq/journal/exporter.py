@@ -19,14 +19,15 @@ import msgspec
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
-from tenantq.journal.segment import encode, encode_apart
+from tenantq.journal.record import unseal
+from tenantq.journal.segment import encode_stored
 from tenantq.quotas import HOUR_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from tenantq.clock import Clock, Timer
-    from tenantq.journal.record import SealedRecord
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import Target
@@ -48,9 +49,6 @@ class JournalSource(Protocol):
     @property
     def journal_synced(self) -> tuple[int, int]:
         """The first record that is kept and the last that is durable."""
-
-    def read_journal(self, first_seq: int, last_seq: int, bytes_max: int) -> list[SealedRecord]:
-        """Return records in order, up to about ``bytes_max``, at least one. Safe from any thread."""
 
     @property
     def journal_bytes(self) -> int:
@@ -85,19 +83,47 @@ class _Encoder:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
 
-    def encode(self, records: list[SealedRecord]) -> tuple[bytes, int]:
-        """Return the bytes of a segment and its rows."""
+    def encode(self, records: list[bytes]) -> tuple[bytes, int]:
+        """Return the bytes of a segment and its rows, from records as they are stored."""
         if len(records) <= _RECORDS_HERE_MAX:
-            return encode(records)
+            return encode_stored(records)
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, context, initializer=os.nice, initargs=(10,))
-        pairs = [(sealed.link, sealed.payload) for sealed in records]
         try:
-            return self._pool.submit(encode_apart, pairs).result()
+            return self._pool.submit(encode_stored, records).result()
         except BrokenExecutor:  # somebody ended the process
             self._pool = None
-            return encode(records)
+            return encode_stored(records)
+
+
+class _Part:
+    """Records that go into one segment, as they are stored: decoded they would be many small objects, which the interpreter lets go at once."""
+
+    __slots__ = ("last_link", "last_seq", "records", "rows", "size", "times")
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.times: list[int] = []
+        self.rows = self.size = self.last_seq = 0
+        self.last_link = b""
+
+    def takes(self, stored: bytes, settings: ExportSettings) -> bool:
+        """Take the next record, unless it is of another hour or there is no room for it; the first one always."""
+        link, record = unseal(stored)
+        rows = sum(max(1, len(entry.ids) // 16) for entry in record.entries)
+        if self.records and (
+            self.size >= settings.segment_bytes
+            or self.rows + rows > settings.segment_rows
+            or record.ts // HOUR_MS != self.times[0] // HOUR_MS
+        ):
+            return False
+        self.records.append(stored)
+        self.times.append(record.ts)
+        self.rows += rows
+        self.size += len(stored)
+        self.last_link, self.last_seq = link, record.seq
+        return True
 
 
 class Exporter:
@@ -280,34 +306,32 @@ class Exporter:
         """Write the next segment: up to a full one, the hour's end, or ``end``."""
         self._check_head()
         first = self.exported_seq + 1
-        records = self._cut(self._source.read_journal(first, end, self._settings.segment_bytes))
-        data, rows = encoder.encode(records)
-        last = records[-1].record
-        file = segment_name(self._source.shard_name, records[0].record.ts, first, last.seq)
-        times = [sealed.record.ts for sealed in records]
+        part = self._next_part(first, end)
+        data, rows = encoder.encode(part.records)
+        file = segment_name(self._source.shard_name, part.times[0], first, part.last_seq)
         manifest = Manifest(
             shard=self._source.shard_name,
             first_seq=first,
-            last_seq=last.seq,
-            records=len(records),
+            last_seq=part.last_seq,
+            records=len(part.records),
             rows=rows,
             size=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
             previous_link=self._source.journal_link(first - 1).hex(),
-            last_link=records[-1].link.hex(),
-            min_ts=min(times),
-            max_ts=max(times),
+            last_link=part.last_link.hex(),
+            min_ts=min(part.times),
+            max_ts=max(part.times),
             file=file,
             key_id=self._key.public.id,
         )
         manifest = msgspec.structs.replace(manifest, signature=self._key.sign(manifest.signed_text()))
-        head = Head(shard=manifest.shard, last_seq=last.seq, last_link=manifest.last_link, key_id=manifest.key_id)
+        head = Head(shard=manifest.shard, last_seq=part.last_seq, last_link=manifest.last_link, key_id=manifest.key_id)
         head = msgspec.structs.replace(head, signature=self._key.sign(head.signed_text()))
         self._target.write(file, data)
         self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
-        self.exported_seq = last.seq
-        self._waiting_bytes -= sum(len(sealed.link) + len(sealed.payload) for sealed in records)
+        self.exported_seq = part.last_seq
+        self._waiting_bytes -= part.size
         if self._index is not None:
             self._index.add(manifest)
         self.segments_total += 1
@@ -327,14 +351,24 @@ class Exporter:
                 f"export: another server has written to the target, up to record {head.last_seq}; give each its own export.target"
             )
 
-    def _cut(self, records: list[SealedRecord]) -> list[SealedRecord]:
-        """Return the front of ``records`` that belongs into one segment: one hour, and no more rows than allowed."""
-        hour, rows = records[0].record.ts // HOUR_MS, 0
-        for count, sealed in enumerate(records):
-            rows += sum(max(1, len(entry.ids) // 16) for entry in sealed.record.entries)
-            if count and (sealed.record.ts // HOUR_MS != hour or rows > self._settings.segment_rows):
-                return records[:count]
-        return records
+    def _next_part(self, first: int, end: int) -> _Part:
+        """Return the records from ``first`` on that belong into one segment: one hour, no more rows and bytes than allowed."""
+        part = _Part()
+        for stored in self._stored(first, end):
+            if not part.takes(stored, self._settings):
+                break
+        if not part.records:
+            raise StoreDamaged(f"journal: record {first} is missing")
+        return part
+
+    def _stored(self, seq: int, end: int) -> Iterator[bytes]:
+        """Yield records in order, as they are stored, until one is missing."""
+        while page := self._source.scan_journal(seq, end, _PAGE):
+            for found, stored in page:
+                if found != seq:
+                    return
+                yield stored
+                seq += 1
 
 
 def _shown(error: Exception) -> str:

@@ -88,9 +88,13 @@ def to_parquet(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def encode_apart(records: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int]:
-    """Do as ``encode`` does with plain (link, payload) pairs, which another process can be given."""
-    return encode([SealedRecord(link, payload, unseal(link + payload)[1]) for link, payload in records])
+def encode_stored(records: Sequence[bytes]) -> tuple[bytes, int]:
+    """Do as ``encode`` does with records as they are stored, which another process can be given."""
+    sealed = []
+    for stored in records:
+        link, record = unseal(stored)
+        sealed.append(SealedRecord(link, stored[len(link) :], record))
+    return encode(sealed)
 
 
 def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:

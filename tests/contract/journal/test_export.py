@@ -14,7 +14,7 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.journal.manifest import manifest_names, read_manifest
-from tenantq.journal.record import rows
+from tenantq.journal.record import rows, unseal
 from tenantq.journal.segment import decode
 from tenantq.journal.target import DirectoryTarget, open_target
 from tenantq.journal.verify import verify_segments
@@ -37,8 +37,8 @@ def live_rows(shard: Shard) -> list[dict[str, Any]]:
     first, last = shard.journal_span
     return [
         msgspec.structs.asdict(row)
-        for sealed in shard.read_journal(first, last, 1 << 30)
-        for row in rows(sealed.record)
+        for _, stored in shard.scan_journal(first, last, last)
+        for row in rows(unseal(stored)[1])
     ]
 
 
