@@ -24,6 +24,7 @@ from rocksdict import (
     CompactOptions,
     DBCompressionType,
     DBRecoveryMode,
+    Env,
     Options,
     Rdict,
     ReadOptions,
@@ -459,6 +460,9 @@ def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
     options.set_db_write_buffer_size(memory_bytes * 2 // 3)
     options.set_max_total_wal_size(memory_bytes)
     options.set_max_background_jobs(2)
+    environment = Env()
+    environment.lower_thread_pool_cpu_priority()  # compactions give way to callers; flushes do not: writes wait for them
+    options.set_env(environment)
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(4 << 20)
     options.set_stats_dump_period_sec(0)
