@@ -175,7 +175,7 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     round_cost_alone: int = 1_024  # most work in a round while one tenant has any (1 = a message of up to 4 KiB)
     round_cost_shared: int = 32  # the same while several tenants have work, or had in the last second
     round_ms: int = 2  # no operation is started in a round after this
-    turn_cost: int = 8  # work a tenant may do before the next one's turn; while several share, one turn a round
+    turn_cost: int = 4  # work a tenant may do before the next one's turn; while several share, one turn a round
     sweep_rows: int = 256  # most rows one slice of sweeping touches
     line_ops_max: int = 20_000  # operations of one tenant that may wait
     waiting_polls_max: int = 10_000  # long polls of one queue that may wait

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EACH_TURN: Final = 32
 """Requests begun in one turn of the event loop while several callers share it; about what goes into a round that tenants share."""
-EACH_CALLER: Final = 8
+EACH_CALLER: Final = 4
 """So many of them may be one caller's: as many as a tenant has in such a round."""
 SHARED_LATELY_S: Final = 1.0
 """How long turns stay short after another caller's request."""
