@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 _SWITCH_S: Final = 0.000_5
-"""How long a thread that exports or reads for a page keeps the interpreter from the event loop, at most: each call needs it several times."""
+"""After this a thread that exports or reads for a page has to give the interpreter back to the event loop, whose calls need it several times."""
 
 
 @click.command()

@@ -161,7 +161,7 @@ class Store:
         self._families: dict[str, Family] = {name: Family(self._db, name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
-        self._manifest = str(current_manifest(path / "db") or path)
+        self._manifest = current_manifest(path / "db") or path
         self._log_space = LogSpace(path / "db")
 
     meta: Family
@@ -343,10 +343,9 @@ class Store:
         """Return the number and the size of the MANIFEST in force."""
         for _ in range(3):
             try:
-                size = os.stat(self._manifest).st_size  # noqa: PTH116  # for every round: a Path takes twice as long
-                return int(self._manifest.rpartition("-")[2]), size
+                return int(self._manifest.name[9:]), self._manifest.stat().st_size
             except OSError:  # RocksDB has begun a new one
-                self._manifest = str(current_manifest(self.path / "db") or self._manifest)
+                self._manifest = current_manifest(self.path / "db") or self._manifest
         return 0, 0
 
     def free_bytes(self) -> int:

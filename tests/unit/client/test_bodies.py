@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from tenantq import limits
 from tenantq.client.bodies import from_json, from_wire, to_bytes, to_wire
+from tenantq.client.queue_calls import outgoing, outgoing_text
 from tenantq.client.received import bounded_reason, reason_of
 from tenantq.errors import Invalid
+from tenantq.message import NewMessage
 
 
 class Mail(msgspec.Struct):
@@ -80,6 +82,17 @@ def test_the_same_bytes_come_out(body: bytes) -> None:
     text, encoded = to_wire(body)
     assert (text is None) != (encoded is None)
     assert from_wire(text, encoded) == body
+
+
+@given(st.text(), st.integers(-1, limits.PRIORITY_MAX + 1))
+def test_a_text_goes_out_the_same_on_the_short_way(text: str, priority: int) -> None:
+    """Where the short way takes a message, it is what the long one makes of it; what is not plain it leaves to that."""
+    short = outgoing_text(text, priority)
+    plain = text.isascii() and 0 <= priority <= limits.PRIORITY_MAX
+    assert (short is not None) is plain
+    if plain:
+        assert short == outgoing(NewMessage(body=text.encode(), priority=priority))
+    assert outgoing_text("x" * (limits.BODY_BYTES_MAX + 1), 0) is None
 
 
 def test_a_reply_with_no_body_has_none() -> None:
