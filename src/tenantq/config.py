@@ -10,7 +10,7 @@ import msgspec
 from tenantq import limits
 from tenantq.errors import Invalid
 from tenantq.message import check_int, check_text
-from tenantq.names import check_queue_name
+from tenantq.names import check_queue_name, check_shard_name
 from tenantq.quotas import NO_QUOTAS, Quotas, check_quotas
 from tenantq.rates import NO_LIMITS, Concurrency, Limits, check_concurrency, check_limits
 
@@ -169,6 +169,8 @@ def _checked_regions(given: object) -> tuple[str, ...]:
 class ShardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one shard process."""
 
+    name: str | None = None  # what topologies call this shard; none: what its journal calls it
+    address: str | None = None  # where clients reach it, as a topology has it; none: it is not told
     region: str | None = None  # where this shard is; a tenant that names regions is served only in one of them
     durability: Literal["fsync", "os"] = "fsync"  # "os": reply before the sync, which follows within sync_every_ms
     sync_every_ms: int = 100  # with durability "os" only
@@ -203,6 +205,8 @@ def check_shard(settings: ShardSettings) -> ShardSettings:
         raise Invalid(f"durability: {settings.durability!r} is not 'fsync' or 'os'")
     if settings.region is not None:
         _checked_regions([settings.region])
+    if settings.name is not None:
+        check_shard_name("name", settings.name)
     for field, (low, high) in _SHARD_RANGES.items():
         check_int(field, getattr(settings, field), low, high)
     return settings

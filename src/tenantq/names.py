@@ -9,6 +9,7 @@ from tenantq.errors import Invalid
 
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,30})[a-z0-9]")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
+_SHARD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 DEFAULT_TENANT = "default"
 PROBE_TENANTS = ("tenantq-probe-a", "tenantq-probe-b")  # the server's own, between which it probes their isolation
@@ -27,6 +28,13 @@ def check_queue_name(name: object) -> str:
     """Return ``name`` if it may name a queue, else raise Invalid."""
     if type(name) is not str or _QUEUE.fullmatch(name) is None:
         raise Invalid("queue: a name is 1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'")
+    return name
+
+
+def check_shard_name(field: str, name: str) -> str:
+    """Return ``name`` if it may name a shard, else raise Invalid that begins with ``field``."""
+    if type(name) is not str or _SHARD.fullmatch(name) is None:
+        raise Invalid(f"{field}: a name is 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
     return name
 
 

@@ -459,6 +459,7 @@ class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A queue: configuration and figures."""
 
     name: str
+    id: int  # inside its tenant; with the tenant's, what a topology goes by
     tenant: str
     status: Literal["active", "paused", "draining"]
     config: dict[str, Any]
@@ -675,6 +676,28 @@ class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     results: int = 0
     there: int = 0  # messages that the queue has already, by their ids
     expired: int = 0  # their lifetime is over by now
+
+
+# ---- topology ----
+
+
+class ShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A shard: its name, where it is, and how clients reach it."""
+
+    name: str
+    region: str = ""  # none: it serves no tenant that names regions
+    address: str = ""  # none: it was not told
+
+
+class TopologyReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """The shards that a server knows, and what it is itself."""
+
+    shards: list[ShardItem]
+    server: str  # its identity, which no other server has: that of its audit key
+    version: str
+    format: int  # of its store
+    now: int  # its clock
+    encryption: bool  # whether tenants can be encrypted there
 
 
 # ---- errors ----

@@ -55,7 +55,7 @@ class Connection:
     def __init__(self, target: Target, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
         self.target = target
         self.given = given  # what the caller named by flag or environment, rather than leave it to a profile or default
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._client: Client | None = None
 
     @property
@@ -64,7 +64,7 @@ class Connection:
         if self._client is None:
             target = self.target
             self._client = Client(
-                target.url, target.token, timeout_ms=self._timeout_ms, retries=_RETRIES, tls=target.tls
+                target.url, target.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=target.tls
             )
         return self._client
 
@@ -84,6 +84,18 @@ class Connection:
         if self.target.tenant is not None and "tenant" in self.given:
             raise click.UsageError("give --tenant or --platform, not both")
         return self.client.platform()
+
+    def for_address(self, url: str, timeout_ms: int) -> Client:
+        """Return a client for another server, as whoever a profile of that address names. Close it.
+
+        Without one, with the token that the caller gave; a token out of a profile is for that profile's server only.
+        """
+        for profile in load_profiles().profiles.values():
+            if profile.url.rstrip("/") == url.rstrip("/"):
+                return _client(profile, timeout_ms, Retries(count=0))
+        same = url.rstrip("/") == self.target.url.rstrip("/")
+        token = self.target.token if same or "token" in self.given else None
+        return Client(url, token, timeout_ms=timeout_ms, retries=Retries(count=0), tls=self.target.tls)
 
     def close(self) -> None:
         """Drop the connections."""
@@ -121,6 +133,16 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated
+
+
+def open_profile(name: str, timeout_ms: int) -> Client:
+    """Return a client for another server than the one at hand, by the name of its profile. Close it."""
+    return _client(load_profiles().get(name), timeout_ms, _RETRIES)
+
+
+def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:
+    tls = Tls(ca_file=profile.ca_file, certificate_file=profile.cert_file, key_file=profile.key_file)
+    return Client(profile.url, profile.token, timeout_ms=timeout_ms, retries=retries, tls=tls)
 
 
 def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Target:

@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "completion": "tenantq.cli.completion_command:completion",
     "export": "tenantq.cli.export_command:export",
     "import": "tenantq.cli.import_command:import_",
+    "topology": "tenantq.cli.topology_command:topology",
     "backup": "tenantq.cli.backup_command:backup",
     "doctor": "tenantq.cli.doctor_command:doctor",
     "pipeline": "tenantq.cli.pipeline_command:pipeline",

@@ -26,6 +26,7 @@ _tenants_reply = msgspec.json.Decoder(wire.TenantsReply).decode
 _backup_reply = msgspec.json.Decoder(wire.BackupReply).decode
 _backups_reply = msgspec.json.Decoder(wire.BackupsReply).decode
 _erasures_reply = msgspec.json.Decoder(wire.ErasuresReply).decode
+_topology_reply = msgspec.json.Decoder(wire.TopologyReply).decode
 _anything = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -130,6 +131,10 @@ class AsyncClient:
     async def health(self) -> dict[str, Any]:
         """Return what the server says of itself; raises Unavailable where it takes no work now."""
         return await self._core.call(Request(method="GET", target="/readyz", decode=_anything))
+
+    async def topology(self) -> wire.TopologyReply:
+        """Return the shards that the server knows, and what it is itself."""
+        return await self._core.call(Request(method="GET", target="/v1/topology", decode=_topology_reply))
 
     async def create_backup(self, name: str | None = None, *, segments: bool = True) -> wire.BackupReply:
         """Have the server backed up while it works; return when that is done. For the platform's administrators."""

@@ -245,6 +245,7 @@ class Client(Face[AsyncClient]):
     tenants = hop(AsyncClient.tenants)
     health = hop(AsyncClient.health)
     metrics = hop(AsyncClient.metrics)
+    topology = hop(AsyncClient.topology)
     create_backup = hop(AsyncClient.create_backup)
     backups = hop(AsyncClient.backups)
     erasures = hop(AsyncClient.erasures)

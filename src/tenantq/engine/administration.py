@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tenantq.access import Grant, KeyUse, StoredKey
-    from tenantq.config import QueueConfig, TenantConfig
+    from tenantq.config import QueueConfig, ShardSettings, TenantConfig
     from tenantq.engine.access_book import AccessBook
     from tenantq.engine.queue_state import TenantState
     from tenantq.journal.record import Entry
@@ -314,6 +314,11 @@ class Administration(RoundLoop):
     def shard_name(self) -> str:
         """The name that every row of the journal bears."""
         return self._name
+
+    @property
+    def settings(self) -> ShardSettings:
+        """What it was opened with."""
+        return self._settings
 
     @property
     def journal_synced(self) -> tuple[int, int]:

@@ -58,6 +58,7 @@ from tenantq.wire import (
     SuspendRequest,
     TenantReply,
     TenantsReply,
+    TopologyReply,
     TraceReply,
     UsageReply,
 )
@@ -209,6 +210,8 @@ _OPERATIONS: Final = (
           statuses=(200, 503), secured=False),
     Route("GET", "/metrics", operations.metrics, "Figures as Prometheus reads them", tag="operations",
           action="metrics", reply_kind="text/plain"),
+    Route("GET", "/v1/topology", operations.topology, "The shards that this server knows, and what it is itself",
+          tag="operations", reply=TopologyReply),
     Route("GET", "/openapi.json", operations.openapi, "This interface, described to machines", tag="operations",
           reply=dict[str, Any], secured=False),
     Route("GET", "/docs", operations.docs, "This interface, described to people", tag="operations",

@@ -30,6 +30,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
     tenant: str
     name: str
+    id: int
     config: QueueConfig
     stats: QueueStats
 

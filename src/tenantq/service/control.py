@@ -331,7 +331,8 @@ class Control:
 
     def _queue_info(self, tenant: str, queue: str) -> QueueInfo:
         stats = self.shard.stats(tenant, queue)
-        return QueueInfo(tenant, queue, self.shard.queues(tenant)[queue], stats)
+        state = self.shard.tenant_state(tenant).queues[queue]
+        return QueueInfo(tenant, queue, state.id, state.config, stats)
 
     # ---- operations ----
 

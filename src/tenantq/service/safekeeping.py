@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,6 +14,8 @@ from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
 from tenantq.service.control import check_destroy, check_why
 from tenantq.service.credentials import Credentials
+from tenantq.store.rocks import FORMAT
+from tenantq.wire import ShardItem, TopologyReply
 
 if TYPE_CHECKING:
     from tenantq.backup.backups import BackupItem, Backups
@@ -64,6 +67,22 @@ class Safekeeping(Credentials):
         told = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
         await self.shard.note_entries([entry("create_backup", "", caller, told)])
         return made
+
+    async def topology(self, call: Call) -> TopologyReply:
+        """Return the shards that this server knows, for everybody with a valid credential."""
+        await self.gates.enter_known(call, "topology")
+        settings = self.shard.settings
+        here = ShardItem(
+            name=settings.name or self.shard.shard_name, region=settings.region or "", address=settings.address or ""
+        )
+        return TopologyReply(
+            shards=[here],
+            server=self._signing_key.public.id if self._signing_key is not None else "",
+            version=version("tenantq"),
+            format=FORMAT,
+            now=self.shard.wall_ms(),
+            encryption=self._sealing is not None,
+        )
 
     async def list_backups(self, call: Call) -> list[BackupItem]:
         """Return the backups that are there."""

@@ -16,8 +16,8 @@ from tenantq.access import ACTIONS, MATRIX, ROLES, Grant
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.message import Result
-from tenantq.service import GateSettings, Service
-from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL
+from tenantq.service import Call, GateSettings, Service
+from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL
 from tests.contract.gates.house import REASON, House
 from tests.shards import message
 from tests.unit.gates.credentials import claims, signed, verifier
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.clock import ManualClock
-    from tenantq.service import Call
     from tests.contract.gates.conftest import OpenHouse
 
 
@@ -44,7 +43,7 @@ async def is_let_through(house: House, call: Call, method: str, tenant: str) -> 
 def test_52_every_method_and_every_action_is_in_the_table_of_acts() -> None:
     """No method of the service can be added without saying which action allows it."""
     methods = {name for name, _ in inspect.getmembers(Service) if not name.startswith("_")}
-    assert methods == set(ACTS) | NOT_FOR_CALLERS
+    assert methods == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
     assert {action for action, _ in ACTS.values()} == set(ACTIONS) - {"read_body"}
 
 
@@ -97,6 +96,17 @@ async def test_52_a_single_action_allows_itself_and_nothing_else(house: House, a
             wanted = False
         assert await is_let_through(house, call, method, "acme") == wanted, method
         await house.settled()
+
+
+async def test_52_the_topology_is_for_everybody_with_a_valid_credential(house: House) -> None:
+    """Whatever its role, and whatever single action it has; without one it is refused like everything else."""
+    await house.tenant("acme")
+    for role in ROLES:
+        assert (await house.service.topology(await house.key("acme", role))).shards[0].name == "0"
+    assert (await house.service.topology(await house.key("acme", None, actions=("add",)))).shards
+    for bearer in (None, "tq_nobody_nothing"):
+        with pytest.raises(Unauthenticated):
+            await house.service.topology(Call(bearer=bearer))
 
 
 async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(house: House) -> None:

@@ -7,23 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.topology import check_region, load_topology
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-
-def _regions(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
-    """Return shards to add by region."""
-    found: dict[str, int] = {}
-    for text in given:
-        region, _equals, number = text.partition("=")
-        if not region or not number.isdecimal() or int(number) < 1:
-            raise click.BadParameter(f"{text!r} is not REGION=SHARDS, such as us-east=4")
-        found[region] = found.get(region, 0) + int(number)
-    return found
 
 
 @click.command()
@@ -33,7 +24,7 @@ def _regions(_context: click.Context, _parameter: click.Parameter, given: tuple[
     help="The shards there are, TOML.",
 )  # fmt: skip
 @click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="So many more, over its regions in turn.")  # fmt: skip
-@click.option("--add-region", "add_regions", multiple=True, callback=_regions, metavar="REGION=N", help="So many more in a region, new or not. Can be given again.")  # fmt: skip
+@click.option("--add-region", "add_regions", multiple=True, callback=shards_by_region, metavar="REGION=N", help="So many more in a region, new or not. Can be given again.")  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Where simulation.html, shards.csv and moves.csv go.",
@@ -57,8 +48,6 @@ def simulate(
       2  a wrong topology, or tenants that no shard may hold
       3  the lake has no usage
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    from tenantq.pipeline.simulation.topology import check_region, load_topology  # noqa: PLC0415  # as below
-
     before = load_topology(topology_file)  # what is wrong is told before Spark starts
     for region in add_regions:
         check_region("--add-region", region)

@@ -53,6 +53,11 @@ async def metrics(service: Service, request: Request, _: object) -> Reply:
     return Reply(text + request.listener.figures.prometheus(), 200, PROMETHEUS)
 
 
+async def topology(service: Service, request: Request, _: object) -> Reply:
+    """Tell the shards that this server knows."""
+    return json_reply(await service.topology(request.call))
+
+
 async def openapi(_: Service, request: Request, __: object) -> Reply:
     """Describe the interface to machines."""
     return request.listener.description.openapi

@@ -117,7 +117,7 @@ async def cancel_redrive(service: Service, request: Request, _: object) -> Reply
 
 def _queue(queue: QueueInfo) -> QueueReply:
     figures = {field: getattr(queue.stats, field) for field in queue.stats.__struct_fields__}
-    return QueueReply(name=queue.name, tenant=queue.tenant, config=whole(queue.config), **figures)
+    return QueueReply(name=queue.name, id=queue.id, tenant=queue.tenant, config=whole(queue.config), **figures)
 
 
 def _redrive(task: RedriveTask) -> RedriveReply:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tenantq.pipeline.simulation.topology import Topology
+    from tenantq.topology import Topology
 
 NOWHERE = -1
 """The place of a queue that no shard may hold."""

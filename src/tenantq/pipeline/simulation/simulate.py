@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.pipeline.lake import Lake
-    from tenantq.pipeline.simulation.topology import Topology
+    from tenantq.topology import Topology
 
 _NAMED_MAX: Final = 20
 _DEAD_LETTERS: Final = r"-dlq(\.fifo)?$"

@@ -1,7 +1,8 @@
-"""Shards and their regions, read from TOML, and what they become when some are added.
+"""Shards and their regions, read from TOML; where a queue belongs among them, and what they become when some are added.
 
 [[shards]]
 name = "eu"
+address = "https://eu.example"     # optional: where clients reach it
 region = "eu"                      # optional; a tenant that names regions is not served by a shard without one
 count = 3                          # optional: eu-1, eu-2, eu-3
 operations_per_hour = 2000000      # optional: what the shard can take
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.jump_hash import jump_hash, queue_key
+from tenantq.names import check_shard_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 SHARDS_MAX: Final = 100_000
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _REGION: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)?")
 
 
@@ -65,6 +67,17 @@ class Topology(msgspec.Struct, frozen=True):
         """Return the places of the shards that a tenant of these regions may be on; none allowed: all of them."""
         wanted = set(allowed)
         return [at for at, shard in enumerate(self.shards) if not wanted or shard.region in wanted]
+
+    def route(self, tenant_id: int, queue_id: int, allowed: Iterable[str] = ()) -> Shard:
+        """Return the shard where a queue belongs: the jump hash of its ids over the shards in regions that its tenant allows.
+
+        Raises Invalid where there is no such shard; another region is never a way out.
+        """
+        regions = tuple(allowed)
+        places = self.eligible(regions)
+        if not places:
+            raise Invalid(f"no shard is in a region that the tenant allows: {', '.join(regions)}")
+        return self.shards[places[jump_hash(queue_key(tenant_id, queue_id), len(places))]]
 
     def grown(self, shards: int = 0, regions: Mapping[str, int] | None = None) -> Topology:
         """Return it with so many shards more, dealt to its regions in turn, and so many more in each named region.
@@ -118,8 +131,7 @@ def check_region(where: str, region: str) -> str:
 
 
 def _check(where: str, entry: _Entry, before: int) -> None:
-    if _NAME.fullmatch(entry.name) is None:
-        raise Invalid(f"{where}: a name is 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+    check_shard_name(where, entry.name)
     check_region(where, entry.region)
     for name in ("operations_per_hour", "bytes", "count"):
         value = getattr(entry, name)

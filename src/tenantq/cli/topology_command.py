@@ -1,0 +1,223 @@
+"""``tenantq topology``: shards and regions, where a queue belongs among them, and what another topology would move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tenantq.cli import exit_codes
+from tenantq.cli.connection import Connection, connected, open_profile
+from tenantq.cli.options import shards_by_region
+from tenantq.cli.output import json_option, moment, print_facts, print_json, print_table
+from tenantq.errors import Invalid, NotFound, TenantqError
+from tenantq.queue_moves import HeldQueue, home_ids, homeless
+from tenantq.queue_moves import moves as find_moves
+from tenantq.topology import Topology, check_region, load_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.client import Client, Tenant
+    from tenantq.topology import Shard
+    from tenantq.wire import QueueReply, TenantReply
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_PROBE_MS: Final = 5_000
+_LISTED: Final = 50
+
+
+@click.group()
+def topology() -> None:
+    """Shards and their regions: which there are, where a queue belongs, what another topology would move."""
+
+
+@topology.command()
+@json_option
+@connected
+def show(connection: Connection, *, as_json: bool) -> None:
+    """Show the shards that the server knows."""
+    known = connection.client.topology()
+    if as_json:
+        print_json(known)
+        return
+    rows = [(one.name, one.region, one.address or connection.target.url) for one in known.shards]
+    print_table(("name", "region", "address"), rows, empty="no shards")
+    told = {"server": known.server, "version": known.version, "format": known.format, "time": moment(known.now)}
+    print_facts({**told, "encryption": known.encryption})
+
+
+@topology.command()
+@click.argument("file", type=_FILE)
+@click.option("--tenants", "ask", is_flag=True, help="Also ask the server for tenants that no shard of FILE may hold.")
+@click.option("--probe", is_flag=True, help="Also ask every shard at its address whether it is the one that FILE says.")
+@json_option
+@connected
+def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json: bool) -> None:
+    """Check a topology: that it is valid, and what the servers say to it.
+
+    With --tenants, or where --url or --profile is given, the server at hand is asked for its tenants.
+
+    \b
+    Exit codes:
+      0  all is well
+      2  the file is wrong
+      7  tenants that no shard may hold, or shards that are not what the file says
+      6  as 7, and nothing worse than addresses that do not answer
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    shards = load_topology(file)
+    without: list[dict[str, object]] = []
+    if ask or connection.given & {"url", "profile"}:
+        allowed = [(one.name, tuple(one.config.get("regions") or ())) for one in connection.client.tenants()]
+        without = [{"tenant": one.tenant, "regions": one.regions} for one in homeless(shards, allowed)]
+    probed = [_probed(shard, connection) for shard in shards.shards] if probe else []
+    regions = {region: sum(one.region == region for one in shards.shards) for region in shards.regions}
+    wrong = [one for one in probed if one["state"] == "other"]
+    silent = [one for one in probed if one["state"] == "silent"]
+    if as_json:
+        print_json({"shards": len(shards.shards), "regions": regions, "homeless": without, "probed": probed})
+    else:
+        print_table(("region", "shards"), list(regions.items()), empty="")
+        for tenant in without:
+            click.echo(f"tenant {tenant['tenant']}: no shard is in {', '.join(tenant['regions'])}")  # type: ignore[arg-type]  # a tuple of names
+        for one in probed:
+            click.echo(f"shard {one['name']}: {one['text']}")
+    if without or wrong:
+        raise click.exceptions.Exit(exit_codes.CONFLICT)
+    if silent:
+        raise click.exceptions.Exit(exit_codes.UNAVAILABLE)
+
+
+@topology.command()
+@click.argument("tenant_name", metavar="TENANT")
+@click.argument("queue_name", metavar="[QUEUE]", required=False)
+@click.option("--topology", "file", required=True, type=_FILE, metavar="FILE", help="The shards there are, TOML.")
+@json_option
+@connected
+def route(connection: Connection, *, tenant_name: str, queue_name: str | None, file: Path, as_json: bool) -> None:
+    """Tell the region, shard and address where a queue belongs; without QUEUE, all queues of the tenant.
+
+    The server at hand is asked for their ids. Exit code 2 where no shard is in a region that the tenant allows.
+    """
+    shards = load_topology(file)
+    tenant = connection.client.tenant(tenant_name)
+    facts, queues = tenant.get(), tenant.queues()
+    homes = _homes(queues)
+    if queue_name is not None and queue_name not in homes:
+        raise NotFound(f"tenant {tenant_name} has no queue {queue_name[:80]}", tenant=tenant_name, queue=queue_name)
+    regions = tuple(facts.config.get("regions") or ())
+    rows = []
+    for name in [queue_name] if queue_name is not None else sorted(homes):
+        shard = shards.route(facts.id, homes[name], regions)
+        rows.append({"queue": name, "region": shard.region, "shard": shard.name, "address": shard.address})
+    if as_json:
+        print_json({"tenant": tenant_name, "routes": rows})
+        return
+    headings = ("queue", "region", "shard", "address")
+    print_table(headings, [[row[name] for name in headings] for row in rows], empty="the tenant has no queues")
+
+
+@topology.command()
+@click.option("--from", "from_file", required=True, type=_FILE, metavar="FILE", help="The shards there are, TOML.")
+@click.option("--to", "to_file", type=_FILE, metavar="FILE", help="The shards there would be.")
+@click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead: so many more, over its regions in turn.")  # fmt: skip
+@click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead: so many more in a region, new or not. Can be given again.")  # fmt: skip
+@click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Ask the server of this profile for its queues, not the one at hand. Can be given again.")  # fmt: skip
+@json_option
+@connected
+def plan(
+    connection: Connection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
+    asked: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Tell which queues would move to which shard, and what each shard would hold.
+
+    Nothing is changed. Exit code 2 where a tenant has no shard.
+
+    \b
+    tenantq topology plan --from shards.toml --add 1
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    if (to_file is None) == (not add and not add_in):
+        raise click.UsageError("Give --to, or --add and --add-in.")
+    before = load_topology(from_file)
+    for region in add_in:
+        check_region("--add-in", region)
+    after = load_topology(to_file) if to_file is not None else before.grown(add, add_in)
+    queues: list[HeldQueue] = []
+    if asked:
+        for name in asked:
+            with open_profile(name, connection.timeout_ms) as other:
+                queues += _held(other)
+    else:
+        queues = _held(connection.client)
+    for topology_ in (before, after):
+        _check_homes(topology_, queues)
+    found = find_moves(queues, before, after)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (one.name, one.region, one.queues_before, one.queues_after, one.messages_before, one.messages_after,
+         one.bytes_before, one.bytes_after)
+        for one in found.shards
+    ]  # fmt: skip
+    headings = ("shard", "region", "queues", "then", "messages", "then", "bytes", "then")
+    print_table(headings, rows, empty="")
+    click.echo(
+        f"{found.moved_queues} of {found.queues} queues would move ({found.moved_share:.1%}),"
+        f" {found.moved_messages} messages, {found.moved_bytes} bytes"
+    )
+    moved = [(one.tenant, one.queue, one.from_shard, one.to_shard, one.messages, one.bytes) for one in found.moves]
+    if moved:
+        print_table(("tenant", "queue", "from", "to", "messages", "bytes"), moved[:_LISTED], empty="")
+    if len(moved) > _LISTED:
+        click.echo(f"and {len(moved) - _LISTED} more; all of them with --json")
+
+
+def _probed(shard: Shard, connection: Connection) -> dict[str, object]:
+    """Return what the server at a shard's address says of itself."""
+    told: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
+    if not shard.address:
+        return {**told, "state": "silent", "text": "the file has no address for it"}
+    client = connection.for_address(shard.address, _PROBE_MS)
+    try:
+        with client:
+            known = client.topology().shards
+    except TenantqError as error:
+        return {**told, "state": "silent", "text": f"{shard.address}: {error.message}"}
+    if any((one.name, one.region) == (shard.name, shard.region) for one in known):
+        return {**told, "state": "ok", "text": "is what the file says"}
+    there = ", ".join(f"{one.name} in {one.region or 'no region'}" for one in known)
+    return {
+        **told,
+        "state": "other",
+        "text": f"{shard.address} is {there}, not {shard.name} in {shard.region or 'no region'}",
+    }
+
+
+def _homes(queues: Sequence[QueueReply]) -> dict[str, int]:
+    return home_ids({one.name: (one.id, one.config.get("dead_letter")) for one in queues})
+
+
+def _held(client: Client) -> list[HeldQueue]:
+    """Return all queues of all tenants of a server."""
+    return [queue for one in client.tenants() for queue in _of_tenant(one, client.tenant(one.name))]
+
+
+def _of_tenant(facts: TenantReply, tenant: Tenant) -> list[HeldQueue]:
+    queues = tenant.queues()
+    homes = _homes(queues)
+    return [
+        HeldQueue(
+            tenant=facts.name, tenant_id=facts.id, regions=tuple(facts.config.get("regions") or ()), name=one.name,
+            home_id=homes[one.name], messages=one.ready + one.delayed + one.in_flight, bytes=one.bytes,
+        )
+        for one in queues
+    ]  # fmt: skip
+
+
+def _check_homes(shards: Topology, queues: Sequence[HeldQueue]) -> None:
+    without = homeless(shards, {one.tenant: one.regions for one in queues}.items())
+    if without:
+        named = ", ".join(f"{one.tenant} ({', '.join(one.regions)})" for one in without)
+        raise Invalid(f"no shard is in a region that these tenants allow: {named}")
