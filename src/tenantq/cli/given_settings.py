@@ -43,6 +43,16 @@ def parse_settings(given: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
+def byte_size(text: str) -> int:
+    """Return the bytes of an option's value, such as 100, 10KiB or 2GiB. Its name is the metavar."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    size = _BYTES.fullmatch(text)
+    if size is None:
+        raise click.BadParameter(f"{text[:80]!r} is not a number of bytes such as 100, 10KiB, 5MiB or 2GiB")
+    return int(size[1]) * _UNITS[size[2]]
+
+
 def _value(name: str, text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -52,6 +62,4 @@ def _value(name: str, text: str) -> Any:
         return int(text)
     if name.endswith("_ms") and (length := parse_duration(text)) is not None:
         return length
-    if (size := _BYTES.fullmatch(text)) is not None:
-        return int(size[1]) * _UNITS[size[2]]
-    return text
+    return byte_size(text) if _BYTES.fullmatch(text) is not None else text

@@ -43,6 +43,7 @@ _COMMANDS: Final = {
     "backup": "tenantq.cli.backup_command:backup",
     "doctor": "tenantq.cli.doctor_command:doctor",
     "pipeline": "tenantq.cli.pipeline_command:pipeline",
+    "bench": "tenantq.cli.bench_command:bench",
     "demo": "tenantq.cli.demo_command:demo",
 }
 

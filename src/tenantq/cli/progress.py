@@ -1,4 +1,4 @@
-"""A progress bar on stderr where that is a terminal, else nothing."""
+"""Progress bars on stderr where that is a terminal, else nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,38 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class SecondsBar:
+    """Shows how far something is that takes a known time. The block gets what tells it: what, the seconds so far, of how many, messages."""
+
+    def __enter__(self) -> Callable[[str, float, float, int], None]:
+        console = Console(stderr=True)
+        columns = (
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
+            TextColumn("{task.fields[messages]:,} messages"),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._progress = Progress(
+            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+        )
+        self._progress.start()
+        self._task = self._progress.add_task("", total=1, messages=0)
+        return self._show
+
+    def _show(self, what: str, seconds: float, total_s: float, messages: int) -> None:
+        self._progress.update(
+            self._task,
+            description=what,
+            completed=min(seconds, total_s),
+            total=total_s,
+            messages=messages,
+            refresh=True,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
 
 
 class ByteBar:

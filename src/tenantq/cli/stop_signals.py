@@ -5,22 +5,40 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.cli.exit_codes import SIGNAL
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
 
 class StopSignals:
-    """Listens from the moment it is made, in the main thread and its event loop."""
+    """Listens from the moment it is made, in the main thread and its event loop; as a block, until its end.
 
-    def __init__(self) -> None:
+    ``last`` is called before a second signal ends the process. ``also`` are more signals that ask to stop.
+    """
+
+    def __init__(self, *, last: Callable[[], None] | None = None, also: Collection[signal.Signals] = ()) -> None:
         self.asked = asyncio.Event()
         self.number = 0  # of the signal that asked
+        self._last = last
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._received)
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, self._received) for number in (signal.SIGINT, signal.SIGTERM, *also)
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _received(self, number: int, _: object) -> None:
         if self.number:
+            if self._last is not None:
+                self._last()
             os._exit(SIGNAL + number)  # as safe as a crash: what was confirmed is on the disk, leases end by themselves
         self.number = number
         self._loop.call_soon_threadsafe(self.asked.set)

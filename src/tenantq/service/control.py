@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq import limits
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 REASON_CHARS_MIN: Final = 10
 _REDRIVES_MAX: Final = 1_000
+_VERSION: Final = version("tenantq")
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
@@ -367,6 +369,7 @@ class Control:
             "ready": failure is None,
             "reason": failure.message if failure is not None else "",
             "durability": self.durability,
+            "version": _VERSION,
             "journal_records": last - first + 1,
             "journal_lag": self._exporter.lag_records if self._exporter is not None else None,
             "journal_lag_bytes": self._exporter.lag_bytes if self._exporter is not None else None,

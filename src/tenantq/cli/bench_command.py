@@ -1,0 +1,268 @@
+"""``tenantq bench``: how fast a server is, with its disk and network, and what a noisy neighbour costs there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from tenantq import limits
+from tenantq.cli import exit_codes
+from tenantq.cli.bench_output import notes, print_report
+from tenantq.cli.connection import Connection, connected
+from tenantq.cli.durations import duration
+from tenantq.cli.given_settings import byte_size
+from tenantq.cli.local_server import LocalServer, file_system
+from tenantq.cli.output import json_option, print_json
+from tenantq.cli.progress import SecondsBar
+from tenantq.cli.stop_signals import StopSignals
+from tenantq.client import AsyncClient
+from tenantq.client.coalesce import BYTES_MAX
+from tenantq.load.loaded_server import LoadedServer
+from tenantq.load.report import Load, Report, compare, load_report
+from tenantq.load.run import CASES, DEFAULT_CASES, Case, Run
+from tenantq.names import check_queue_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.errors import TenantqError
+
+_IN_FLIGHT_MAX: Final = 1_024
+_COALESCE: Final = {"on": (True,), "off": (False,), "both": (True, False)}
+_OWN: Final = Load()
+_SPARE_FILES: Final = 256  # beside the connections
+
+
+@click.command()
+@click.option(
+    "--case",
+    "cases",
+    type=click.Choice([*CASES, "all"]),
+    multiple=True,
+    help="What to measure; repeatable.  [default: add, cycle, batch]",
+)
+@click.option("--local", is_flag=True, help="Measure a server of its own, on loopback, and remove it afterwards.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="With --local: the disk, by a directory on it; the data is in a new one inside.  [default: .]",
+)
+@click.option(
+    "--durability", type=click.Choice(["fsync", "os"]), help="With --local: what a reply promises.  [default: fsync]"
+)
+@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.in_flight, show_default=True, help="Callers at once, for single messages.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), default=_OWN.batch, show_default=True, help="Messages of a batch.")  # fmt: skip
+@click.option("--batches", type=click.IntRange(1, 64), default=_OWN.batches_in_flight, show_default=True, help="Batches at once.")  # fmt: skip
+@click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), show_default=True, help="Of a body.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3_600), default=_OWN.seconds, show_default=True, help="How long each case is measured.")  # fmt: skip
+@click.option("--warm-up", "warm_up_ms", type=duration, default="1s", show_default=True, help="How long each runs before that.")  # fmt: skip
+@click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", show_default=True, help="Whether concurrent calls go together, as the SDK does it.")  # fmt: skip
+@click.option("--queue", metavar="NAME", help="A queue to make, and delete at the end.  [default: a random name]")
+@click.option("--reuse", is_flag=True, help="Use --queue also if it exists, is empty, and yours to use; it is emptied.")
+@click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="End a case of adds once it has added so much.")  # fmt: skip
+@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.flood_connections, show_default=True, help="Neighbour: connections that flood.")  # fmt: skip
+@click.option("--victim-rate", type=click.IntRange(1, 1_000), default=_OWN.victim_per_second, show_default=True, help="Neighbour: adds a second of the victim.")  # fmt: skip
+@click.option(
+    "--compare",
+    "compared",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="An earlier output of --json to compare with.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before another machine is loaded.")
+@json_option
+@connected
+def bench(
+    connection: Connection,
+    *,
+    cases: tuple[str, ...],
+    local: bool,
+    data_dir: Path | None,
+    durability: str | None,
+    queue: str | None,
+    reuse: bool,
+    coalesce: str,
+    compared: Path | None,
+    yes: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Measure how fast a server is, as the SDK's users would find it.
+
+    Cases: add (single adds), cycle (add, poll, ack), batch (both by batches), neighbour (what one tenant's flood costs
+    another; takes a platform administrator's token), all. Each works on a queue of its own, which is deleted at the end.
+
+    Every message is really added: it takes disk, journal and bandwidth of the server. Ctrl-C stops, cleans up and prints
+    what was measured.
+
+    \b
+    Exit codes:
+      0  measured
+      1  calls failed, a case measured nothing, or something is left behind
+      2  wrong usage
+      4  the token does not allow it
+      5  a rate limit or quota refused calls: the figures are the limit's
+      6  the server cannot be reached, or --local cannot start
+      7  the queue exists, or is not empty
+      130, 143  interrupted; what was measured until then is printed
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    load = _load(options)
+    earlier = load_report(compared) if compared is not None else None
+    chosen = _chosen(cases)
+    if reuse and queue is None:
+        raise click.UsageError("--reuse needs --queue.")
+    if queue is not None:
+        check_queue_name(queue)
+    if local:
+        _check_local()
+    elif data_dir is not None or durability is not None:
+        raise click.UsageError("--data-dir and --durability are for --local.")
+    else:
+        _confirm(connection.target.url, yes=yes)
+    _allow_files(max(load.in_flight, load.flood_connections))
+
+    def make_run(server: LoadedServer, **more: Any) -> Run:
+        return Run(server, load, chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more)
+
+    if local:
+        work = _bench_local(make_run, (data_dir or Path()).resolve(), durability or "fsync", connection.timeout_ms)
+    else:
+        target = connection.target
+        server = LoadedServer(
+            url=target.url, token=target.token, tenant=target.tenant, timeout_ms=connection.timeout_ms, tls=target.tls
+        )
+        work = _bench(make_run, server)
+    report, failure, number = asyncio.run(work)
+    if earlier is not None:
+        report = compare(report, earlier)
+    return _tell(report, failure, number, as_json=as_json)
+
+
+Outcome = tuple[Report, "TenantqError | None", int]
+
+
+async def _bench(make_run: Callable[..., Run], server: LoadedServer) -> Outcome:
+    with StopSignals(also=(signal.SIGHUP,)) as signals:
+        return await _measured(make_run, server, signals)
+
+
+async def _bench_local(make_run: Callable[..., Run], directory: Path, durability: str, timeout_ms: int) -> Outcome:
+    local = LocalServer(directory, durability)
+    with StopSignals(last=local.kill, also=(signal.SIGHUP,)) as signals:
+        async with local:
+            server = LoadedServer(url=local.url, token=local.token, timeout_ms=timeout_ms)
+            return await _measured(make_run, server, signals, file_system=file_system(directory))
+
+
+async def _measured(make_run: Callable[..., Run], server: LoadedServer, signals: StopSignals, **more: Any) -> Outcome:
+    with SecondsBar() as progress:
+        run = make_run(server, stop=signals.asked, progress=progress, **more)
+        report = await run.run()
+    return report, run.failure, signals.number
+
+
+# ---- what was given ----
+
+
+def _load(options: dict[str, Any]) -> Load:
+    batches, victim_rate = options.pop("batches"), options.pop("victim_rate")
+    load = Load(batches_in_flight=batches, victim_per_second=victim_rate, **options)
+    if not 1 <= load.size <= limits.BODY_BYTES_MAX:
+        raise click.BadParameter(f"a body has 1 to {limits.BODY_BYTES_MAX:,} bytes", param_hint="--size")
+    if load.batch * load.size > BYTES_MAX:
+        raise click.BadParameter(f"a batch has at most {BYTES_MAX:,} bytes of bodies", param_hint="--batch")
+    if load.warm_up_ms > 600_000:
+        raise click.BadParameter("it is 10m at most", param_hint="--warm-up")
+    if load.bytes_max < 1:
+        raise click.BadParameter("it is 1 at least", param_hint="--bytes-max")
+    return load
+
+
+def _chosen(cases: tuple[str, ...]) -> tuple[Case, ...]:
+    if "all" in cases:
+        return CASES
+    return tuple(case for case in CASES if case in cases) or DEFAULT_CASES
+
+
+def _check_local() -> None:
+    context = click.get_current_context()
+    for name in ("url", "token", "profile", "tenant"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--local starts a server of its own: --{name} is not for it.")
+
+
+def _confirm(url: str, *, yes: bool) -> None:
+    """Ask before the server of another machine is loaded."""
+    host = AsyncClient(url).settings.host
+    if yes or _is_loopback(host):
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"This loads {host}, which is not this machine, and nobody can be asked here: give --yes."
+        )
+    if not click.confirm(f"This loads the server {url} as fast as it answers. Go on?", err=True):
+        raise click.ClickException("nothing was sent")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _allow_files(connections: int) -> None:
+    """Let this process, and those it starts, have as many connections open as were asked for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            )
+
+
+# ---- what is told ----
+
+
+def _tell(report: Report, failure: TenantqError | None, number: int, *, as_json: bool) -> int:
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report)
+    for note in _all_notes(report, failure):
+        click.echo(f"tenantq: {note}", err=True)
+    return _exit_code(report, failure, number)
+
+
+def _all_notes(report: Report, failure: TenantqError | None) -> Iterator[str]:
+    yield from notes(report)
+    if failure is not None:
+        yield f"{failure.message} [{failure.code}]"
+
+
+def _exit_code(report: Report, failure: TenantqError | None, number: int) -> int:
+    if number:
+        return exit_codes.SIGNAL + number
+    if failure is not None:
+        return exit_codes.exit_code(failure)
+    refused = any(figures.refusals for figures in report.cases)
+    failed = {code for figures in report.cases for code in figures.errors}
+    nothing = any(not figures.calls for figures in report.cases)
+    if refused:
+        return exit_codes.LIMITED
+    if nothing and failed == {"unavailable"}:
+        return exit_codes.UNAVAILABLE
+    return exit_codes.ERROR if nothing or failed or report.left_behind else exit_codes.OK

@@ -1,0 +1,97 @@
+"""What ``tenantq bench`` prints for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tenantq.cli.durations import show_duration
+from tenantq.cli.output import print_table, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.load.report import CaseFigures, Report
+
+_HEADINGS: Final = ("case", "messages/s", "p50 ms", "p90 ms", "p99 ms", "max ms", "errors", "refused")
+_COMPARED: Final = ("case", "messages/s then", "now", "ratio", "p50 ratio", "p99 ratio")
+
+
+def print_report(report: Report) -> None:
+    """Print where it was measured, the figures, and what has to be known to read them."""
+    click.echo(_heading(report))
+    print_table(_HEADINGS, [_row(figures) for figures in report.cases], empty="nothing was measured")
+    neighbour = report.neighbour
+    if neighbour is not None:
+        click.echo(
+            "victim beside the flood over alone: "
+            f"p50 {_ratio(neighbour.p50_ratio)}, p99 {_ratio(neighbour.p99_ratio)}, max {_ratio(neighbour.max_ratio)}"
+        )
+    if report.compared is not None:
+        now = {figures.case: figures.messages_per_second for figures in report.cases}
+        rows = [
+            (one.case, _rate(one.messages_per_second_then), _rate(now[one.case]), _ratio(one.messages_per_second_ratio),
+             _ratio(one.p50_ratio), _ratio(one.p99_ratio))
+            for one in report.compared
+        ]  # fmt: skip
+        print_table(_COMPARED, rows, empty="the earlier report has none of these cases")
+
+
+def notes(report: Report) -> Iterator[str]:
+    """Yield what must not be overlooked, a line each."""
+    for figures in report.cases:
+        refused = sum(figures.refusals.values())
+        if refused:
+            texts = "; ".join(f"{code}: {figures.texts.get(code, '')}" for code in figures.refusals)
+            yield (
+                f"{figures.case}: {refused:,} of {refused + figures.calls:,} calls were refused by a limit, "
+                f"so the figures tell of the limit and not of the server ({texts})"
+            )
+        for code, count in figures.errors.items():
+            yield f"{figures.case}: {count:,} calls failed, {code}: {figures.texts.get(code, '')}"
+        if figures.ended == "bytes":
+            yield f"{figures.case}: ended after {figures.seconds:g} s, when it had added as much as --bytes-max allows"
+    if report.environment.durability == "os":
+        yield "durability is 'os': replies came before the sync"
+    if report.environment.file_system == "tmpfs":
+        yield "the data was in memory (tmpfs), where a sync costs nothing: choose a disk with --data-dir"
+    if report.unlike:
+        yield f"not alike: {'; '.join(report.unlike)}"
+    if report.interrupted:
+        yield "interrupted: what was measured until then is shown"
+    for left in report.left_behind:
+        yield f"left behind: {left}"
+
+
+def _heading(report: Report) -> str:
+    environment, load = report.environment, report.load
+    parts = [
+        printable(environment.url),
+        f"server {environment.server_version or 'of unknown version'}",
+        f"durability {environment.durability or 'unknown'}",
+        *([f"data on {environment.file_system}"] if environment.file_system is not None else []),
+        f"client {environment.client_version}, Python {environment.python}, {environment.cores} cores",
+        f"{load.in_flight} in flight, bodies of {load.size:,} bytes",
+        f"{load.seconds:g}s after {show_duration(load.warm_up_ms)}",
+    ]
+    return "; ".join(parts)
+
+
+def _row(figures: CaseFigures) -> tuple[object, ...]:
+    times = (figures.p50_ms, figures.p90_ms, figures.p99_ms, figures.max_ms)
+    return (
+        figures.case,
+        _rate(figures.messages_per_second),
+        *("" if ms is None else f"{ms:.2f}" for ms in times),
+        sum(figures.errors.values()),
+        sum(figures.refusals.values()),
+    )
+
+
+def _rate(per_second: float | None) -> str:
+    return "" if per_second is None else f"{per_second:,.0f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"

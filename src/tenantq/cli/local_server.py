@@ -1,0 +1,110 @@
+"""A server of a command's own, as a process on loopback, with its data in a temporary directory. Both go when the command ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from tenantq.errors import Unavailable
+from tenantq.settings import ADMIN_TOKEN
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_START_S: Final = 60
+_READY: Final = b"ready on "
+_PREFIX: Final = "TENANTQ_"
+
+
+class LocalServer:
+    """A server for the time of a block. ``url`` and ``token``, its administrator's, are there inside of it.
+
+    It takes no setting from the environment or a file: it must not export its journal to where another server's is.
+    """
+
+    url: str
+
+    def __init__(self, directory: Path, durability: str) -> None:
+        """Prepare a server whose data will be in a new directory inside of ``directory``."""
+        self.token = secrets.token_hex(24)
+        self._directory = directory
+        self._durability = durability
+        self._home: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._home = Path(tempfile.mkdtemp(prefix="tenantq-bench-", dir=self._directory))
+        except OSError as error:
+            raise Unavailable(f"{self._directory}: {error.strerror}; choose another place with --data-dir") from error
+        try:
+            self.url = await self._start(self._home)
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def _start(self, home: Path) -> str:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+        log = home / "server.log"
+        with log.open("wb") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tenantq", "serve", "--data-dir", str(home / "data"), "--http", "127.0.0.1:0",
+                "--durability", self._durability, "--log-level", "warning",
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                env={**own, ADMIN_TOKEN: self.token},
+                start_new_session=True,  # what is typed at the terminal is for the command
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(_START_S):
+                async for line in self._process.stdout:
+                    if line.startswith(_READY):
+                        return line.removeprefix(_READY).decode().strip()
+        except TimeoutError as error:
+            raise Unavailable(f"the server was not ready within {_START_S} s") from error
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise Unavailable(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        self.kill()
+        if self._process is not None:
+            await self._process.wait()
+            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # asyncio leaves its pipe to chance
+        self._remove()
+
+    def kill(self) -> None:
+        """End the server and remove its data, now: nothing of it is wanted."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+
+def file_system(path: Path) -> str | None:
+    """Return the kind of file system that a path is on, such as ext4 or tmpfs; None: the system does not tell."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    place, best, kind = path.resolve(), -1, None
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].encode().decode("unicode_escape"))
+        if place.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0]
+    return kind

@@ -1,0 +1,73 @@
+"""How long calls took, in bounded memory: exact up to a million calls, beyond that in a histogram."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from typing import Final
+
+EXACT_MAX: Final = 1_000_000
+"""So many times are kept one by one; 8 MB."""
+_FINE_BITS: Final = 7
+"""In the histogram each doubling of time has 2^7 places, so a place is at most 1/128 of the time it stands for."""
+_US_MAX: Final = (1 << 36) - 1  # 19 hours
+_EXACT_US: Final = 2 << _FINE_BITS
+_PLACES: Final = _EXACT_US + ((_US_MAX.bit_length() - _FINE_BITS - 1) << _FINE_BITS)
+
+
+class Latencies:
+    """Any number of times, in seconds. Percentiles are exact up to ``exact_max`` times; beyond, they are at most 0.8 % too high."""
+
+    __slots__ = ("_counts", "_exact", "_exact_max", "_longest_s", "count")
+
+    def __init__(self, exact_max: int = EXACT_MAX) -> None:
+        self.count = 0
+        self._exact = array("d")
+        self._exact_max = exact_max
+        self._counts: list[int] | None = None  # of those beyond
+        self._longest_s = 0.0  # of those beyond
+
+    def record(self, seconds: float) -> None:
+        """Note how long one call took."""
+        if self.count < self._exact_max:
+            self._exact.append(seconds)
+        else:
+            if self._counts is None:
+                self._counts = [0] * _PLACES
+            self._counts[_place(seconds)] += 1
+            self._longest_s = max(self._longest_s, seconds)
+        self.count += 1
+
+    def percentiles(self, *percents: float) -> list[float | None]:
+        """Return, for each, the time that so many percent of all calls took at most; None: there were none."""
+        if not self.count:
+            return [None for _ in percents]
+        ranks = [max(1, math.ceil(self.count * percent / 100)) for percent in percents]
+        if self._counts is None:
+            ordered = sorted(self._exact)
+            return [ordered[rank - 1] for rank in ranks]
+        counts = self._counts.copy()
+        for seconds in self._exact:
+            counts[_place(seconds)] += 1
+        longest_s = max(self._longest_s, *self._exact)
+        return [min(_ranked_s(counts, rank), longest_s) for rank in ranks]
+
+
+def _place(seconds: float) -> int:
+    """Return the place of a time in the histogram; times below 256 µs have one for each microsecond."""
+    us = min(max(0, math.ceil(seconds * 1e6)), _US_MAX)
+    if us < _EXACT_US:
+        return us
+    shift = us.bit_length() - _FINE_BITS - 1
+    return (shift << _FINE_BITS) + (us >> shift)
+
+
+def _ranked_s(counts: list[int], rank: int) -> float:
+    """Return the longest time that has the place of the ``rank``-th shortest."""
+    seen = itertools.accumulate(counts)
+    place = next(place for place, count in enumerate(seen) if count >= rank)
+    if place < _EXACT_US:
+        return place / 1e6
+    shift = (place >> _FINE_BITS) - 1
+    return (((place - (shift << _FINE_BITS) + 1) << shift) - 1) / 1e6

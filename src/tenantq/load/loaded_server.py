@@ -1,0 +1,48 @@
+"""The server under load: where it is, and as whom it is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.client import AsyncClient, Retries, Tls
+
+if TYPE_CHECKING:
+    from tenantq.client import AsyncQueue
+
+_RETRIES = Retries(count=3)
+
+
+class LoadedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the server."""
+
+    url: str
+    token: str | None = None
+    tenant: str | None = None  # None: the credential's own
+    timeout_ms: int = 10_000
+    tls: Tls = Tls()
+
+    def __repr__(self) -> str:
+        """Show where it is, and never the token."""
+        return f"<loaded server {self.url}>"
+
+    def patient(self) -> AsyncClient:
+        """Return a client for what is done before and after a measurement."""
+        return AsyncClient(self.url, self.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=self.tls)
+
+    def measuring(self, *, connections: int, coalesce: bool, token: str | None = None) -> AsyncClient:
+        """Return a client that hides nothing: what is refused or fails is not tried again."""
+        return AsyncClient(
+            self.url,
+            token or self.token,
+            timeout_ms=self.timeout_ms,
+            retries=0,
+            connections=connections,
+            coalesce=coalesce,
+            tls=self.tls,
+        )
+
+    def queue(self, client: AsyncClient, name: str) -> AsyncQueue:
+        """Return a queue of the tenant that is meant."""
+        return client.queue(name) if self.tenant is None else client.tenant(self.tenant).queue(name)

@@ -1,0 +1,146 @@
+"""The noisy neighbour on one server: a victim adds at an even pace, alone and then beside the flood of another tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
+from tenantq.load.flood import Flood, FloodFigures, FloodOrder
+from tenantq.load.open_loop import send_steadily
+from tenantq.load.report import CaseFigures, Load, Neighbour, case_figures, ratio
+from tenantq.load.tally import Tally
+
+if TYPE_CHECKING:
+    import asyncio
+    import contextlib
+    from collections.abc import AsyncIterator, Callable
+
+    from tenantq.client import AsyncClient
+    from tenantq.load.loaded_server import LoadedServer
+
+    Watching = Callable[[str, Tally], contextlib.AbstractAsyncContextManager[None]]
+    """Shows how a measurement goes, while a block runs."""
+
+ALONE: Final = "victim alone"
+BESIDE: Final = "victim beside the flood"
+FLOOD: Final = "flood"
+_QUEUE: Final = "bench"
+_REASON: Final = "tenantq bench is done with it"
+_VICTIM_CONNECTIONS: Final = 32
+
+
+class TwoTenants:
+    """A victim and a tenant that floods, for the time of a measurement."""
+
+    def __init__(self, admin: AsyncClient, suffix: str) -> None:
+        self._admin = admin
+        self._names = (f"bench-victim-{suffix}", f"bench-flood-{suffix}")
+        self._made: list[str] = []
+        self.tokens: list[str] = []
+
+    async def open(self) -> None:
+        """Make them and a key for each. Raises Forbidden where the credential is not a platform administrator's."""
+        for name in self._names:
+            tenant = self._admin.tenant(name)
+            try:
+                await tenant.configure()
+            except (Forbidden, NotFound) as error:  # what may not be seen looks as if it were not there
+                text = (
+                    "the case 'neighbour' makes two tenants, which takes the token of an administrator of the platform"
+                )
+                raise Forbidden(text) from error
+            self._made.append(name)
+            self.tokens.append((await tenant.create_key("tenantq bench", role="producer")).token)
+
+    async def close(self) -> list[str]:
+        """Erase them with all they have; return what is left behind and why."""
+        left = []
+        while self._made:
+            name = self._made.pop()
+            try:
+                await self._admin.tenant(name).delete(confirm=name, reason=_REASON)
+            except NotFound:
+                continue
+            except TenantqError as error:
+                left.append(f"the tenant {name}: {error.message}")
+        return left
+
+
+async def measure(
+    server: LoadedServer, tenants: TwoTenants, load: Load, stop: asyncio.Event, watching: Watching
+) -> AsyncIterator[CaseFigures | Neighbour]:
+    """Yield the figures of the victim alone, beside the flood, and of the flood, and at last how they stand to each other."""
+    victim_token, flood_token = tenants.tokens
+    async with server.measuring(connections=_VICTIM_CONNECTIONS, coalesce=False, token=victim_token) as client:
+        alone = Tally()
+        async with watching(ALONE, alone):
+            await _victim(client, alone, load, stop)
+        yield case_figures(ALONE, alone)
+        if stop.is_set() or alone.failure is not None:
+            return
+        order = FloodOrder(
+            url=server.url,
+            token=flood_token,
+            queue=_QUEUE,
+            connections=load.flood_connections,
+            size=load.size,
+            messages_max=load.messages_max,
+            timeout_ms=server.timeout_ms,
+            ca_file=server.tls.ca_file,
+            certificate_file=server.tls.certificate_file,
+            key_file=server.tls.key_file,
+        )
+        beside = Tally()
+        async with Flood(order) as flood:
+            before = await flood.figures()
+            async with watching(BESIDE, beside):
+                await _victim(client, beside, load, stop)
+            after = await flood.figures()
+    yield case_figures(BESIDE, beside)
+    flooded = _flood_figures(before, after)
+    yield flooded
+    yield _neighbour(alone, beside, flooded)
+    if after.failure is not None:
+        raise Unavailable(f"the flood ended early: {after.failure}")
+
+
+async def _victim(client: AsyncClient, tally: Tally, load: Load, stop: asyncio.Event) -> None:
+    queue = client.queue(_QUEUE)
+    body = "x" * load.size
+    await send_steadily(
+        lambda: queue.add(body),
+        tally,
+        per_second=load.victim_per_second,
+        warm_up_s=load.warm_up_ms / 1_000,
+        seconds=load.seconds,
+        stop=stop,
+    )
+
+
+def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
+    """Return what a flood did between two looks at it, the victim's warming up included."""
+    seconds = after.at_s - before.at_s
+    messages = after.messages - before.messages
+    return CaseFigures(
+        case=FLOOD,
+        seconds=round(seconds, 3),
+        calls=messages,
+        messages=messages,
+        messages_per_second=round(messages / seconds, 1) if messages and seconds > 0 else None,
+        p50_ms=None,
+        p90_ms=None,
+        p99_ms=None,
+        max_ms=None,
+        errors=after.errors,
+        refusals=after.refusals,
+        messages_total=after.messages,
+        ended="failed" if after.failure is not None else "time",
+        texts=after.texts,
+    )
+
+
+def _neighbour(alone: Tally, beside: Tally, flooded: CaseFigures) -> Neighbour:
+    percents = (50, 99, 100)
+    times = zip(beside.latencies.percentiles(*percents), alone.latencies.percentiles(*percents), strict=True)
+    p50, p99, longest = (ratio(shared, free) for shared, free in times)
+    return Neighbour(p50_ratio=p50, p99_ratio=p99, max_ratio=longest, flood_per_second=flooded.messages_per_second)

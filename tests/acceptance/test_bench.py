@@ -1,0 +1,273 @@
+"""``tenantq bench`` against a real server: what it counts, what it leaves behind, what it refuses. How fast anything is, is not asserted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment
+from tests.processes import alive, descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.acceptance.command import Served
+
+SHORT = ("--seconds", 0.3, "--warm-up", "100ms", "--in-flight", 8)
+CASE_KEYS = {
+    "case", "seconds", "calls", "messages", "messages_per_second", "p50_ms", "p90_ms", "p99_ms", "max_ms", "errors",
+    "refusals", "messages_total", "ended", "texts",
+}  # fmt: skip
+REPORT_KEYS = {
+    "format", "measured_at", "environment", "load", "cases", "neighbour", "interrupted", "left_behind", "compared",
+    "unlike",
+}  # fmt: skip
+
+
+def _queues(server: Served, *options: object) -> set[str]:
+    return {queue["name"] for queue in server.ok("queue", "list", "--json", *options).json["queues"]}
+
+
+def _tenants(server: Served) -> set[str]:
+    return {tenant["name"] for tenant in server.ok("tenant", "list", "--json").json["tenants"]}
+
+
+def test_what_it_counts_is_what_the_server_counts(server: Served) -> None:
+    """On a queue that is lent to it, whose totals stay; the queue is empty again afterwards."""
+    server.ok("queue", "create", "lent")
+    options = ("--case", "add", "--case", "cycle", "--case", "batch", "--batch", 10, "--coalesce", "both")
+    report = server.ok("bench", *options, *SHORT, "--queue", "lent", "--reuse", "--json").json
+    totals = {figures["case"]: figures["messages_total"] for figures in report["cases"]}
+    assert list(totals) == ["add", "cycle", "add, each alone", "cycle, each alone", "add by 10", "cycle by 10"]
+    for figures in report["cases"]:
+        assert 0 < figures["messages"] <= figures["messages_total"]
+        assert figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["max_ms"]
+        assert (figures["errors"], figures["refusals"], figures["ended"]) == ({}, {}, "time")
+    there = server.ok("queue", "show", "lent", "--json").json
+    assert there["added_total"] == sum(totals.values())
+    assert there["acked_total"] == sum(count for case, count in totals.items() if case.startswith("cycle"))
+    assert there["ready"] + there["in_flight"] == 0
+    assert (report["left_behind"], report["interrupted"]) == ([], False)
+
+
+def test_its_own_queue_is_gone_afterwards_and_a_report_can_be_compared(server: Served, tmp_path: Path) -> None:
+    """JSON has all its names; a second run is held against it, case by case."""
+    before = _queues(server)
+    first = server.ok("bench", "--case", "add", "--case", "cycle", *SHORT, "--json")
+    assert _queues(server) == before
+    assert set(first.json) == REPORT_KEYS
+    assert all(set(figures) == CASE_KEYS for figures in first.json["cases"])
+    version = call("--version").out.split()[1]
+    facts = first.json["environment"]
+    assert (facts["server_version"], facts["client_version"], facts["durability"]) == (version, version, "fsync")
+    assert (first.json["load"]["in_flight"], first.json["load"]["size"]) == (8, 100)
+    file = tmp_path / "then.json"
+    file.write_text(first.out)
+    again = server.ok("bench", "--case", "add", *SHORT, "--compare", file, "--json").json
+    (compared,) = again["compared"]
+    now, then = again["cases"][0]["messages_per_second"], first.json["cases"][0]["messages_per_second"]
+    assert (compared["case"], compared["messages_per_second_then"]) == ("add", then)
+    assert compared["messages_per_second_ratio"] == pytest.approx(now / then, abs=0.001)
+    assert again["unlike"] == []
+    shown = server.call("bench", "--case", "cycle", *SHORT, "--size", "1KiB", "--compare", file)
+    assert shown.code == 0
+    assert shown.out.splitlines()[1].split("\t")[:2] == ["case", "messages/s"]
+    assert "case\tmessages/s then\tnow\tratio\tp50 ratio\tp99 ratio" in shown.out
+    assert shown.err == "tenantq: not alike: size: 100 then, 1024 now\n"
+    assert _queues(server) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [("limits.write.ops_per_sec=5", "rate_limited"), ("quotas.backlog=20", "quota_exceeded")],
+)
+def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(server: Served, setting: str, code: str) -> None:
+    """Refusals are counted and named, the exit code is 5, and the queue is gone all the same."""
+    name = code.replace("_", "-")
+    server.ok("tenant", "create", name, "--set", setting)
+    done = server.call("bench", "--case", "add", "--case", "batch", *SHORT, "--tenant", name, "--json")
+    assert done.code == 5
+    for figures in done.json["cases"][:2]:
+        assert figures["refusals"][code] > 0
+    assert "calls were refused by a limit, so the figures tell of the limit and not of the server" in done.err
+    assert code in done.err
+    assert _queues(server, "--tenant", name) == set()
+
+
+def test_a_queue_that_was_there_is_not_touched(server: Served) -> None:
+    """Neither without --reuse nor, while it holds anything, with it."""
+    server.ok("add", "used", "hello")
+    before = server.ok("queue", "show", "used", "--json").json
+    refused = server.call("bench", *SHORT, "--queue", "used")
+    assert (refused.code, refused.out) == (7, "")
+    assert "there is a queue used already" in refused.err
+    refused = server.call("bench", *SHORT, "--queue", "used", "--reuse")
+    assert (refused.code, refused.out) == (7, "")
+    assert "holds 1 messages" in refused.err
+    assert {**server.ok("queue", "show", "used", "--json").json, "oldest_age_ms": 0} == {**before, "oldest_age_ms": 0}
+
+
+def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
+    """Both tenants are erased afterwards; the victim's figures are there alone and beside the flood."""
+    before = _tenants(server)
+    report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
+    cases = {figures["case"]: figures for figures in report["cases"]}
+    assert list(cases) == ["victim alone", "victim beside the flood", "flood"]
+    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 30
+    assert cases["flood"]["messages"] > 0
+    assert report["neighbour"]["flood_per_second"] == cases["flood"]["messages_per_second"]
+    alone, beside = cases["victim alone"]["p99_ms"], cases["victim beside the flood"]["p99_ms"]
+    assert report["neighbour"]["p99_ratio"] == pytest.approx(beside / alone, rel=0.01)
+    assert _tenants(server) == before
+    erased = {one["tenant"] for one in server.ok("tenant", "erasures", "--json").json["erasures"]}
+    assert {name.rsplit("-", 1)[0] for name in erased} >= {"bench-victim", "bench-flood"}
+
+
+def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None:
+    """The neighbour takes an administrator of the platform; a queue of its own takes who may make one."""
+    before = _queues(server)
+    server.ok("queue", "create", "lent-too")
+    admin = server.ok("key", "create", "--name", "bench", "--role", "tenant-admin", "--json").json["token"]
+    refused = server.call("bench", "--case", "all", *SHORT, TENANTQ_TOKEN=admin)
+    assert (refused.code, refused.out) == (4, "")
+    assert "administrator of the platform" in refused.err
+    producer = server.ok("key", "create", "--name", "bench", "--role", "producer", "--json").json["token"]
+    refused = server.call("bench", "--case", "add", *SHORT, TENANTQ_TOKEN=producer)
+    assert (refused.code, refused.out) == (4, "")
+    assert "with --queue and --reuse" in refused.err
+    left = server.call("bench", "--case", "add", *SHORT, "--queue", "lent-too", "--reuse", TENANTQ_TOKEN=producer)
+    assert left.code == 1
+    assert "left behind: messages in the queue lent-too" in left.err
+    assert _queues(server) == before | {"lent-too"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (("--url", "http://192.0.2.1:7070"), 2, "is not this machine, and nobody can be asked here: give --yes"),
+        (("--url", "http://127.0.0.1:9"), 6, "http://127.0.0.1:9: no connection"),
+        (("--in-flight", 1_025), 2, "1025 is not in the range"),
+        (("--seconds", 3_601), 2, "is not in the range"),
+        (("--size", "2MiB"), 2, "a body has 1 to 1,048,576 bytes"),
+        (("--size", "large"), 2, "is not a number of bytes"),
+        (("--batch", 1_000, "--size", "9KiB"), 2, "a batch has at most"),
+        (("--reuse",), 2, "--reuse needs --queue"),
+        (("--queue", "no such name"), 2, "queue: a name is"),
+        (("--data-dir", "/"), 2, "are for --local"),
+        (("--local", "--token", "mine"), 2, "--token is not for it"),
+        (("--compare", "/nowhere"), 2, "/nowhere: No such file"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    server: Served, options: tuple[object, ...], code: int, text: str
+) -> None:
+    """Before anything is sent."""
+    refused = server.call("bench", "--case", "add", *options)
+    assert (refused.code, refused.out) == (code, "")
+    assert refused.err.startswith("tenantq: ")
+    assert text in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_another_machine_is_loaded_only_after_a_yes(server: Served) -> None:
+    """On a terminal it asks; anything but yes ends it, and nothing was sent."""
+    code, shown = server.on_a_terminal("bench", "--url", "http://192.0.2.1:7070", typed=["n\n"])
+    assert code == 1
+    assert "This loads the server http://192.0.2.1:7070 as fast as it answers. Go on? [y/N]:" in shown
+    assert "nothing was sent" in shown
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(server: Served) -> None:
+    """A line while it runs, and a table at the end."""
+    code, shown = server.on_a_terminal("bench", "--case", "add", *SHORT)
+    assert code == 0
+    assert "of 0 s" in shown
+    assert "messages/s" in shown
+
+
+def _wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    """Return what is found once there is something; a process that ends before is told."""
+    end = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < end:
+        if result := found():
+            return result
+        assert process.poll() is None, process.communicate()
+    raise AssertionError("it did not come")
+
+
+def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) -> None:
+    """The case that was cut short is in the report, the next one is not, and the queue is gone."""
+    process = subprocess.Popen(
+        [COMMAND, "bench", "--case", "add", "--case", "cycle", "--seconds", "60", "--warm-up", "0", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
+    )  # fmt: skip
+    before = _queues(server)
+
+    def busy() -> bool:
+        queues = server.ok("queue", "list", "--json").json["queues"]
+        return any(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
+
+    _wait_for(busy, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 130
+    assert err == "tenantq: interrupted: what was measured until then is shown\n"
+    report = json.loads(out)
+    assert report["interrupted"]
+    assert [(figures["case"], figures["ended"]) for figures in report["cases"]] == [("add", "interrupted")]
+    assert report["cases"][0]["messages"] > 0
+    assert {name for name in _queues(server) | before if name.startswith("bench-")} - before == set()
+    assert not any(name.startswith("bench-") for name in _queues(server))
+
+
+# ---- a server of its own ----
+
+
+def _local(directory: Path, *options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [COMMAND, "bench", "--local", "--data-dir", str(directory), *map(str, options)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN, TENANTQ_EXPORT__TARGET="s3://of-another-server"),
+    )  # fmt: skip
+
+
+def _serving(process: subprocess.Popen[str], directory: Path) -> set[int]:
+    """Wait until a bench's own server has data, and return the processes."""
+    _wait_for(lambda: list(directory.glob("tenantq-bench-*/data/*")), process)
+    return descendants(process.pid)
+
+
+def test_a_server_of_its_own_is_removed_at_the_end(tmp_path: Path) -> None:
+    """It has nothing of the environment's settings, and its data goes with it."""
+    process = _local(tmp_path, "--case", "all", *SHORT, "--flood", 2, "--durability", "os", "--json")
+    started = _serving(process, tmp_path)
+    out, err = process.communicate(timeout=SECONDS_MAX)
+    assert (process.returncode, err) == (0, "tenantq: durability is 'os': replies came before the sync\n")
+    report = json.loads(out)
+    assert (report["environment"]["durability"], len(report["cases"])) == ("os", 7)
+    assert report["environment"]["file_system"]
+    assert list(tmp_path.iterdir()) == []
+    assert started
+    assert alive(started) == set()
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]])
+def test_a_server_of_its_own_is_removed_when_a_signal_comes(tmp_path: Path, signals: list[signal.Signals]) -> None:
+    """After one in good order, after two at once."""
+    process = _local(tmp_path, "--seconds", 60)
+    started = _serving(process, tmp_path)
+    process.send_signal(signal.SIGSTOP)  # all signals are there when it goes on
+    for number in signals:
+        process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode - 128 in signals
+    assert list(tmp_path.iterdir()) == []
+    assert started
+    assert alive(started) == set()

@@ -1,0 +1,124 @@
+"""The even pace of an open loop, on a clock that the test holds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.errors import Forbidden, RateLimited
+from tenantq.load.open_loop import send_steadily
+from tenantq.load.tally import Tally
+from tests.unit.load.manual_stopwatch import TURN_S, ManualStopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+@pytest.fixture
+def watch() -> ManualStopwatch:
+    """Time that passes when nothing else happens."""
+    return ManualStopwatch()
+
+
+async def _send(
+    watch: ManualStopwatch, send: Callable[[], Awaitable[None]], *, stop: asyncio.Event | None = None, **options: Any
+) -> Tally:
+    tally = Tally()
+    given: dict[str, Any] = {"per_second": 50, "warm_up_s": 1.0, "seconds": 2.0, **options}
+    await watch.run(send_steadily(send, tally, stop=stop or asyncio.Event(), stopwatch=watch, **given))
+    return tally
+
+
+async def test_calls_go_out_when_they_are_due_whether_or_not_earlier_ones_are_done(watch: ManualStopwatch) -> None:
+    """Each within a turn of its time, while every call takes a second; those of the warming up are not measured."""
+    sent: list[float] = []
+
+    async def send() -> None:
+        sent.append(watch.now() - 128)
+        await watch.sleep(1.0)
+
+    tally = await _send(watch, send)
+    assert len(sent) == 150
+    for number, moment in enumerate(sent):
+        assert 0 <= moment - number / 50 <= 2 * TURN_S
+    assert (tally.calls, tally.messages_total) == (100, 150)
+    assert tally.per_second == 50
+
+
+async def test_what_could_not_be_sent_in_time_is_late_in_the_figures(watch: ManualStopwatch) -> None:
+    """While a server stands still for a second, every call that was due meanwhile shows what was left of that second."""
+    begun: list[float] = []
+
+    async def send() -> None:
+        begun.append(watch.now())
+        if len(begun) == 1:
+            await watch.sleep(1.0)
+
+    tally = await _send(watch, send, warm_up_s=0.0, seconds=2.0, under_way_max=1)
+    assert tally.calls == 100
+    p50, p75, longest = tally.latencies.percentiles(50, 75, 100)
+    assert p50 is not None
+    assert p75 is not None
+    assert longest is not None
+    assert p50 < 2 * TURN_S  # the other second was good
+    assert 0.48 < p75 < 0.54
+    assert 1.0 <= longest < 1.01
+
+
+async def test_refused_calls_are_counted_and_not_timed(watch: ManualStopwatch) -> None:
+    """A quick refusal would make the times look good."""
+    count = 0
+
+    async def send() -> None:
+        nonlocal count
+        count += 1
+        if count % 2:
+            raise RateLimited
+        await watch.sleep(0.5)
+
+    tally = await _send(watch, send, warm_up_s=0.0)
+    assert (tally.calls, dict(tally.refusals)) == (50, {"rate_limited": 50})
+    (shortest,) = tally.latencies.percentiles(1)
+    assert shortest is not None
+    assert shortest >= 0.5
+
+
+async def test_a_stop_ends_calls_that_hang(watch: ManualStopwatch) -> None:
+    """No task is left behind."""
+    stop, ended = asyncio.Event(), 0
+
+    async def send() -> None:
+        nonlocal ended
+        try:
+            await watch.sleep(math.inf)
+        finally:
+            ended += 1
+            stop.set()
+
+    async def stop_later() -> None:
+        await watch.sleep(1.5)
+        stop.set()
+
+    stopping = asyncio.create_task(stop_later())
+    tally = await _send(watch, send, stop=stop)
+    await stopping
+    assert tally.ended == "interrupted"
+    assert tally.calls == 0
+    assert ended > 50
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> None:
+    """Nothing more is sent."""
+    count = 0
+
+    async def send() -> None:
+        nonlocal count
+        count += 1
+        raise Forbidden("not here")
+
+    tally = await _send(watch, send)
+    assert (tally.ended, count) == ("failed", 1)

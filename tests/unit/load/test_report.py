@@ -1,0 +1,74 @@
+"""Reports, and how one stands to an earlier one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tenantq.errors import Invalid
+from tenantq.load.report import CaseFigures, Environment, Load, Report, compare, load_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _figures(case: str, rate: float | None, p99_ms: float | None) -> CaseFigures:
+    return CaseFigures(
+        case=case, seconds=1, calls=1, messages=1, messages_per_second=rate, p50_ms=1.0, p90_ms=1.0, p99_ms=p99_ms,
+        max_ms=2.0, errors={}, refusals={}, messages_total=1, ended="time",
+    )  # fmt: skip
+
+
+def _report(*cases: CaseFigures, size: int = 100, durability: str = "fsync") -> Report:
+    environment = Environment(
+        url="http://127.0.0.1:1", server_version="1", durability=durability, client_version="1", python="3", cores=2
+    )
+    return Report(measured_at=0, environment=environment, load=Load(size=size), cases=list(cases))
+
+
+def test_each_case_is_compared_with_the_one_of_its_name() -> None:
+    """Now over then; what one of them lacks is left out, and what was not measured has no ratio."""
+    then = _report(_figures("add", 1_000, 4.0), _figures("cycle", None, None), _figures("old", 1, 1))
+    now = _report(_figures("new", 1, 1), _figures("add", 1_500, 3.0), _figures("cycle", 500, 3.0))
+    compared = compare(now, then).compared
+    assert compared is not None
+    assert [(one.case, one.messages_per_second_ratio, one.p50_ratio, one.p99_ratio) for one in compared] == [
+        ("add", 1.5, 1.0, 0.75),
+        ("cycle", None, 1.0, None),
+    ]
+
+
+def test_what_else_is_not_as_it_was_is_named() -> None:
+    """A ratio between unlike things says little."""
+    report = compare(_report(size=10, durability="os"), _report())
+    assert report.unlike == ["size: 100 then, 10 now", "durability: fsync then, os now"]
+    assert compare(_report(), _report()).unlike == []
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Also one with fields of a later version."""
+    report = _report(_figures("add", 1.5, 2.5))
+    file = tmp_path / "then.json"
+    file.write_bytes(msgspec.json.encode({**msgspec.to_builtins(report), "more": 1}))
+    assert load_report(file) == report
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "No such file"),
+        (b"\xff", "is not what 'tenantq bench --json' prints"),
+        (b"{}", "is not what 'tenantq bench --json' prints"),
+        (msgspec.json.encode({**msgspec.to_builtins(_report()), "format": 2}), "has format 2"),
+    ],
+)
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: bytes | None, text: str) -> None:
+    """By name, with what is wrong."""
+    file = tmp_path / "then.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(Invalid, match=text) as caught:
+        load_report(file)
+    assert str(file) in caught.value.message
