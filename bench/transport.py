@@ -6,21 +6,24 @@ They take turns, each alone with the client, after the same warming up: the mach
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import statistics
 import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 
 from bench.processes import TOKEN, redis, tenantq
-from bench.table import Table, percentile
+from bench.table import Table
 from tenantq.client import AsyncClient
+from tenantq.load.cases import adding, adding_many, cycling, cycling_many
+from tenantq.load.drive import drive_times
+from tenantq.load.latencies import Latencies
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from tenantq.client import AsyncQueue
+    from tenantq.load.drive import Work
 
 _BODY = "x" * 100
 _LOOPS = 64
@@ -41,7 +44,7 @@ class Measured:
     def __init__(self, batch: int) -> None:
         self.batch = batch
         self.rates: list[float] = []
-        self.waits: list[float] = []
+        self.latencies = Latencies()
 
 
 Figures = dict[tuple[str, str], Measured]  # by client and operation
@@ -63,13 +66,16 @@ async def run(directory: Path, *, quick: bool) -> None:
         with redis(directory / f"redis-{turn}") as port:
             await _redis(port, figures, scale)
     for (who, operation), measured in figures.items():
+        p50_s, p99_s = measured.latencies.percentiles(50, 99)
+        assert p50_s is not None
+        assert p99_s is not None
         table.row(
             who,
             operation,
             measured.batch,
             f"{statistics.median(measured.rates):,.0f}",
-            f"{percentile(measured.waits, 50) * 1e3:.2f}",
-            f"{percentile(measured.waits, 99) * 1e3:.2f}",
+            f"{p50_s * 1e3:.2f}",
+            f"{p99_s * 1e3:.2f}",
         )
     table.show()
     print()
@@ -83,22 +89,15 @@ async def run(directory: Path, *, quick: bool) -> None:
 
 
 async def _timed(
-    figures: Figures, who: str, operation: str, batch: int, loops: int, times: int,
-    work: Callable[[int], Awaitable[None]],
+    figures: Figures, who: str, operation: str, batch: int, loops: int, times: int, work: Work
 ) -> None:  # fmt: skip
     """Run ``work`` in so many loops at once, so many times each, and note the rate of messages."""
     measured = figures.setdefault((who, operation), Measured(batch))
-
-    async def loop(number: int, times: int, waits: list[float]) -> None:
-        for _ in range(times):
-            started = time.perf_counter()
-            await work(number)
-            waits.append(time.perf_counter() - started)
-
-    await asyncio.gather(*(loop(number, 1 + times // 10, []) for number in range(loops)))  # connections, queues, caches
-    started = time.perf_counter()
-    await asyncio.gather(*(loop(number, times, measured.waits) for number in range(loops)))
-    measured.rates.append(loops * times * batch / (time.perf_counter() - started))
+    await drive_times(work, loops=loops, times=1 + times // 10)  # connections, queues, caches
+    tally = await drive_times(work, loops=loops, times=times, latencies=measured.latencies)
+    if tally.messages != loops * times * batch or tally.per_second is None:
+        raise RuntimeError(f"{who}, {operation}: {tally.failure or tally.texts}")
+    measured.rates.append(tally.per_second)
 
 
 # ---- tenantq ----
@@ -122,34 +121,17 @@ def _wrk(directory: Path, url: str, table: Table, *, seconds: int) -> None:
 
 
 async def _sdk(client: AsyncClient, who: str, figures: Figures, scale: int) -> None:
+    def cycled(number: int) -> AsyncQueue:
+        return client.queue(f"cycle-{number % 4}")
+
+    def batched(number: int) -> AsyncQueue:
+        return client.queue(f"batch-{number}")
+
     queue = client.queue(_QUEUE)
-    hundred = [_BODY] * 100
-
-    async def add(_: int) -> None:
-        await queue.add(_BODY)
-
-    async def add_by_100(_: int) -> None:
-        await queue.add_many(hundred)
-
-    async def cycle(number: int) -> None:
-        mine = client.queue(f"cycle-{number % 4}")
-        await mine.add(_BODY)
-        for message in await mine.poll(1, wait_ms=5_000):
-            await message.ack()
-
-    async def cycle_by_100(number: int) -> None:
-        mine = client.queue(f"batch-{number}")
-        await mine.add_many(hundred)
-        left = 100
-        while left:
-            messages = await mine.poll(left, wait_ms=5_000)
-            await mine.ack_many(messages)
-            left -= len(messages)
-
-    await _timed(figures, who, "adds", 1, _LOOPS, 1_000 // scale, add)
-    await _timed(figures, who, "adds by 100", 100, 4, 200 // scale, add_by_100)
-    await _timed(figures, who, "cycles", 1, _LOOPS, 300 // scale, cycle)
-    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, cycle_by_100)
+    await _timed(figures, who, "adds", 1, _LOOPS, 1_000 // scale, adding(lambda _: queue, _BODY))
+    await _timed(figures, who, "adds by 100", 100, 4, 200 // scale, adding_many(lambda _: queue, _BODY, 100))
+    await _timed(figures, who, "cycles", 1, _LOOPS, 300 // scale, cycling(cycled, _BODY))
+    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, cycling_many(batched, _BODY, 100))
 
 
 # ---- Redis Streams ----
@@ -164,16 +146,18 @@ async def _redis(port: int, figures: Figures, scale: int) -> None:
     for number in range(4):
         await client.xgroup_create(f"cycle-{number}", "g", id="0", mkstream=True)
 
-    async def add(_: int) -> None:
+    async def add(_: int) -> int:
         await client.xadd(_QUEUE, {"b": _BODY})
+        return 1
 
-    async def add_by_100(_: int) -> None:
+    async def add_by_100(_: int) -> int:
         pipe = client.pipeline(transaction=False)
         for _ in range(100):
             pipe.xadd(_QUEUE, {"b": _BODY})
         await pipe.execute()
+        return 100
 
-    async def cycle(number: int) -> None:
+    async def cycle(number: int) -> int:
         stream = f"cycle-{number % 4}"
         await client.xadd(stream, {"b": _BODY})
         for _, entries in await client.xreadgroup("g", f"c{number}", {stream: ">"}, count=1, block=5_000):
@@ -182,8 +166,9 @@ async def _redis(port: int, figures: Figures, scale: int) -> None:
                 pipe.xack(stream, "g", id)
                 pipe.xdel(stream, id)
                 await pipe.execute()
+        return 1
 
-    async def cycle_by_100(number: int) -> None:
+    async def cycle_by_100(number: int) -> int:
         stream = f"batch-{number}"
         pipe = client.pipeline(transaction=False)
         for _ in range(100):
@@ -195,6 +180,7 @@ async def _redis(port: int, figures: Figures, scale: int) -> None:
             pipe.xack(stream, "g", *ids)
             pipe.xdel(stream, *ids)
             await pipe.execute()
+        return 100
 
     who = "Redis Streams"
     await _timed(figures, who, "adds", 1, _LOOPS, 400 // scale, add)

@@ -13,6 +13,8 @@ from tenantq.load.tally import Span, Tally
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tenantq.load.latencies import Latencies
+
     Work = Callable[[int], Awaitable[int]]
     """One call, for the loop of that number; returns how many messages it did."""
 
@@ -32,10 +34,17 @@ class PartlyDoneError(Exception):
         self.error = error
 
 
-async def drive_times(work: Work, *, loops: int, times: int, stopwatch: Stopwatch | None = None) -> Tally:
-    """Call ``times`` times in each of so many loops, and return when all are done."""
+async def drive_times(
+    work: Work,
+    *,
+    loops: int,
+    times: int,
+    latencies: Latencies | None = None,
+    stopwatch: Stopwatch | None = None,
+) -> Tally:
+    """Call ``times`` times in each of so many loops, and return when all are done; ``latencies`` takes the times, if given."""
     watch = stopwatch or SystemStopwatch()
-    tally = Tally()
+    tally = Tally(latencies)
     start = watch.now()
     await asyncio.gather(*(_loop(work, number, tally, watch, times=times) for number in range(loops)))
     tally.span = Span(start, watch.now())

@@ -41,7 +41,8 @@ class Span:
 class Tally:
     """Counts the calls of one measurement. Those outside its span count only as messages that were sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, latencies: Latencies | None = None) -> None:
+        """Begin at nothing; the times may go where those of other measurements are."""
         self.span = Span()
         self.messages = 0  # that were done
         self.messages_total = 0  # with those of the warming up and of calls that ended too late
@@ -49,7 +50,7 @@ class Tally:
         self.refusals: Counter[str] = Counter()  # calls that a limit refused, by code
         self.errors: Counter[str] = Counter()  # calls that failed, by code
         self.texts: dict[str, str] = {}  # what the first one of each code said
-        self.latencies = Latencies()
+        self.latencies = latencies or Latencies()
         self.failure: TenantqError | None = None  # why it could not go on
         self.ended: Ended = "time"
 
