@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from tests.acceptance.command import Served
 
-SHORT = ("--seconds", 0.3, "--warm-up", "100ms", "--in-flight", 8)
+SHORT = ("--seconds", 0.2, "--warm-up", "50ms", "--in-flight", 8)
 CASE_KEYS = {
     "case", "seconds", "calls", "messages", "messages_per_second", "p50_ms", "p90_ms", "p99_ms", "max_ms", "errors",
-    "refusals", "messages_total", "ended", "texts",
+    "refusals", "calls_total", "messages_total", "ended", "texts",
 }  # fmt: skip
 REPORT_KEYS = {
     "format", "measured_at", "environment", "load", "cases", "neighbour", "interrupted", "left_behind", "compared",
@@ -77,24 +77,26 @@ def test_its_own_queue_is_gone_afterwards_and_a_report_can_be_compared(server: S
     assert again["unlike"] == []
     shown = server.call("bench", "--case", "cycle", *SHORT, "--size", "1KiB", "--compare", file)
     assert shown.code == 0
-    assert shown.out.splitlines()[1].split("\t")[:2] == ["case", "messages/s"]
+    assert shown.out.splitlines()[2].split("\t")[:2] == ["case", "messages/s"]
     assert "case\tmessages/s then\tnow\tratio\tp50 ratio\tp99 ratio" in shown.out
     assert shown.err == "tenantq: not alike: size: 100 then, 1024 now\n"
     assert _queues(server) == before
 
 
 @pytest.mark.parametrize(
-    ("setting", "code"),
-    [("limits.write.ops_per_sec=5", "rate_limited"), ("quotas.backlog=20", "quota_exceeded")],
+    ("setting", "case", "code"),
+    [("limits.write.ops_per_sec=5", "add", "rate_limited"), ("quotas.backlog=20", "batch", "quota_exceeded")],
 )
-def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(server: Served, setting: str, code: str) -> None:
+def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(
+    server: Served, setting: str, case: str, code: str
+) -> None:
     """Refusals are counted and named, the exit code is 5, and the queue is gone all the same."""
     name = code.replace("_", "-")
     server.ok("tenant", "create", name, "--set", setting)
-    done = server.call("bench", "--case", "add", "--case", "batch", *SHORT, "--tenant", name, "--json")
+    done = server.call("bench", "--case", case, *SHORT, "--tenant", name, "--json")
     assert done.code == 5
-    for figures in done.json["cases"][:2]:
-        assert figures["refusals"][code] > 0
+    for figures in done.json["cases"]:
+        assert 0 < figures["refusals"][code] <= figures["calls_total"]
     assert "calls were refused by a limit, so the figures tell of the limit and not of the server" in done.err
     assert code in done.err
     assert _queues(server, "--tenant", name) == set()
@@ -119,7 +121,7 @@ def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
     report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
     cases = {figures["case"]: figures for figures in report["cases"]}
     assert list(cases) == ["victim alone", "victim beside the flood", "flood"]
-    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 30
+    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 20
     assert cases["flood"]["messages"] > 0
     assert report["neighbour"]["flood_per_second"] == cases["flood"]["messages_per_second"]
     alone, beside = cases["victim alone"]["p99_ms"], cases["victim beside the flood"]["p99_ms"]
@@ -133,11 +135,11 @@ def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None
     """The neighbour takes an administrator of the platform; a queue of its own takes who may make one."""
     before = _queues(server)
     server.ok("queue", "create", "lent-too")
-    admin = server.ok("key", "create", "--name", "bench", "--role", "tenant-admin", "--json").json["token"]
+    admin = server.ok("key", "create", "bench", "--role", "tenant-admin", "--json").json["token"]
     refused = server.call("bench", "--case", "all", *SHORT, TENANTQ_TOKEN=admin)
     assert (refused.code, refused.out) == (4, "")
     assert "administrator of the platform" in refused.err
-    producer = server.ok("key", "create", "--name", "bench", "--role", "producer", "--json").json["token"]
+    producer = server.ok("key", "create", "bench", "--role", "producer", "--json").json["token"]
     refused = server.call("bench", "--case", "add", *SHORT, TENANTQ_TOKEN=producer)
     assert (refused.code, refused.out) == (4, "")
     assert "with --queue and --reuse" in refused.err
@@ -198,6 +200,7 @@ def _wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
         if result := found():
             return result
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
     raise AssertionError("it did not come")
 
 
@@ -207,11 +210,11 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
         [COMMAND, "bench", "--case", "add", "--case", "cycle", "--seconds", "60", "--warm-up", "0", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
     )  # fmt: skip
-    before = _queues(server)
 
     def busy() -> bool:
         queues = server.ok("queue", "list", "--json").json["queues"]
-        return any(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
+        added = sum(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
+        return added > 200  # more than are in flight, so some were answered
 
     _wait_for(busy, process)
     process.send_signal(signal.SIGINT)
@@ -222,7 +225,6 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
     assert report["interrupted"]
     assert [(figures["case"], figures["ended"]) for figures in report["cases"]] == [("add", "interrupted")]
     assert report["cases"][0]["messages"] > 0
-    assert {name for name in _queues(server) | before if name.startswith("bench-")} - before == set()
     assert not any(name.startswith("bench-") for name in _queues(server))
 
 
@@ -245,12 +247,12 @@ def _serving(process: subprocess.Popen[str], directory: Path) -> set[int]:
 
 def test_a_server_of_its_own_is_removed_at_the_end(tmp_path: Path) -> None:
     """It has nothing of the environment's settings, and its data goes with it."""
-    process = _local(tmp_path, "--case", "all", *SHORT, "--flood", 2, "--durability", "os", "--json")
+    process = _local(tmp_path, "--case", "neighbour", *SHORT, "--flood", 2, "--durability", "os", "--json")
     started = _serving(process, tmp_path)
     out, err = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, err) == (0, "tenantq: durability is 'os': replies came before the sync\n")
     report = json.loads(out)
-    assert (report["environment"]["durability"], len(report["cases"])) == ("os", 7)
+    assert (report["environment"]["durability"], len(report["cases"])) == ("os", 3)
     assert report["environment"]["file_system"]
     assert list(tmp_path.iterdir()) == []
     assert started

@@ -20,7 +20,8 @@ _COMPARED: Final = ("case", "messages/s then", "now", "ratio", "p50 ratio", "p99
 
 def print_report(report: Report) -> None:
     """Print where it was measured, the figures, and what has to be known to read them."""
-    click.echo(_heading(report))
+    for line in _heading(report):
+        click.echo(line)
     print_table(_HEADINGS, [_row(figures) for figures in report.cases], empty="nothing was measured")
     neighbour = report.neighbour
     if neighbour is not None:
@@ -31,8 +32,8 @@ def print_report(report: Report) -> None:
     if report.compared is not None:
         now = {figures.case: figures.messages_per_second for figures in report.cases}
         rows = [
-            (one.case, _rate(one.messages_per_second_then), _rate(now[one.case]), _ratio(one.messages_per_second_ratio),
-             _ratio(one.p50_ratio), _ratio(one.p99_ratio))
+            (one.case, _rate(one.messages_per_second_then), _rate(now[one.case]), one.messages_per_second_ratio,
+             one.p50_ratio, one.p99_ratio)
             for one in report.compared
         ]  # fmt: skip
         print_table(_COMPARED, rows, empty="the earlier report has none of these cases")
@@ -45,7 +46,7 @@ def notes(report: Report) -> Iterator[str]:
         if refused:
             texts = "; ".join(f"{code}: {figures.texts.get(code, '')}" for code in figures.refusals)
             yield (
-                f"{figures.case}: {refused:,} of {refused + figures.calls:,} calls were refused by a limit, "
+                f"{figures.case}: {refused:,} of {figures.calls_total:,} calls were refused by a limit, "
                 f"so the figures tell of the limit and not of the server ({texts})"
             )
         for code, count in figures.errors.items():
@@ -64,33 +65,35 @@ def notes(report: Report) -> Iterator[str]:
         yield f"left behind: {left}"
 
 
-def _heading(report: Report) -> str:
-    environment, load = report.environment, report.load
-    parts = [
-        printable(environment.url),
-        f"server {environment.server_version or 'of unknown version'}",
-        f"durability {environment.durability or 'unknown'}",
-        *([f"data on {environment.file_system}"] if environment.file_system is not None else []),
-        f"client {environment.client_version}, Python {environment.python}, {environment.cores} cores",
-        f"{load.in_flight} in flight, bodies of {load.size:,} bytes",
-        f"{load.seconds:g}s after {show_duration(load.warm_up_ms)}",
-    ]
-    return "; ".join(parts)
+def _heading(report: Report) -> Iterator[str]:
+    where, load = report.environment, report.load
+    disk = f", data on {where.file_system}" if where.file_system is not None else ""
+    yield (
+        f"{printable(where.url)}: server {where.server_version or 'of unknown version'}, "
+        f"durability {where.durability or 'unknown'}{disk}; "
+        f"client {where.client_version}, Python {where.python}, {where.cores} cores"
+    )
+    yield (
+        f"{load.in_flight:,} in flight or {load.batches_in_flight} batches of {load.batch:,}, bodies of {load.size:,} bytes, "
+        f"{load.seconds:g}s each after {show_duration(load.warm_up_ms)}"
+    )
 
 
 def _row(figures: CaseFigures) -> tuple[object, ...]:
-    times = (figures.p50_ms, figures.p90_ms, figures.p99_ms, figures.max_ms)
     return (
         figures.case,
         _rate(figures.messages_per_second),
-        *("" if ms is None else f"{ms:.2f}" for ms in times),
+        figures.p50_ms,
+        figures.p90_ms,
+        figures.p99_ms,
+        figures.max_ms,
         sum(figures.errors.values()),
         sum(figures.refusals.values()),
     )
 
 
-def _rate(per_second: float | None) -> str:
-    return "" if per_second is None else f"{per_second:,.0f}"
+def _rate(per_second: float | None) -> int | None:
+    return None if per_second is None else round(per_second)
 
 
 def _ratio(ratio: float | None) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from tenantq.errors import Unavailable
-from tenantq.settings import ADMIN_TOKEN
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _START_S: Final = 60
 _READY: Final = b"ready on "
 _PREFIX: Final = "TENANTQ_"
+_ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the variable's name, as in tenantq.settings, which would load the server
 
 
 class LocalServer:
@@ -58,7 +60,7 @@ class LocalServer:
                 sys.executable, "-m", "tenantq", "serve", "--data-dir", str(home / "data"), "--http", "127.0.0.1:0",
                 "--durability", self._durability, "--log-level", "warning",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                env={**own, ADMIN_TOKEN: self.token},
+                env={**own, _ADMIN_TOKEN: self.token},
                 start_new_session=True,  # what is typed at the terminal is for the command
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -78,16 +80,19 @@ class LocalServer:
         await self._end()
 
     async def _end(self) -> None:
-        self.kill()
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()  # nothing that it would do in good order is wanted
             await self._process.wait()
             self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # asyncio leaves its pipe to chance
         self._remove()
 
     def kill(self) -> None:
-        """End the server and remove its data, now: nothing of it is wanted."""
+        """End the server and remove its data at once, where the process is about to end too."""
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+            with contextlib.suppress(OSError):
+                os.kill(self._process.pid, signal.SIGKILL)
+                os.waitpid(self._process.pid, 0)  # until it writes no more
         self._remove()
 
     def _remove(self) -> None:

@@ -119,6 +119,8 @@ def _cell(value: object) -> tuple[str, Literal["number", "text", "nothing"]]:
         return ("yes" if value else "no"), "text"
     if isinstance(value, int):
         return f"{value:,}" if sys.stdout.isatty() else str(value), "number"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if sys.stdout.isatty() else f"{value:.2f}", "number"
     if value is None or value in ("", (), [], {}):
         return "-", "nothing"
     if isinstance(value, list | tuple):

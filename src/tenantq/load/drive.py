@@ -136,7 +136,7 @@ async def _loop(
 
 async def _rest(error: TenantqError, tally: Tally, stopwatch: Stopwatch) -> None:
     """Note an error that may pass, and pause for as long as the server asks, within bounds."""
-    tally.failed(error, counts=tally.span.holds(stopwatch.now()))
+    tally.failed(error)
     asked_ms = error.retry_after_ms if isinstance(error, Limited | Unavailable) else 0
     least_s, most_s = _PAUSE_S
     await stopwatch.sleep(min(most_s, max(least_s, asked_ms / 1_000)))

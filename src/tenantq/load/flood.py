@@ -49,6 +49,7 @@ class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How far a flood is, since it began."""
 
     at_s: float  # on the flood's own stopwatch
+    calls: int
     messages: int
     refusals: dict[str, int]
     errors: dict[str, int]
@@ -150,6 +151,7 @@ def _say(tally: Tally) -> None:
     failure: TenantqError | None = tally.failure
     figures = FloodFigures(
         at_s=SystemStopwatch.now(),
+        calls=tally.begun,
         messages=tally.messages_total,
         refusals=dict(tally.refusals),
         errors=dict(tally.errors),

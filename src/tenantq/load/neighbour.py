@@ -133,6 +133,7 @@ def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
         max_ms=None,
         errors=after.errors,
         refusals=after.refusals,
+        calls_total=after.calls,
         messages_total=after.messages,
         ended="failed" if after.failure is not None else "time",
         texts=after.texts,

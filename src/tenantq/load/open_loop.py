@@ -42,10 +42,11 @@ async def send_steadily(
     under_way: set[asyncio.Task[None]] = set()
 
     async def one(due: float) -> None:
+        tally.begun += 1
         try:
             await send()
         except PASSING as error:
-            tally.failed(error, counts=tally.span.holds(due))
+            tally.failed(error)
         except TenantqError as error:
             tally.stop("failed", watch.now(), error)
         else:

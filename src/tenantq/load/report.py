@@ -55,16 +55,17 @@ class CaseFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     case: str
     seconds: float
-    calls: int
+    calls: int  # that were done
     messages: int
     messages_per_second: float | None
     p50_ms: float | None
     p90_ms: float | None
     p99_ms: float | None
     max_ms: float | None
-    errors: dict[str, int]
-    refusals: dict[str, int]
-    messages_total: int  # with those of the warming up and of calls that ended too late
+    errors: dict[str, int]  # calls that failed, by code; these and the following with those of the warming up
+    refusals: dict[str, int]  # calls that a limit refused, by code
+    calls_total: int  # whatever came of them
+    messages_total: int
     ended: Ended
     texts: dict[str, str] = {}  # what the first error or refusal of each code said
 
@@ -120,6 +121,7 @@ def case_figures(case: str, tally: Tally) -> CaseFigures:
         max_ms=max_ms,
         errors=dict(tally.errors),
         refusals=dict(tally.refusals),
+        calls_total=tally.begun,
         messages_total=tally.messages_total,
         ended=tally.ended,
         texts=dict(tally.texts),

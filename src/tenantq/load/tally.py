@@ -39,7 +39,7 @@ class Span:
 
 
 class Tally:
-    """Counts the calls of one measurement. Those outside its span count only as messages that were sent."""
+    """Counts the calls of one measurement. Of those outside its span only the refused and failed count, and messages that were sent."""
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         """Begin at nothing; the times may go where those of other measurements are."""
@@ -61,11 +61,10 @@ class Tally:
             self.messages += messages
             self.latencies.record(took_s)
 
-    def failed(self, error: TenantqError, *, counts: bool) -> None:
-        """Note a call that was refused, or failed."""
+    def failed(self, error: TenantqError) -> None:
+        """Note a call that was refused, or failed, at any time: who is refused while warming up pauses, and may call no more."""
         self.texts.setdefault(error.code, error.message)
-        if counts:
-            (self.refusals if isinstance(error, Limited) else self.errors)[error.code] += 1
+        (self.refusals if isinstance(error, Limited) else self.errors)[error.code] += 1
 
     def stop(self, ended: Ended, now: float, failure: TenantqError | None = None) -> None:
         """End the measurement before its time; the first reason stays."""

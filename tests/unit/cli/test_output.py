@@ -62,8 +62,11 @@ def test_a_box_is_as_wide_as_its_widest_line() -> None:
 
 def test_a_table_for_a_pipe_is_tabs_and_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever is in the cells; nothing at all where there are no rows."""
-    print_table(("a", "b", "c"), [("x\ty\nz", 12_345, None), (True, ["p", "q"], "\x1b[1m")], empty="none")
-    assert capsys.readouterr().out == "a\tb\tc\nx y z\t12345\t-\nyes\tp, q\t\N{REPLACEMENT CHARACTER}[1m\n"
+    print_table(
+        ("a", "b", "c"), [("x\ty\nz", 12_345, None), (True, ["p", "q"], "\x1b[1m"), (0.0, 1_234.5, "")], empty="none"
+    )
+    rows = "x y z\t12345\t-\nyes\tp, q\t\N{REPLACEMENT CHARACTER}[1m\n0.00\t1234.50\t-\n"
+    assert capsys.readouterr().out == f"a\tb\tc\n{rows}"
     print_table(("a",), [], empty="none")
     print_facts({"a": {"b": {"c": 1}}, "d": {}})
     assert capsys.readouterr().out == "a.b.c\t1\nd\t-\n"

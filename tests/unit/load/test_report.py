@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _figures(case: str, rate: float | None, p99_ms: float | None) -> CaseFigures:
     return CaseFigures(
         case=case, seconds=1, calls=1, messages=1, messages_per_second=rate, p50_ms=1.0, p90_ms=1.0, p99_ms=p99_ms,
-        max_ms=2.0, errors={}, refusals={}, messages_total=1, ended="time",
+        max_ms=2.0, errors={}, refusals={}, calls_total=1, messages_total=1, ended="time",
     )  # fmt: skip
 
 
