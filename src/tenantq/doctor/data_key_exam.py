@@ -1,4 +1,4 @@
-"""Wrapped data keys: each belongs to a tenant, has a well-formed key, and stands beside the tenant's secret."""
+"""Wrapped data keys: each belongs to a tenant, has a well-formed key, can be read, and stands beside the tenant's secret."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tenantq.doctor.pages import pages_of_items
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.store.keys import after
+from tenantq.vault.stored_book import is_key
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes
@@ -21,12 +22,16 @@ def load_data_keys(store: Store, notes: Notes) -> dict[int, set[int]]:
     """Return the numbers of every tenant's data keys by tenant id, and write down what is wrong with them."""
     found: dict[int, set[int]] = {}
     for page in pages_of_items(store, store.meta, DATA_KEY_ROW, after(DATA_KEY_ROW)):
-        for key, _ in page:
+        for key, value in page:
             place = key[len(DATA_KEY_ROW) :]
             if len(place) != 2 * _ID_BYTES:
                 notes.found("damaged", f"A data key has a malformed key {key.hex()}.")
                 continue
-            found.setdefault(int.from_bytes(place[:_ID_BYTES]), set()).add(int.from_bytes(place[_ID_BYTES:]))
+            tenant_id, number = int.from_bytes(place[:_ID_BYTES]), int.from_bytes(place[_ID_BYTES:])
+            found.setdefault(tenant_id, set()).add(number)
+            if not is_key(value):
+                text = f"Data key {number} cannot be read, nor what it has sealed. Restore it from the file beside the backups."
+                notes.found("keys", text, tenant=f"#{tenant_id}")
         notes.passed("data keys", len(page))
     for tenant_id, numbers in found.items():
         row = store.get(store.meta, TENANT_ROW + tenant_id.to_bytes(_ID_BYTES))

@@ -8,6 +8,7 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.backup.data_keys import read_data_keys
+from tenantq.doctor import examine
 from tenantq.errors import KmsError
 from tenantq.server import Server
 from tenantq.service import Call
@@ -48,7 +49,11 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
         id = server.shard.tenant_state("acme").id
     (file,) = (tmp_path / "data-backups").glob("data-keys-*.json")
     before = read_data_keys(file)
+    assert examine(data).clean
     damage(data, id, 1)
+    (finding,) = examine(data).findings
+    assert (finding.kind, finding.tenant) == ("keys", f"#{id}")
+    assert finding.text.startswith("Data key 1 cannot be read")
     async with server_of(data) as server:
         service = server.service
         assert [one.body for one in await service.poll(CALL, "globex", "work")] == [b"sealed"]
