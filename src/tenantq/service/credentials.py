@@ -15,6 +15,7 @@ from tenantq.service.control import Control
 from tenantq.wire import CreatedKey, GrantItem, KeyItem
 
 if TYPE_CHECKING:
+    from tenantq.engine.access_book import AccessBook
     from tenantq.service.call import Call
 
 PRINCIPAL_CHARS_MAX: Final = 300
@@ -110,13 +111,7 @@ class Credentials(Control):
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
         """Return the stored grants of a tenant."""
         with await self.gates.enter(call, tenant, "list_grants") as entered:
-            return [
-                GrantItem(
-                    principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues,
-                    expires_at=grant.expires_at,
-                )
-                for principal, grant in self.shard.access.grants_in(entered.tenant).items()
-            ]  # fmt: skip
+            return grant_items(self.shard.access, entered.tenant)
 
     async def revoke_token(
         self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
@@ -165,6 +160,16 @@ class Credentials(Control):
                 )
             )  # fmt: skip
         return items
+
+
+def grant_items(access: AccessBook, tenant: str) -> list[GrantItem]:
+    """Return the stored grants of a tenant, as they are told."""
+    return [
+        GrantItem(
+            principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at
+        )
+        for principal, grant in access.grants_in(tenant).items()
+    ]  # fmt: skip
 
 
 def _is_over(grant: Grant, now_ms: int) -> bool:

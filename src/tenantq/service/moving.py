@@ -13,6 +13,7 @@ from tenantq.errors import Invalid, SealBroken, TooLarge
 from tenantq.message import check_int
 from tenantq.names import check_queue_name
 from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.credentials import grant_items
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
 from tenantq.service.exported_lines import (
     export_id,
@@ -24,7 +25,7 @@ from tenantq.service.exported_lines import (
     tenant_line,
 )
 from tenantq.service.safekeeping import Safekeeping, entry
-from tenantq.wire import ExportedMessage, ExportedResult, ExportManifest, GrantItem
+from tenantq.wire import ExportedMessage, ExportedResult, ExportManifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -96,7 +97,7 @@ class TenantExport:
                 yield part
         for part in archive.parts("keys", self._keys):
             yield part
-        for part in archive.parts("grants", self._grants()):
+        for part in archive.parts("grants", grant_items(self._shard.access, self.tenant)):
             yield part
         number = 0
         async for rows in self._audit():
@@ -156,15 +157,6 @@ class TenantExport:
             counts=self._archive.counts,
             files=self._archive.files,
         )
-
-    def _grants(self) -> list[GrantItem]:
-        return [
-            GrantItem(
-                principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues,
-                expires_at=grant.expires_at,
-            )
-            for principal, grant in self._shard.access.grants_in(self.tenant).items()
-        ]  # fmt: skip
 
     async def _audit(self) -> AsyncIterator[list[Row]]:
         """Go through the journal's rows about the tenant, in the store and in segments, up to the moment of the snapshot."""
