@@ -64,7 +64,10 @@ async def _tenants(url: str) -> tuple[str, str]:
 
 
 async def _measure(url: str, token: str, *, seconds: int) -> list[float]:
-    """Add at an even pace, whether or not earlier adds are done; return how long each took, in seconds."""
+    """Add at an even pace, whether or not earlier adds are done; return how long each took, in seconds.
+
+    From when it is sent, as every index so far; ``tenantq bench`` counts from when it is due, which has the machine's own delays in it.
+    """
     waits: list[float] = []
     async with AsyncClient(url, token=token, retries=0, coalesce=False) as client:
         queue = client.queue("quiet")

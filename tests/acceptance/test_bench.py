@@ -213,7 +213,7 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
 
     def busy() -> bool:
         queues = server.ok("queue", "list", "--json").json["queues"]
-        added = sum(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
+        added: int = sum(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
         return added > 200  # more than are in flight, so some were answered
 
     _wait_for(busy, process)

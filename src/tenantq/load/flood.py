@@ -18,7 +18,7 @@ from tenantq.errors import TenantqError, Unavailable
 from tenantq.load.cases import adding
 from tenantq.load.drive import drive_seconds
 from tenantq.load.stopwatch import SystemStopwatch
-from tenantq.load.tally import Tally
+from tenantq.load.tally import Ended, Tally
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -54,6 +54,7 @@ class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, int]
     errors: dict[str, int]
     texts: dict[str, str]
+    ended: Ended
     failure: str | None = None
 
 
@@ -156,6 +157,7 @@ def _say(tally: Tally) -> None:
         refusals=dict(tally.refusals),
         errors=dict(tally.errors),
         texts=tally.texts,
+        ended=tally.ended,
         failure=None if failure is None else failure.message,
     )
     sys.stdout.buffer.write(msgspec.json.encode(figures) + b"\n")

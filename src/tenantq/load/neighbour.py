@@ -135,7 +135,7 @@ def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
         refusals=after.refusals,
         calls_total=after.calls,
         messages_total=after.messages,
-        ended="failed" if after.failure is not None else "time",
+        ended=after.ended,
         texts=after.texts,
     )
 
