@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
@@ -11,8 +13,6 @@ from tenantq.load.report import CaseFigures, Load, Neighbour, case_figures, rati
 from tenantq.load.tally import Tally
 
 if TYPE_CHECKING:
-    import asyncio
-    import contextlib
     from collections.abc import AsyncIterator, Callable
 
     from tenantq.client import AsyncClient
@@ -76,7 +76,9 @@ async def measure(
         async with watching(ALONE, alone):
             await _victim(client, alone, load, stop)
         yield case_figures(ALONE, alone)
-        if stop.is_set() or alone.failure is not None:
+        if alone.failure is not None:
+            raise alone.failure
+        if stop.is_set():
             return
         order = FloodOrder(
             url=server.url,
@@ -92,6 +94,8 @@ async def measure(
         )
         beside = Tally()
         async with Flood(order) as flood:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), load.warm_up_ms / 1_000)  # it has to warm up too
             before = await flood.figures()
             async with watching(BESIDE, beside):
                 await _victim(client, beside, load, stop)
@@ -100,6 +104,8 @@ async def measure(
     flooded = _flood_figures(before, after)
     yield flooded
     yield _neighbour(alone, beside, flooded)
+    if beside.failure is not None:
+        raise beside.failure
     if after.failure is not None:
         raise Unavailable(f"the flood ended early: {after.failure}")
 
