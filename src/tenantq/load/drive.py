@@ -42,12 +42,28 @@ async def drive_times(
     latencies: Latencies | None = None,
     stopwatch: Stopwatch | None = None,
 ) -> Tally:
-    """Call ``times`` times in each of so many loops, and return when all are done; ``latencies`` takes the times, if given."""
+    """Call ``times`` times in each of so many loops, and return when all are done. Raises what a call raises.
+
+    ``latencies`` takes the times, if given; it gets them afterwards, so that little is done beside the calls.
+    """
     watch = stopwatch or SystemStopwatch()
-    tally = Tally(latencies)
-    start = watch.now()
-    await asyncio.gather(*(_loop(work, number, tally, watch, times=times) for number in range(loops)))
-    tally.span = Span(start, watch.now())
+    now, took, tally = watch.now, list[float](), Tally(latencies)
+
+    async def loop(number: int) -> int:
+        messages = 0
+        started = now()
+        for _ in range(times):
+            messages += await work(number)
+            ended = now()
+            took.append(ended - started)
+            started = ended
+        return messages
+
+    start = now()
+    tally.messages = tally.messages_total = sum(await asyncio.gather(*(loop(number) for number in range(loops))))
+    tally.span, tally.begun = Span(start, now()), loops * times
+    for seconds in took:
+        tally.latencies.record(seconds)
     return tally
 
 
@@ -69,9 +85,7 @@ async def drive_seconds(
     watch = stopwatch or SystemStopwatch()
     start = watch.now() + warm_up_s
     tally.span = Span(start, start + seconds)
-    loop_tasks = [
-        asyncio.create_task(_loop(work, number, tally, watch, messages_max=messages_max)) for number in range(loops)
-    ]
+    loop_tasks = [asyncio.create_task(_loop(work, number, tally, watch, messages_max)) for number in range(loops)]
     await until_done(loop_tasks, tally, stop, watch)
 
 
@@ -99,16 +113,12 @@ async def _loop(
     number: int,
     tally: Tally,
     stopwatch: Stopwatch,
-    *,
-    times: float = math.inf,
-    messages_max: float = math.inf,
+    messages_max: float,
 ) -> None:
-    """Call until it was done so often, or the span is over. What is done for each call is little: it is part of what is measured."""
+    """Call until the span is over. What is done for each call is little: it is part of what is measured."""
     now, span, record = stopwatch.now, tally.span, tally.latencies.record
-    left = times
     started = now()
-    while left > 0 and started < span.end:
-        left -= 1
+    while started < span.end:
         tally.begun += 1
         try:
             messages = await work(number)
