@@ -181,6 +181,7 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     assert (await call("GET", "/v1/erasures/{id}", id=certificate["id"])) == certificate
     made = await call("POST", "/v1/backups", 201, {"name": "one"})
     assert (await call("GET", "/v1/backups"))["backups"] == [made]
+    assert (await call("GET", "/v1/topology"))["shards"]
     assert (await call("GET", "/readyz"))["status"] == "ready"
     assert (await call("GET", "/healthz")) == {"status": "ok"}
     assert "tenantq_http_connections 1" in await call("GET", "/metrics")
