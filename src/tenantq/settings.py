@@ -17,12 +17,12 @@ from tenantq.errors import Invalid
 from tenantq.gates.certificate import CertificateSettings
 from tenantq.gates.json_web_token import JwtSettings
 from tenantq.http.settings import HttpSettings, check_http
-from tenantq.http.tls import TlsFiles
 from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
+from tenantq.tls import TlsFiles
 from tenantq.vault.settings import VaultSettings, check_vault
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from tenantq.gates.certificate import CertificateGrant
 from tenantq.gates.json_web_token import JwtSettings
 from tenantq.gates.signals import SignalSettings
 from tenantq.http.settings import HttpSettings
-from tenantq.http.tls import TlsFiles
 from tenantq.journal.checkpoint import AuditSettings
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Row
@@ -32,6 +31,7 @@ from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.testing import FakeServer
+from tenantq.tls import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,6 +13,7 @@ from tenantq.http.intake import BODY, HEAD, IDLE, Intake
 from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.reply import CONTINUE, Reply, Stream, accepts_gzip, compress, compressed, head, stream_head
 from tenantq.http.request import parse_query
+from tenantq.service.problems import fault, no_room
 
 if TYPE_CHECKING:
     from tenantq.http.listener import Listener
@@ -296,8 +297,7 @@ class Connection(asyncio.Protocol):
             return problem_reply(error, request.call.request_id)
         except Exception:
             log.exception("a fault in request %s", request.call.request_id)
-            fault = TenantqError("the server made a mistake; its log says which, under this request id")
-            return problem_reply(fault, request.call.request_id)
+            return problem_reply(fault(), request.call.request_id)
         return reply
 
     async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply | Stream:
@@ -318,7 +318,7 @@ class Connection(asyncio.Protocol):
     def _hold(self, request: Request) -> Any:
         def hold(size: int) -> None:
             if not self._listener.hold(request, size):
-                raise Unavailable("the server holds as many unfinished requests as it may. Try again later.")
+                raise no_room()
 
         return hold
 

@@ -36,9 +36,6 @@ ONCE: Final = frozenset(
 NEVER_REPEATED: Final = frozenset((b"x-request-id", b"transfer-encoding", b"expect"))
 """A head with one of these is not worth remembering, or cannot be."""
 
-_REQUEST_ID_CHARS_MAX: Final = 128
-_USER_AGENT_CHARS_MAX: Final = 256
-
 
 def bearer_of(authorization: bytes) -> str:
     """Return the token; of any other scheme the whole text, which is no token, so that it is refused as one."""
@@ -46,20 +43,6 @@ def bearer_of(authorization: bytes) -> str:
     scheme, _, token = text.partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and token else text
-
-
-def user_agent_of(raw: bytes) -> str:
-    """Return the client program's name for itself, cut to a bearable length."""
-    return raw[:_USER_AGENT_CHARS_MAX].decode("latin-1")
-
-
-def request_id_of(raw: bytes) -> str | None:
-    """Return the client's own id of the request if it has the right form."""
-    if 1 <= len(raw) <= _REQUEST_ID_CHARS_MAX and raw.isascii():
-        text = raw.decode("ascii")
-        if text.isprintable() and " " not in text:
-            return text
-    return None
 
 
 def check_content(request: Request, headers: dict[bytes, bytes]) -> None:

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 
-from tenantq.errors import TenantqError, TooLarge, Unavailable
+from tenantq.errors import TenantqError, TooLarge
 from tenantq.http.head import (
     KNOWN,
     NEVER_REPEATED,
     ONCE,
     bearer_of,
     check_content,
-    request_id_of,
-    user_agent_of,
 )
 from tenantq.http.known_heads import HEAD_END
 from tenantq.http.problem import Refusal, malformed
 from tenantq.http.request import Request
 from tenantq.service import Call
+from tenantq.service.problems import no_room
+from tenantq.service.request_ids import request_id_of, user_agent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,11 +184,11 @@ class Intake:
             self._deliver(request)
         else:
             self._request = request
-            self.refuse(_no_room())
+            self.refuse(no_room())
 
     def give_way(self) -> None:
         """Give up the request that is being read, so that smaller ones find room."""
-        self.refuse(_no_room())
+        self.refuse(no_room())
 
     @property
     def held_bytes(self) -> int:
@@ -322,7 +322,7 @@ class Intake:
         if request.refusal is not None:
             return  # read to the end and thrown away, so that the connection can go on
         if not listener.hold(request, len(data)):
-            self._stop(_no_room())
+            self._stop(no_room())
         if request.body:
             self._pieces.append(data)
         else:
@@ -413,10 +413,6 @@ class Intake:
     def _stop(self, refusal: TenantqError) -> None:
         self.refuse(refusal)
         raise _Stop
-
-
-def _no_room() -> Unavailable:
-    return Unavailable("the server holds as many unfinished requests as it may. Try again later.")
 
 
 def _headers_too_large() -> Refusal:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 from tenantq.clock import Clock, SystemClock
+from tenantq.gates.turns import Turns
 from tenantq.http.connection import Connection
 from tenantq.http.description import Description
 from tenantq.http.figures import Figures
@@ -16,9 +16,8 @@ from tenantq.http.known_heads import KnownHeads
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings, check_http
-from tenantq.http.tls import TlsContext, TlsFiles
-from tenantq.http.turns import Turns
-from tenantq.randomness import Randomness, system_randomness
+from tenantq.service.request_ids import RequestIds
+from tenantq.tls import TlsContext, TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tenantq.clock import Timer
     from tenantq.http.request import Request
     from tenantq.http.route import Route
+    from tenantq.randomness import Randomness
     from tenantq.service import Service
 
 log = logging.getLogger("tenantq.http")
@@ -47,6 +47,7 @@ class Listener:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
         routes: Iterable[Route] = ROUTES,
+        turns: Turns | None = None,
     ) -> None:
         self.service = service
         self.settings = check_http(settings or HttpSettings())
@@ -55,7 +56,7 @@ class Listener:
         self.router = Router(routes)
         self.description = Description(self.router.routes)
         self.known_heads = KnownHeads()
-        self.turns = Turns(self.loop)
+        self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
         self.figures = Figures(self)
         self.port = 0  # of the address started last
         self.connections: set[Connection] = set()
@@ -65,8 +66,7 @@ class Listener:
         self.is_closing = False
         self.now_ms = self.clock.monotonic_ms()  # as of the last tick
         self.lines = b""  # headers of every reply
-        self._request_ids = itertools.count(1)
-        self._request_id_start = f"{(randomness or system_randomness()).getrandbits(40):010x}-"
+        self.next_request_id = RequestIds(randomness).next
         self._servers: list[asyncio.Server] = []
         self._tls: list[TlsContext] = []
         self._timer: Timer | None = None
@@ -80,7 +80,7 @@ class Listener:
         """Accept connections on an address; port 0 takes any free one. Return the port. May be called again."""
         context = None
         if tls is not None:
-            context = TlsContext(tls, self.figures)
+            context = TlsContext(tls, self.figures, alpn="http/1.1")
             self._tls.append(context)
         server = await self.loop.create_server(
             lambda: Connection(self),
@@ -141,10 +141,6 @@ class Listener:
             connection.abort()
 
     # ---- what connections ask ----
-
-    def next_request_id(self) -> str:
-        """Return an id for a request that brought none."""
-        return f"{self._request_id_start}{next(self._request_ids):x}"
 
     def hold(self, request: Request, size: int) -> bool:
         """Count ``size`` more bytes as held for ``request``; False: there is no room for them."""

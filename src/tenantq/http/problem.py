@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from http import HTTPStatus
-from typing import Final
 
 import msgspec
 
 from tenantq.errors import Limited, RateLimited, TenantqError
 from tenantq.http.reply import PROBLEM, Reply
-from tenantq.wire import Problem, WireError
+from tenantq.service.problems import problem_of
 
-DETAIL_CHARS_MAX: Final = 1_000
-RETRY_AFTER_DEFAULT_MS: Final = 1_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,37 +46,16 @@ def _title(kind: type[TenantqError], status: int) -> str:
 def problem_reply(error: TenantqError, request_id: str) -> Reply:
     """Return the reply that tells ``error``; a client may rely on ``code`` and ``status``."""
     status = error.status
-    limit = current = retry_after_ms = None
+    problem = problem_of(error, request_id, _title(type(error), status))
     headers = b""
     if isinstance(error, Limited):
-        limit, current, retry_after_ms = error.limit, error.current, error.retry_after_ms
         # Of a quota, current is what is used; of a rate, what is left.
-        left = current if isinstance(error, RateLimited) else max(0, limit - current)
-        headers = b"X-RateLimit-Limit: %d\r\nX-RateLimit-Remaining: %d\r\n" % (limit, left)
-    elif status == HTTPStatus.SERVICE_UNAVAILABLE:
-        retry_after_ms = getattr(error, "retry_after_ms", 0) or RETRY_AFTER_DEFAULT_MS
+        left = error.current if isinstance(error, RateLimited) else max(0, error.limit - error.current)
+        headers = b"X-RateLimit-Limit: %d\r\nX-RateLimit-Remaining: %d\r\n" % (error.limit, left)
     elif status == HTTPStatus.UNAUTHORIZED:
         headers = b"WWW-Authenticate: Bearer\r\n"
     elif type(error) is Refusal:
         headers = error.headers
-    if retry_after_ms is not None:
-        headers += b"Retry-After: %d\r\n" % max(1, -(-retry_after_ms // 1_000))
-    body = Problem(
-        type=f"urn:tenantq:error:{error.code}",
-        title=_title(type(error), status),
-        status=status,
-        detail=error.message[:DETAIL_CHARS_MAX],
-        code=error.code,
-        request_id=request_id,
-        tenant=error.tenant,
-        queue=error.queue,
-        limit=limit,
-        current=current,
-        retry_after_ms=retry_after_ms,
-    )
-    return Reply(_encode(body), status, PROBLEM, headers)
-
-
-def item_error(error: TenantqError) -> WireError:
-    """Return what a batch says of one refused item."""
-    return WireError(code=error.code, detail=error.message[:DETAIL_CHARS_MAX])
+    if problem.retry_after_ms is not None:
+        headers += b"Retry-After: %d\r\n" % max(1, -(-problem.retry_after_ms // 1_000))
+    return Reply(_encode(problem), status, PROBLEM, headers)

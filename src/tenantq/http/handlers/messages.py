@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import TenantqError
-from tenantq.http.problem import item_error
 from tenantq.http.reply import Reply, json_reply
 from tenantq.json_bytes import bytes_of, text_or_base64
 from tenantq.message import NewMessage, Result
+from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire import (
     AckRequest,
     AddedItem,
@@ -63,11 +63,9 @@ async def add(service: Service, request: Request, body: AddRequest) -> Reply:
     """Add messages; a message that cannot be read keeps its place as an error."""
     messages = [_new_message(message) for message in body.messages]
     added = await service.add(request.call, request.tenant, request.queue, messages, body.key)
-    first = added[0].error if added else None
-    if first is not None and all(
-        one.error is not None and one.error.code == first.code and one.error.message == first.message for one in added
-    ):
-        raise first
+    refusal = refusal_of_all(added)
+    if refusal is not None:
+        raise refusal
     return json_reply(AddReply(messages=[_added_item(one) for one in added]))
 
 

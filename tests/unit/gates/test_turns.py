@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tenantq.http.turns import EACH_CALLER, EACH_TURN, SHARED_LATELY_S, Turns
+from tenantq.gates.turns import EACH_CALLER, EACH_TURN, SHARED_LATELY_S, Turns
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +23,16 @@ SHARED_LATELY_S: Final = 1.0
 """How long turns stay short after another caller's request."""
 
 
+class Wake(Protocol):
+    """What is told that its turn has come; an asyncio.Future[None] is one."""
+
+    def done(self) -> bool:
+        """Tell whether nobody waits for the turn any more."""
+
+    def set_result(self, result: None, /) -> None:
+        """Begin."""
+
+
 class Turns:
     """Wakes the connections whose requests have arrived, in the event loop's next turns."""
 
@@ -30,12 +40,12 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lines: dict[str | None, deque[asyncio.Future[None]]] = {}  # by credential: who is next stands first
+        self._lines: dict[str | None, deque[Wake]] = {}  # by credential: who is next stands first
         self._scheduled = False
         self._last: str | None = None  # who came last
         self._shared_until = 0.0  # on the loop's clock
 
-    def enter(self, caller: str | None, wake: asyncio.Future[None]) -> None:
+    def enter(self, caller: str | None, wake: Wake) -> None:
         """Have ``wake`` resolved in the caller's turn. The caller is told by its credential alone, since it was not checked yet."""
         if caller != self._last:
             self._last = caller

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from tenantq.errors import Invalid
 
-if TYPE_CHECKING:
-    from tenantq.http.figures import Figures
-
-log = logging.getLogger("tenantq.http")
+log = logging.getLogger("tenantq")
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -28,16 +25,24 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     verify: Literal["none", "optional", "required"] = "none"  # whether clients are asked for one, or must have one
 
 
+class LoadCounts(Protocol):
+    """Where a listener counts how often its certificates were loaded."""
+
+    certificates_loaded_total: int
+    certificates_failed_total: int
+
+
 class TlsContext:
     """A server's TLS context. ``reload_if_changed`` keeps it in step with its files; connections that are open stay."""
 
-    def __init__(self, files: TlsFiles, figures: Figures) -> None:
+    def __init__(self, files: TlsFiles, figures: LoadCounts, *, alpn: str | None = None) -> None:
         if files.verify != "none" and files.client_ca is None:
             raise Invalid("client_ca: is needed where clients' certificates are verified")
         self._files = files
         self._figures = figures
+        self._alpn = alpn  # the protocol to agree on with clients who ask for one
         self._stamps = self._look()
-        self.context = _new_context(files)
+        self.context = _new_context(files, alpn)
         self._figures.certificates_loaded_total += 1
 
     def reload_if_changed(self) -> None:
@@ -47,7 +52,7 @@ class TlsContext:
             return
         self._stamps = stamps
         try:
-            _new_context(self._files)  # a half-replaced pair must not get into the one in use
+            _new_context(self._files, self._alpn)  # a half-replaced pair must not get into the one in use
             _load(self.context, self._files)
         except Invalid as error:
             self._figures.certificates_failed_total += 1
@@ -72,11 +77,12 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _new_context(files: TlsFiles) -> ssl.SSLContext:
+def _new_context(files: TlsFiles, alpn: str | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
+    if alpn is not None:
+        context.set_alpn_protocols([alpn])
     context.verify_mode = _VERIFY[files.verify]
     _load(context, files)
     return context

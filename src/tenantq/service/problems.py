@@ -1,0 +1,64 @@
+"""What a caller is told of an error, on every transport: a stable code, a text, and when to come back."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Limited, TenantqError, Unavailable
+from tenantq.wire import Problem, WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.message import Added
+
+DETAIL_CHARS_MAX: Final = 1_000
+RETRY_AFTER_DEFAULT_MS: Final = 1_000
+
+
+def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem:
+    """Return what is told of a call that was refused; a client may rely on ``code`` and ``status``."""
+    limit = current = retry_after_ms = None
+    if isinstance(error, Limited):
+        limit, current, retry_after_ms = error.limit, error.current, error.retry_after_ms
+    elif error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_after_ms = getattr(error, "retry_after_ms", 0) or RETRY_AFTER_DEFAULT_MS
+    return Problem(
+        type=f"urn:tenantq:error:{error.code}",
+        title=title,
+        status=error.status,
+        detail=error.message[:DETAIL_CHARS_MAX],
+        code=error.code,
+        request_id=request_id,
+        tenant=error.tenant,
+        queue=error.queue,
+        limit=limit,
+        current=current,
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def item_error(error: TenantqError) -> WireError:
+    """Return what a batch says of one refused item."""
+    return WireError(code=error.code, detail=error.message[:DETAIL_CHARS_MAX])
+
+
+def fault() -> TenantqError:
+    """Return what is told of a mistake of the server's own: nothing of what is inside it."""
+    return TenantqError("the server made a mistake; its log says which, under this request id")
+
+
+def no_room() -> TenantqError:
+    """Return what is told while the requests that are held take all the memory they may."""
+    return Unavailable("the server holds as many unfinished requests as it may. Try again later.")
+
+
+def refusal_of_all(added: Sequence[Added]) -> TenantqError | None:
+    """Return the error for which all messages of a batch were refused; None: some were added, or the errors differ."""
+    first = added[0].error if added else None
+    if first is not None and all(
+        one.error is not None and one.error.code == first.code and one.error.message == first.message for one in added
+    ):
+        return first
+    return None

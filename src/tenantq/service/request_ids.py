@@ -1,0 +1,42 @@
+"""What identifies a request in replies, in the journal and in the log: the client's own id, or one that is made."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from tenantq.randomness import system_randomness
+
+if TYPE_CHECKING:
+    from tenantq.randomness import Randomness
+
+_REQUEST_ID_CHARS_MAX: Final = 128
+_USER_AGENT_CHARS_MAX: Final = 256
+
+
+class RequestIds:
+    """Makes ids for requests that brought none; those of two listeners, or of two runs, do not meet."""
+
+    __slots__ = ("_count", "_start")
+
+    def __init__(self, randomness: Randomness | None = None) -> None:
+        self._start = f"{(randomness or system_randomness()).getrandbits(40):010x}-"
+        self._count = itertools.count(1)
+
+    def next(self) -> str:
+        """Return a new id."""
+        return f"{self._start}{next(self._count):x}"
+
+
+def request_id_of(raw: bytes) -> str | None:
+    """Return the client's own id of the request if it has the right form."""
+    if 1 <= len(raw) <= _REQUEST_ID_CHARS_MAX and raw.isascii():
+        text = raw.decode("ascii")
+        if text.isprintable() and " " not in text:
+            return text
+    return None
+
+
+def user_agent_of(raw: bytes) -> str:
+    """Return the client program's name for itself, cut to a bearable length."""
+    return raw[:_USER_AGENT_CHARS_MAX].decode("latin-1")
