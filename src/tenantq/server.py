@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 from pathlib import Path
@@ -13,9 +14,10 @@ from tenantq.backup.restore import RESTORED, take_note
 from tenantq.clock import Clock, SystemClock
 from tenantq.engine.round_loop import SYSTEM
 from tenantq.engine.shard import Shard
-from tenantq.errors import TenantqError
+from tenantq.errors import Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
+from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
@@ -30,13 +32,14 @@ from tenantq.service.self_checks import (
     QuotaAccuracy,
     SelfChecks,
 )
-from tenantq.settings import ServerSettings, split_address
+from tenantq.settings import OFF, ServerSettings, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
     from tenantq.journal.exporter import Exporter
+    from tenantq.rpc.listener import RpcListener
 
 log = logging.getLogger("tenantq")
 
@@ -44,10 +47,22 @@ log = logging.getLogger("tenantq")
 class Server:
     """One server process. ``async with Server(settings) as server`` serves until the block ends."""
 
-    def __init__(self, settings: ServerSettings, *, admin_token: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        admin_token: str | None = None,
+        clock: Clock | None = None,
+        rpc_default: str | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.port = 0  # where it listens, once started
+        self.rpc_port: int | None = None  # ... and for Cap'n Proto, if it does
+        self.rpc_address = (
+            settings.rpc if settings.rpc is not None else rpc_default
+        )  # one that was not set may be in use
+        self.opening = ""  # the setting whose address is being opened
         self.new_admin_token: str | None = None  # made on the first start, to be shown once
         self.shard = Shard(Path(settings.data_dir), settings=settings.shard, clock=self.clock)
         self._admin_token = admin_token
@@ -55,6 +70,7 @@ class Server:
         self._gates: Gatekeeper | None = None
         self._service: Service | None = None
         self._listener: Listener | None = None
+        self._rpc_listener: RpcListener | None = None
         self._exporter: Exporter | None = None
         self._checkpointer: Checkpointer | None = None
         self._jwt: JwtVerifier | None = None
@@ -100,8 +116,11 @@ class Server:
             self.service.checks = self._make_checks(self._gates, self._sealing)
             self.service.checks.start()
             self.new_admin_token = await self.service.bootstrap(self._admin_token)
-            self._listener = Listener(self.service, settings.listener, clock=self.clock)
+            turns = Turns(asyncio.get_running_loop())
+            self._listener = Listener(self.service, settings.listener, clock=self.clock, turns=turns)
+            await self._start_rpc(turns)
             host, port = split_address("http", settings.http)
+            self.opening = "http"
             self.port = await self._listener.start(host, port, settings.tls)
         except BaseException:
             await self.close(grace_ms=0)
@@ -110,11 +129,40 @@ class Server:
         gc.collect()
         gc.freeze()
 
+    async def _start_rpc(self, turns: Turns) -> None:
+        """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
+        address, asked = self.rpc_address, self.settings.rpc is not None
+        if address is None or address == OFF:
+            return
+        try:
+            from tenantq.rpc.listener import RpcListener  # noqa: PLC0415  # needs pycapnp, which is an extra
+        except ImportError as error:
+            missing = "Cap'n Proto needs pycapnp: install tenantq[rpc]"
+            if asked:
+                raise Invalid(f'rpc: {missing}, or set rpc = "off"') from error
+            log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
+            return
+        listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
+        host, port = split_address("rpc", address)
+        self.opening = "rpc"
+        try:
+            self.rpc_port = await listener.start(host, port, self.settings.tls)
+        except OSError as error:
+            if asked:
+                raise
+            why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            log.warning(
+                'no Cap\'n Proto on %s: %s. Choose another address with --rpc, or set rpc = "off"', address, why
+            )
+            return
+        self._rpc_listener = listener
+        self.service.include_metrics(listener.figures)
+
     async def close(self, grace_ms: int | None = None) -> None:
         """Finish requests in flight, journal what is held back, and close the store. A second call forces the end."""
         grace_ms = self.settings.grace_ms if grace_ms is None else grace_ms
-        if self._listener is not None:
-            await self._listener.close(grace_ms)
+        listeners = [one for one in (self._listener, self._rpc_listener) if one is not None]
+        await asyncio.gather(*(listener.close(grace_ms) for listener in listeners))
         if self._service is not None:
             service, self._service = self._service, None
             if service.checks is not None:

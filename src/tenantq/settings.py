@@ -20,6 +20,7 @@ from tenantq.http.settings import HttpSettings, check_http
 from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
+from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
 from tenantq.tls import TlsFiles
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENVIRONMENT: Final = "TENANTQ_"
+RPC_DEFAULT: Final = "127.0.0.1:7071"
+OFF: Final = "off"
 ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the name of the variable, not a secret
 _NOT_SETTINGS: Final = {
     ADMIN_TOKEN,
@@ -48,12 +51,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data_dir: str = "./tenantq-data"  # made if it is not there
     backup_dir: str | None = None  # where backups go; none: the data directory's name with -backups behind it
     http: str = "127.0.0.1:7070"  # address of the HTTP listener
+    rpc: str | None = (
+        None  # address of the Cap'n Proto listener, or "off"; none: RPC_DEFAULT where `tenantq serve` can have it
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     grace_ms: int = 30_000  # how long a stop waits for requests in flight
     shard: ShardSettings = ShardSettings()
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
+    rpc_listener: RpcSettings = RpcSettings()
     export: ExportSettings = ExportSettings()
     audit: AuditSettings = AuditSettings()
     checks: CheckSettings = CheckSettings()
@@ -77,6 +84,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
         raise Invalid(f"settings: {error}") from error
     check_shard(settings.shard)
     check_http(settings.listener)
+    check_rpc(settings.rpc_listener)
     check_export(settings.export)
     check_audit(settings.audit)
     check_checks(settings.checks)
@@ -84,6 +92,8 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_kms(settings.kms)
     check_vault(settings.vault)
     split_address("http", settings.http)
+    if settings.rpc is not None and settings.rpc != OFF:
+        split_address("rpc", settings.rpc)
     return settings
 
 

@@ -20,7 +20,7 @@ from tenantq.cli.logs import set_up_logs
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
-from tenantq.settings import ADMIN_TOKEN, load_settings, split_address
+from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,6 +44,11 @@ _SWITCH_S: Final = 0.000_5
     "--http",
     metavar="HOST:PORT",
     help="Where to listen; port 0 takes a free one.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
+)
+@click.option(
+    "--rpc",
+    metavar="HOST:PORT",
+    help="Where to listen for Cap'n Proto; port 0 takes a free one, off none.  [env: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
 )
 @click.option(
     "--config",
@@ -84,7 +89,7 @@ def serve(
     grace: int | None,
     **flags: Any,
 ) -> int:
-    """Serve tenants over HTTP until a signal comes.
+    """Serve tenants over HTTP and Cap'n Proto until a signal comes.
 
     Every setting can also be given in the environment (TENANTQ_...) and in a TOML file; a flag goes before the
     environment, the environment before the file. TENANTQ_ADMIN_TOKEN sets the first administrator's token; without it
@@ -138,26 +143,39 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def start(server: Server) -> str:
     """Start a server and return its address as clients write it; what stands in the way is one typed error."""
-    host, port = split_address("http", server.settings.http)
     try:
         await server.start()
     except TenantqError:
         raise
-    except socket.gaierror as error:
-        raise Unavailable(
-            f"http: the host {host} is not known here ({error.strerror}); give an address of this machine"
-        ) from error
     except OSError as error:
         if error.filename is not None:
             raise Unavailable(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
-        raise Unavailable(f"http: cannot listen on {server.settings.http}: {_why(error, port)}") from error
+        raise _cannot_listen(error, server) from error
     scheme = "https" if server.settings.tls is not None else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
+    return f"{scheme}://{_shown('http', server.settings.http, server.port)}"
 
 
-def _why(error: OSError, port: int) -> str:
+def _shown(setting: str, address: str, port: int) -> str:
+    """Return an address with the port that was taken."""
+    host, _ = split_address(setting, address)
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _cannot_listen(error: OSError, server: Server) -> Unavailable:
+    setting, address = "http", server.settings.http
+    if server.opening == "rpc" and server.rpc_address is not None:
+        setting, address = "rpc", server.rpc_address
+    host, port = split_address(setting, address)
+    if isinstance(error, socket.gaierror):
+        return Unavailable(
+            f"{setting}: the host {host} is not known here ({error.strerror}); give an address of this machine"
+        )
+    return Unavailable(f"{setting}: cannot listen on {address}: {_why(error, port, setting)}")
+
+
+def _why(error: OSError, port: int, setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another process listens there; stop it, or choose another port with --http"
+        return f"another process listens there; stop it, or choose another port with --{setting}"
     if error.errno == errno.EACCES:
         return f"this user may not use port {port}; choose one from 1024 on"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -167,14 +185,17 @@ def _why(error: OSError, port: int) -> str:
 
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     signals = StopSignals()
-    server = Server(settings, admin_token=admin_token)
+    server = Server(settings, admin_token=admin_token, rpc_default=RPC_DEFAULT)
     url = await start(server)
     log.info("store open", extra={"data_dir": settings.data_dir, "durability": settings.shard.durability})
     if server.new_admin_token is not None:
         click.echo(_token_box(server.new_admin_token, url))
-    click.echo(f"ready on {url}")
+    rpc = None
+    if server.rpc_port is not None and server.rpc_address is not None:
+        rpc = _shown("rpc", server.rpc_address, server.rpc_port)
+    click.echo(f"ready on {url}" + (f" (rpc {rpc})" if rpc is not None else ""))
     sys.stdout.flush()
-    log.info("ready", extra={"url": url, "pid": os.getpid()})
+    log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
     failed = await _until_stopped(server, signals)
     log.info("stopping", extra={"because": "the store failed" if failed else signals.name})
     await server.close(grace_ms=0 if failed else None)

@@ -23,6 +23,7 @@ from tenantq.wire import DataKeyItem, EncryptionReply, UsageItem, UsageReply
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tenantq.access import Principal
     from tenantq.clock import Clock
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
     from tenantq.engine.queue_state import TenantState
@@ -60,11 +61,16 @@ class Control:
         self._trail = AuditTrail(shard, segments)
         self.checks: SelfChecks | None = None  # set by who wires them
         self._metrics = Metrics(shard, gates, exporter, sealing, lambda: self.checks)
+        self.include_metrics = self._metrics.include  # for a transport's own
         self._redrives: dict[str, RedriveTask] = {}
 
     async def close(self) -> None:
         """Let what reads the journal beside the event loop come to its end."""
         await self._trail.close()
+
+    async def log_in(self, call: Call) -> Principal:
+        """Return whom a credential stands for; one that stands for nobody is refused, and leaves a trace."""
+        return await self.gates.identify(call, "login")
 
     async def _enter_queue(
         self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1

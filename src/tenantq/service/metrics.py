@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
 
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
@@ -69,6 +70,10 @@ class Metrics:
         self._sealing = sealing
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def include(self, other: Collector) -> None:
+        """Have the figures of another part shown, too."""
+        self._registry.register(other)
 
     def text(self) -> bytes:
         """Return all figures in the text format."""

@@ -1,0 +1,203 @@
+"""One call under way: it is begun in its caller's turn, and finished even if nobody waits for it any more, unless it only waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from capnp import KjException
+
+from tenantq.errors import Invalid, TenantqError
+from tenantq.rpc.replies import write_error
+from tenantq.service import Call
+from tenantq.service.problems import fault, no_room, problem_of
+from tenantq.service.request_ids import request_id_of
+
+if TYPE_CHECKING:
+    from tenantq.rpc.connection import Connection
+    from tenantq.rpc.methods import Method
+
+log = logging.getLogger("tenantq.rpc")
+
+
+class RunningCall:
+    """A call from when the library has read it until its reply is made."""
+
+    __slots__ = (
+        "_bearer",
+        "_connection",
+        "_context",
+        "_has_begun",
+        "_held_bytes",
+        "_is_over",
+        "_is_told_to_stop",
+        "_method",
+        "_replied",
+        "_task",
+        "_user_agent",
+        "request_id",
+    )
+
+    def __init__(
+        self, connection: Connection, method: Method, context: Any, bearer: str | None, user_agent: str
+    ) -> None:
+        self._connection = connection
+        self._method = method
+        self._context = context
+        self._bearer = bearer
+        self._user_agent = user_agent
+        self._held_bytes = 0
+        self._has_begun = self._is_over = self._is_told_to_stop = False
+        self._task: asyncio.Task[None] | None = None
+        self._replied: asyncio.Future[tuple[Any, TenantqError | None]] = connection.listener.loop.create_future()
+        self.request_id = ""
+        connection.begun(self)
+        connection.listener.turns.enter(bearer, self)
+
+    # ---- its turn: what gates.turns.Wake asks for ----
+
+    def done(self) -> bool:
+        """Tell whether nobody waits for it any more."""
+        return self._is_over
+
+    def set_result(self, _: None, /) -> None:
+        """Begin."""
+        self._has_begun = True
+        self._task = self._connection.listener.loop.create_task(self._work())
+
+    # ---- the work ----
+
+    async def _work(self) -> None:
+        value, error = None, None
+        try:
+            value = await self._ask()
+        except TenantqError as refusal:
+            error = refusal
+        except asyncio.CancelledError:
+            if not self._is_told_to_stop or self._replied.done():
+                self._end()
+                raise
+            assert self._task is not None
+            self._task.uncancel()
+            value = self._method.interrupted
+        except Exception:
+            log.exception("a fault in request %s", self.request_id)
+            error = fault()
+        if not self._replied.done():
+            self._replied.set_result((value, error))
+        self._end()
+
+    async def _ask(self) -> Any:
+        """Read the request, and have the service answer it."""
+        listener, method = self._connection.listener, self._method
+        try:
+            params = self._context.params
+            raw_id = params.requestId.encode()
+            self.request_id = (request_id_of(raw_id) if raw_id else None) or listener.next_request_id()
+            arguments = method.read(params)
+        except (KjException, UnicodeDecodeError) as error:
+            self.request_id = self.request_id or listener.next_request_id()
+            raise _unreadable(error) from None
+        self._context.release_params()
+        if method.size is not None:
+            size = method.size(arguments)
+            if not self._connection.hold(size):
+                raise no_room()
+            self._held_bytes = size
+        connection = self._connection
+        call = Call(
+            bearer=self._bearer,
+            certificate=connection.certificate,
+            remote=connection.remote,
+            request_id=self.request_id,
+            user_agent=self._user_agent,
+            connection=connection,
+        )
+        if method.waits and (listener.is_closing or self._is_told_to_stop):
+            arguments["wait_ms"] = 0
+        return await method.ask(listener.service, call, **arguments)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            if self._held_bytes:
+                self._connection.release(self._held_bytes)
+            self._connection.ended(self)
+
+    def give_up(self) -> None:
+        """Drop the call, since nobody waits for it: what has not begun never will, what only waits stops, the rest is finished."""
+        if self._is_over:
+            return
+        self._replied.cancel()
+        if not self._has_begun:
+            self._end()
+        elif self._method.waits and self._task is not None:
+            self._task.cancel()
+
+    def stop_waiting(self) -> None:
+        """Answer now with what there is: the listener closes."""
+        if self._method.waits and not self._is_told_to_stop:
+            self._is_told_to_stop = True
+            if self._task is not None and not self._is_over:
+                self._task.cancel()
+
+    # ---- the reply ----
+
+    def answer(self) -> Answer:
+        """Return what the library runs to get the reply."""
+        return Answer(self)
+
+    async def steps(self) -> None:
+        """Wait for the work and write what came of it. Nothing is raised here: the library would send it on as it is."""
+        value, error = await self._replied
+        connection, results = self._connection, self._context.results
+        if error is None:
+            try:
+                connection.replies(self._method.write(results, value, connection))
+            except TenantqError as refusal:
+                error = refusal
+            except Exception:
+                log.exception("a fault in the reply to request %s", self.request_id)
+                error = fault()
+        if error is not None:
+            codes = connection.listener.figures.errors_total
+            codes[error.code] = codes.get(error.code, 0) + 1
+            try:
+                write_error(results, problem_of(error, self.request_id))
+            except Exception:
+                log.exception("a fault in the refusal of request %s", self.request_id)
+
+
+class Answer(Coroutine[Any, Any, None]):
+    """The reply as a coroutine that tells the call when the library gives it up, even before its first step."""
+
+    __slots__ = ("_call", "_steps")
+
+    def __init__(self, call: RunningCall) -> None:
+        self._call = call
+        self._steps = call.steps()
+
+    def send(self, value: Any, /) -> Any:
+        """Go on."""
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an error: the client has cancelled the call, or is gone."""
+        self._call.give_up()
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """End."""
+        self._steps.close()
+
+    def __await__(self) -> Any:
+        return self._steps.__await__()
+
+
+def _unreadable(error: Exception) -> Invalid:
+    """Return what is told of a request that cannot be read; the library's own text names places inside it."""
+    if isinstance(error, UnicodeDecodeError):
+        return Invalid("a text of the request is not UTF-8")
+    return Invalid("the request cannot be read: a pointer of it leads nowhere, or to more than a request may hold")

@@ -1,0 +1,59 @@
+"""How messages follow each other in a stream: a table of segment lengths, then the segments.
+
+It is looked at before the library sees a message, so that nothing is allocated for what a client only claims to send.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from tenantq.errors import Invalid, TooLarge
+
+WORD: Final = 8
+_FIRST: Final = struct.Struct("<II")
+_BOOTSTRAP: Final = 8
+"""The place of ``bootstrap`` among the kinds of message in Cap'n Proto's rpc.capnp."""
+
+
+class Frame:
+    """One message as its table announces it."""
+
+    __slots__ = ("head_bytes", "size")
+
+    def __init__(self, head_bytes: int, size: int) -> None:
+        self.head_bytes = head_bytes  # of the table
+        self.size = size  # of the whole message, the table too
+
+
+def read_frame(data: bytes | bytearray, segments_max: int, bytes_max: int) -> Frame | None:
+    """Return the frame that ``data`` starts with, None while its table is not all there; raise if it is over a limit."""
+    if len(data) < WORD:
+        return None
+    count, first = _FIRST.unpack_from(data)
+    if count == 0:
+        head, words = WORD, first
+    else:
+        count += 1
+        if count > segments_max:
+            raise Invalid(f"this is not Cap'n Proto, or a message of more than {segments_max} segments")
+        head = (4 * (count + 1) + 7) & ~7
+        if len(data) < head:
+            return None
+        words = sum(struct.unpack_from(f"<{count}I", data, 4))
+    size = head + WORD * words
+    if size > bytes_max:
+        raise TooLarge(
+            f"the message is larger than {bytes_max} bytes, the limit of this server; or this is not Cap'n Proto"
+        )
+    return Frame(head, size)
+
+
+def is_bootstrap(data: bytes | bytearray, frame: Frame) -> bool:
+    """Tell whether a message asks for the first capability, as far as ``data`` shows."""
+    at = frame.head_bytes
+    if len(data) < at + 2 * WORD:
+        return False
+    pointer = int.from_bytes(data[at : at + 4], "little")
+    at += WORD + WORD * (pointer >> 2)
+    return pointer & 3 == 0 and int.from_bytes(data[at : at + 2], "little") == _BOOTSTRAP

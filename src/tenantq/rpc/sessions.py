@@ -1,0 +1,89 @@
+"""The capabilities that clients hold: the door, where they say who they are, and the sessions behind it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.errors import Unavailable
+from tenantq.rpc.call import RunningCall
+from tenantq.rpc.methods import METHODS, Method
+from tenantq.rpc.schema import SCHEMA
+from tenantq.service.request_ids import user_agent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.access import Principal
+    from tenantq.rpc.call import Answer
+    from tenantq.rpc.connection import Connection
+    from tenantq.service import Service
+
+
+class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema
+    """What somebody may do who has logged in. The credential is checked again with every call."""
+
+    def __init__(self, connection: Connection, bearer: str | None, user_agent: str) -> None:
+        self.connection = connection
+        self.bearer = bearer
+        self.user_agent = user_agent
+        connection.logged_in()
+        weakref.finalize(self, connection.logged_out).atexit = False
+
+
+def _method_of_session(method: Method) -> Callable[[Session, Any], Answer]:
+    def begin(self: Session, context: Any) -> Answer:
+        return RunningCall(self.connection, method, context, self.bearer, self.user_agent).answer()
+
+    return begin
+
+
+for _name, _method in METHODS.items():
+    setattr(Session, f"{_name}_context", _method_of_session(_method))
+
+
+class Door(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
+    """What a connection starts with."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def login_context(self, context: Any) -> Answer:
+        """Say who calls."""
+        params = context.params
+        bearer = _text(params, "token") or None
+        return RunningCall(
+            self._connection, LOGIN, context, bearer, user_agent_of(_text(params, "agent").encode())
+        ).answer()
+
+
+def _text(params: Any, name: str) -> str:
+    """Return a text of the request; one that is not UTF-8 is nobody's, and is refused when the request is read."""
+    try:
+        text: str = getattr(params, name)
+    except Exception:  # noqa: BLE001  # whatever is wrong with it comes up again, where it is answered
+        return ""
+    return text
+
+
+def _read_login(params: Any) -> dict[str, Any]:
+    return {"bearer": params.token or None, "user_agent": user_agent_of(params.agent.encode())}
+
+
+async def _log_in(service: Service, call: Any, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
+    connection = call.connection
+    if connection.sessions >= connection.listener.settings.sessions_max:
+        raise Unavailable("this connection has as many sessions as it may. Let go of some, or open another connection.")
+    principal = await service.log_in(call)
+    return principal, Session(connection, bearer, user_agent)
+
+
+def _write_session(results: Any, answer: tuple[Principal, Session], _: Connection) -> int:
+    principal, session = answer
+    results.session = session
+    results.principal = principal.id
+    results.tenant = principal.tenant or ""
+    return 0
+
+
+LOGIN: Final = Method(_read_login, _log_in, _write_session)
