@@ -23,56 +23,112 @@ log = logging.getLogger("tenantq.rpc")
 
 
 class RunningCall:
-    """A call from when the library has read it until its reply is made."""
+    """A call from when the library has read it until its reply is made.
+
+    The library forgets a call's request and reply as soon as the client gives it up, and whoever touches them then ends the process. So
+    they are touched in ``steps`` only, which the library runs and stops; the work itself is a task of its own, which goes on.
+    """
 
     __slots__ = (
         "_bearer",
         "_connection",
         "_context",
-        "_has_begun",
         "_held_bytes",
         "_is_over",
         "_is_told_to_stop",
         "_method",
         "_replied",
+        "_request_id",
         "_task",
+        "_turn",
         "_user_agent",
-        "request_id",
     )
 
     def __init__(
         self, connection: Connection, method: Method, context: Any, bearer: str | None, user_agent: str
     ) -> None:
+        loop = connection.listener.loop
         self._connection = connection
         self._method = method
         self._context = context
         self._bearer = bearer
         self._user_agent = user_agent
+        self._request_id = ""
         self._held_bytes = 0
-        self._has_begun = self._is_over = self._is_told_to_stop = False
+        self._is_over = self._is_told_to_stop = False
         self._task: asyncio.Task[None] | None = None
-        self._replied: asyncio.Future[tuple[Any, TenantqError | None]] = connection.listener.loop.create_future()
-        self.request_id = ""
+        self._turn: asyncio.Future[None] = loop.create_future()
+        self._replied: asyncio.Future[tuple[Any, TenantqError | None]] = loop.create_future()
         connection.begun(self)
-        connection.listener.turns.enter(bearer, self)
+        connection.listener.turns.enter(bearer, self._turn)
 
-    # ---- its turn: what gates.turns.Wake asks for ----
+    def answer(self) -> Answer:
+        """Return what the library runs to get the reply."""
+        return Answer(self)
 
-    def done(self) -> bool:
-        """Tell whether nobody waits for it any more."""
-        return self._is_over
+    async def steps(self) -> None:
+        """Wait for the call's turn and for its work, and write what came of it.
 
-    def set_result(self, _: None, /) -> None:
-        """Begin."""
-        self._has_begun = True
-        self._task = self._connection.listener.loop.create_task(self._work())
+        Nothing but a cancellation is raised here: the library would send it on as it is.
+        """
+        await self._turn
+        try:
+            arguments = self._read()
+        except TenantqError as error:
+            self._end()
+            self._write(None, error)
+            return
+        self._task = self._connection.listener.loop.create_task(self._work(arguments))
+        self._write(*await self._replied)
+
+    def _read(self) -> dict[str, Any]:
+        """Return the arguments of the service, and let go of the request."""
+        connection, method = self._connection, self._method
+        try:
+            params = self._context.params
+            raw_id = params.requestId.encode()
+            self._request_id = (request_id_of(raw_id) if raw_id else None) or connection.listener.next_request_id()
+            arguments = method.read(params)
+        except (KjException, UnicodeDecodeError) as error:
+            self._request_id = self._request_id or connection.listener.next_request_id()
+            raise _unreadable(error) from None
+        except TenantqError:
+            raise
+        except Exception:
+            log.exception("a fault while reading request %s", self._request_id)
+            raise fault() from None
+        self._context.release_params()
+        if method.size is not None:
+            size = method.size(arguments)
+            if not connection.hold(size):
+                raise no_room()
+            self._held_bytes = size
+        return arguments
+
+    def _write(self, value: Any, error: TenantqError | None) -> None:
+        connection, results = self._connection, self._context.results
+        if error is None:
+            try:
+                connection.replies(self._method.write(results, value, connection))
+            except TenantqError as refusal:
+                error = refusal
+            except Exception:
+                log.exception("a fault in the reply to request %s", self._request_id)
+                error = fault()
+        if error is not None:
+            codes = connection.listener.figures.errors_total
+            codes[error.code] = codes.get(error.code, 0) + 1
+            try:
+                write_error(results, problem_of(error, self._request_id))
+            except Exception:
+                log.exception("a fault in the refusal of request %s", self._request_id)
 
     # ---- the work ----
 
-    async def _work(self) -> None:
+    async def _work(self, arguments: dict[str, Any]) -> None:
         value, error = None, None
         try:
-            value = await self._ask()
+            value = await self._ask(arguments)
         except TenantqError as refusal:
             error = refusal
         except asyncio.CancelledError:
@@ -83,41 +139,26 @@ class RunningCall:
             self._task.uncancel()
             value = self._method.interrupted
         except Exception:
-            log.exception("a fault in request %s", self.request_id)
+            log.exception("a fault in request %s", self._request_id)
             error = fault()
         if not self._replied.done():
             self._replied.set_result((value, error))
         self._end()
 
-    async def _ask(self) -> Any:
-        """Read the request, and have the service answer it."""
-        listener, method = self._connection.listener, self._method
-        try:
-            params = self._context.params
-            raw_id = params.requestId.encode()
-            self.request_id = (request_id_of(raw_id) if raw_id else None) or listener.next_request_id()
-            arguments = method.read(params)
-        except (KjException, UnicodeDecodeError) as error:
-            self.request_id = self.request_id or listener.next_request_id()
-            raise _unreadable(error) from None
-        self._context.release_params()
-        if method.size is not None:
-            size = method.size(arguments)
-            if not self._connection.hold(size):
-                raise no_room()
-            self._held_bytes = size
-        connection = self._connection
+    async def _ask(self, arguments: dict[str, Any]) -> Any:
+        """Have the service answer."""
+        connection, method = self._connection, self._method
         call = Call(
             bearer=self._bearer,
             certificate=connection.certificate,
             remote=connection.remote,
-            request_id=self.request_id,
+            request_id=self._request_id,
             user_agent=self._user_agent,
             connection=connection,
         )
-        if method.waits and (listener.is_closing or self._is_told_to_stop):
+        if method.waits and (connection.listener.is_closing or self._is_told_to_stop):
             arguments["wait_ms"] = 0
-        return await method.ask(listener.service, call, **arguments)
+        return await method.ask(connection.listener.service, call, **arguments)
 
     def _end(self) -> None:
         if not self._is_over:
@@ -128,12 +169,11 @@ class RunningCall:
 
     def give_up(self) -> None:
         """Drop the call, since nobody waits for it: what has not begun never will, what only waits stops, the rest is finished."""
-        if self._is_over:
-            return
+        self._turn.cancel()
         self._replied.cancel()
-        if not self._has_begun:
+        if self._task is None:
             self._end()
-        elif self._method.waits and self._task is not None:
+        elif self._method.waits and not self._is_over:
             self._task.cancel()
 
     def stop_waiting(self) -> None:
@@ -142,32 +182,6 @@ class RunningCall:
             self._is_told_to_stop = True
             if self._task is not None and not self._is_over:
                 self._task.cancel()
-
-    # ---- the reply ----
-
-    def answer(self) -> Answer:
-        """Return what the library runs to get the reply."""
-        return Answer(self)
-
-    async def steps(self) -> None:
-        """Wait for the work and write what came of it. Nothing is raised here: the library would send it on as it is."""
-        value, error = await self._replied
-        connection, results = self._connection, self._context.results
-        if error is None:
-            try:
-                connection.replies(self._method.write(results, value, connection))
-            except TenantqError as refusal:
-                error = refusal
-            except Exception:
-                log.exception("a fault in the reply to request %s", self.request_id)
-                error = fault()
-        if error is not None:
-            codes = connection.listener.figures.errors_total
-            codes[error.code] = codes.get(error.code, 0) + 1
-            try:
-                write_error(results, problem_of(error, self.request_id))
-            except Exception:
-                log.exception("a fault in the refusal of request %s", self.request_id)
 
 
 class Answer(Coroutine[Any, Any, None]):

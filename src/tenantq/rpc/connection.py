@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = False
         self._is_closing = False
         self._is_draining = False
+        self._is_cut = False
         self._pipe: Pipe | None = None
 
     # ---- events of the transport ----
@@ -246,7 +247,7 @@ class Connection(asyncio.Protocol):
 
     def check(self, now_ms: int) -> int:
         """Cut the client off if it has been too slow; called about twice a second. Return how much is unsent."""
-        if self._is_lost or self._pipe is None:
+        if self._is_lost or self._is_cut or self._pipe is None:
             return 0
         settings = self.listener.settings
         if self._is_stuck_writing(now_ms):
@@ -284,7 +285,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
-        self._is_closing = True
+        self._is_closing = self._is_cut = True
         self._transport.abort()
 
     # ---- writing ----

@@ -80,6 +80,7 @@ async def _log_in(service: Service, call: Any, *, bearer: str | None, user_agent
 
 def _write_session(results: Any, answer: tuple[Principal, Session], _: Connection) -> int:
     principal, session = answer
+    results.ok = None
     results.session = session
     results.principal = principal.id
     results.tenant = principal.tenant or ""

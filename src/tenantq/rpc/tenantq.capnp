@@ -48,11 +48,12 @@ interface Tenantq {
 
 struct LoginReply {
   union {
-    session @0 :Session;
+    ok @0 :Void;
     error @1 :Error;
   }
-  principal @2 :Text;  # as the journal names it
-  tenant @3 :Text;     # the credential's own, which a QueueRef without one means
+  session @2 :Session; # beside the union, so that calls can be sent to it before the login is answered
+  principal @3 :Text;  # as the journal names it
+  tenant @4 :Text;     # the credential's own, which a QueueRef without one means
 }
 
 interface Session {

@@ -1,0 +1,60 @@
+"""A client made of pycapnp and the schema, as anybody would write one."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import capnp
+
+from tenantq.rpc.schema import SCHEMA
+
+
+class RpcClient:
+    """One connection, and the session that was opened on it last."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._client = capnp.TwoPartyClient(stream)
+        self.door = self._client.bootstrap().cast_as(SCHEMA.Tenantq)
+        self.session: Any = None
+
+    @classmethod
+    async def open(cls, port: int, **options: Any) -> Self:
+        """Connect to a server on loopback."""
+        return cls(await capnp.AsyncIoStream.create_connection("127.0.0.1", port, **options))
+
+    async def login(self, token: str) -> Any:
+        """Say who calls; return the reply."""
+        reply = await self.door.login(token=token, agent="tests")
+        if reply.which() == "ok":
+            self.session = reply.session
+        return reply
+
+    async def ask(self, method: str, queue: str | None = "q", tenant: str | None = None, **given: Any) -> Any:
+        """Call a method of the session; ``queue`` None leaves the ref out."""
+        if queue is not None:
+            given["ref"] = {"queue": queue} | ({"tenant": tenant} if tenant else {})
+        return await getattr(self.session, method)(**given)
+
+    async def add(self, *bodies: bytes, **where: Any) -> list[str]:
+        """Add messages that are nothing but a body; return their ids."""
+        reply = await self.ask("add", bodies=list(bodies), **where)
+        assert reply.which() == "messages", reply
+        return [message.id for message in reply.messages]
+
+    async def poll(self, **given: Any) -> list[Any]:
+        """Lease messages; it must not be refused."""
+        reply = await self.ask("poll", **given)
+        assert reply.which() == "messages", reply
+        return list(reply.messages)
+
+    async def refused(self, method: str, **given: Any) -> Any:
+        """Call a method that must be refused; return the error."""
+        reply = await self.ask(method, **given)
+        assert reply.which() == "error", reply
+        return reply.error
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+        self._stream.close()

@@ -1,0 +1,137 @@
+"""Connections: how they begin, how they end, and what a client that leaves takes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import capnp
+import pytest
+
+from tenantq.gates.certificate import CertificateGrant, CertificateSettings
+from tenantq.rpc.settings import RpcSettings
+from tenantq.service import Call
+from tenantq.tls import TlsFiles
+from tests.contract.http.certificates import Authority
+from tests.contract.http.real_server import ADMIN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.server import Server
+    from tests.contract.rpc.conftest import Connect, Serve
+
+
+def _listener(server: Server) -> Any:
+    return server._rpc_listener
+
+
+async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server: Server, connect: Connect) -> None:
+    """The poll is given up with the connection: the next message goes to somebody who is there."""
+    leaver, stayer = await connect(server), await connect(server)
+    await stayer.ask("putQueue", config="{}")
+    waiting = asyncio.ensure_future(leaver.ask("poll", waitMs=60_000))
+    await leaver.poll(waitMs=10)
+    leaver.close()
+    with pytest.raises(capnp.KjException):
+        await waiting
+    while _listener(server).connections - {c for c in _listener(server).connections if not c.calls}:
+        await asyncio.sleep(0.005)
+    (id,) = await stayer.add(b"x")
+    assert [one.id for one in await stayer.poll()] == [id]
+    assert server.service.gates.slots.in_flight == 0
+
+
+async def test_20_a_poll_that_is_cancelled_takes_nothing(server: Server, connect: Connect) -> None:
+    """The connection goes on."""
+    client = await connect(server)
+    await client.ask("putQueue", config="{}")
+    waiting = asyncio.ensure_future(client.ask("poll", waitMs=60_000))
+    await client.poll(waitMs=10)
+    waiting.cancel()
+    await client.poll(waitMs=10)
+    (id,) = await client.add(b"x")
+    assert [one.id for one in await client.poll()] == [id]
+
+
+async def test_an_add_whose_client_has_gone_is_finished(server: Server, connect: Connect) -> None:
+    """What was begun is not broken off in its middle."""
+    client, other = await connect(server), await connect(server)
+    adds = [asyncio.ensure_future(client.ask("add", bodies=[b"x"])) for _ in range(20)]
+    while not server.service.gates.slots.in_flight:
+        await asyncio.sleep(0)
+    client.close()
+    await asyncio.gather(*adds, return_exceptions=True)
+    while server.service.gates.slots.in_flight or len(_listener(server).connections) > 1:
+        await asyncio.sleep(0.005)
+    stats = (await other.ask("stats")).stats
+    assert stats.ready == stats.addedTotal > 0
+    assert _listener(server).buffered_bytes == 0
+
+
+async def test_70_a_stop_answers_what_waits_and_keeps_leases(serve: Serve, connect: Connect) -> None:
+    """Waiting polls are answered empty, connections are closed, and no new ones are taken."""
+    server = await serve()
+    client, idle = await connect(server), await connect(server)
+    await client.add(b"x")
+    await client.poll(leaseMs=60_000)
+    waiting = [asyncio.ensure_future(client.poll(waitMs=60_000)) for _ in range(3)]
+    await idle.poll(waitMs=10)
+    await server.close()
+    assert await asyncio.gather(*waiting) == [[], [], []]
+    with pytest.raises(capnp.KjException):
+        await idle.ask("stats")
+    with pytest.raises(OSError, match="refused|Connect"):
+        await connect(server)
+
+
+async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Connect) -> None:
+    """A call can be sent before the login is answered; beyond the bound a login is refused until a session is let go."""
+    server = await serve(rpc_listener=RpcSettings(sessions_max=2))
+    client = await connect(server, None)
+    piped = client.door.login(token=ADMIN)
+    reply = await piped.session.add(ref={"queue": "q"}, bodies=[b"x"])
+    assert reply.which() == "messages"
+    del piped
+    kept = [await client.login(ADMIN), await client.login(ADMIN)]
+    assert (await client.login(ADMIN)).error.code == "unavailable"
+    kept.clear()
+    client.session = None
+    while (await client.login(ADMIN)).which() != "ok":
+        await asyncio.sleep(0.005)
+
+
+async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, connect: Connect) -> None:
+    """Over TLS with the server's own files; a changed certificate is used for new connections without a restart."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost")
+    own_certificate, own_key = authority.issue("client", "acme.example")
+    server = await serve(
+        tls=TlsFiles(certificate=str(certificate), key=str(key), client_ca=str(authority.path), verify="optional"),
+        certificates=CertificateSettings(
+            names={"DNS:acme.example": CertificateGrant(tenant="acme", role="tenant-admin")}
+        ),
+    )
+    await server.service.put_tenant(Call(bearer=ADMIN), "acme", {})
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.load_cert_chain(own_certificate, own_key)
+    client = await connect(server, None, ssl=context)
+    reply = await client.login("")
+    assert (reply.which(), reply.tenant) == ("ok", "acme")
+    await client.add(b"x")
+    assert (await client.poll())[0].tenant == "acme"
+    stranger = await connect(server, None, ssl=ssl.create_default_context(cafile=str(authority.path)))
+    assert (await stranger.login("")).error.code == "unauthenticated"
+    authority.issue("localhost")
+    listener = _listener(server)
+    while listener.figures.certificates_loaded_total < 2:
+        listener._tls.reload_if_changed()
+        await asyncio.sleep(0.005)
+    again = await connect(server, None, ssl=context)
+    assert (await again.login("")).which() == "ok"
+    assert (await again.login(ADMIN)).error.code == "forbidden"  # the certificate and the token are of two tenants
+    plain = await asyncio.open_connection("127.0.0.1", server.rpc_port)
+    plain[1].write(b"\0" * 64)
+    assert await plain[0].read() == b""
+    plain[1].close()

@@ -1,0 +1,253 @@
+"""Over Cap'n Proto: the contract of the data plane, by a real client over loopback against a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from tenantq.service import Call
+from tests.contract.http.real_server import ADMIN
+
+if TYPE_CHECKING:
+    from tenantq.server import Server
+    from tests.contract.rpc.conftest import Connect, MakeKey, Serve
+
+
+async def test_42_a_message_goes_its_whole_way(server: Server, connect: Connect) -> None:
+    """Added, leased with everything it was given, acked with a result that can be asked for, and traced."""
+    client = await connect(server)
+    body = bytes(range(256))
+    reply = await client.ask(
+        "add",
+        messages=[
+            {"body": body, "priority": 3, "attributes": [{"name": "kind", "value": "mail"}], "group": "g"},
+            {"body": b"", "delayMs": 3_600_000},
+        ],
+    )
+    first, delayed = (message.id for message in reply.messages)
+    (got,) = await client.poll(max=10, leaseMs=60_000)
+    assert (got.id, got.body, got.attempt, got.priority, got.group) == (first, body, 1, 3, "g")
+    assert [(one.name, one.value) for one in got.attributes] == [("kind", "mail")]
+    assert (got.tenant, got.queue) == ("default", "q")
+    (settled,) = (await client.ask("ack", receipts=[got.receipt], results=[{"value": b"\xff\x00"}])).results
+    assert (settled.ok, settled.receipt) == (True, got.receipt)
+    assert (await client.ask("result", id=first)).value == b"\xff\x00"
+    rows = (await client.ask("trace", id=first)).rows
+    assert [row.op for row in rows] == ["add", "poll", "ack"]
+    assert {row.remote for row in rows} == {"127.0.0.1"}
+    assert {row.userAgent for row in rows} == {"tests"}
+    facts = (await client.ask("message", id=delayed)).message
+    assert (facts.state, facts.body, facts.bodyHidden, facts.leaseUntil) == ("delayed", b"", False, -1)
+    stats = (await client.ask("stats")).stats
+    assert (stats.ready, stats.delayed, stats.ackedTotal, stats.status) == (0, 1, 1, "active")
+
+
+async def test_42_leases_are_fenced_and_batches_answered_in_order(server: Server, connect: Connect) -> None:
+    """Each receipt for itself: what is not the current lease is lost, whatever stands beside it."""
+    client = await connect(server)
+    await client.add(b"a", b"b", b"c")
+    a, b, c = await client.poll(max=3)
+    done = (await client.ask("ack", receipts=[a.receipt, "nonsense", b.receipt])).results
+    assert [(one.ok, one.error.code) for one in done] == [(True, ""), (False, "lease_lost"), (True, "")]
+    again = (await client.ask("ack", receipts=[a.receipt])).results
+    assert (again[0].ok, again[0].error.code) == (False, "lease_lost")
+    (extended,) = (await client.ask("extend", receipts=[c.receipt], leaseMs=90_000)).results
+    assert extended.leaseUntil > c.leaseUntil
+    assert (await client.ask("release", receipts=[c.receipt])).results[0].ok
+    (again_c,) = await client.poll(max=3)
+    assert (again_c.id, again_c.attempt) == (c.id, 1)
+    removed = (await client.ask("remove", ids=[c.id, a.id])).results
+    assert [(one.ok, one.error.code) for one in removed] == [(True, ""), (False, "not_found")]
+
+
+async def test_42_priorities_go_first_and_keys_add_once(server: Server, connect: Connect) -> None:
+    """The higher one is delivered before the lower; the same key again has the earlier message's id."""
+    client = await connect(server)
+    await client.ask("add", messages=[{"body": b"low"}, {"body": b"high", "priority": 9}])
+    assert [one.body for one in await client.poll(max=2)] == [b"high", b"low"]
+    once, twice = [
+        (await client.ask("add", queue="k", messages=[{"body": b"x", "key": "order-1"}])).messages[0] for _ in range(2)
+    ]
+    assert (once.id, once.duplicate, twice.duplicate) == (twice.id, False, True)
+    other = await client.refused("add", queue="k", messages=[{"body": b"y", "key": "order-1"}])
+    assert other.code == "conflict"
+
+
+async def test_42_failed_messages_become_dead_letters_and_come_back(server: Server, connect: Connect) -> None:
+    """After their attempts, with reason and history; a redrive sends them back."""
+    client = await connect(server)
+    put = await client.ask("putQueue", config=json.dumps({"max_attempts": 2, "backoff_base_ms": 0}))
+    assert put.created
+    assert json.loads(put.queue.config)["max_attempts"] == 2
+    (id,) = await client.add(b"bad")
+    for _ in range(2):
+        (got,) = await client.poll()
+        assert (await client.ask("nack", receipts=[got.receipt], delayMs=0, reason="no luck")).results[0].ok
+    (dead,) = (await client.ask("peek", queue="q-dlq")).messages
+    assert (dead.id, dead.dead.reason, dead.dead.source, dead.dead.attempts) == (id, "no luck", "q", 2)
+    assert [one.outcome for one in dead.history] == ["nacked", "nacked"]
+    dry = (await client.ask("redrive", dryRun=True)).redrive
+    assert (dry.moved, dry.dryRun) == (1, True)
+    task = (await client.ask("redrive")).redrive.task
+    while (state := (await client.ask("redriveStatus", task=task)).redrive).state == "running":
+        await asyncio.sleep(0.01)
+    assert (state.state, state.moved) == ("done", 1)
+    assert [one.id for one in await client.poll()] == [id]
+
+
+async def test_42_a_poll_that_waits_is_woken(server: Server, connect: Connect) -> None:
+    """By the first message, and by the end of its time; a result that is waited for comes, too."""
+    client = await connect(server)
+    await client.ask("putQueue", config="")
+    waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
+    assert await client.poll(waitMs=20) == []
+    (id,) = await client.add(b"now")
+    (got,) = await waiting
+    assert got.id == id
+    result = asyncio.ensure_future(client.ask("result", id=id, waitMs=60_000))
+    await client.ask("ack", receipts=[got.receipt], results=[{"error": "it broke"}])
+    assert (await result).failed == "it broke"
+
+
+async def test_42_queues_are_made_listed_paused_emptied_and_deleted(server: Server, connect: Connect) -> None:
+    """With the same words and the same confirmations as over HTTP."""
+    client = await connect(server)
+    for name in ("a", "b", "c"):
+        await client.ask("putQueue", queue=name, config='{"lease_ms": 5000}')
+    page = await client.ask("listQueues", limit=2)
+    assert ([one.name for one in page.queues], page.cursor) == (["a", "b"], "b")
+    rest = await client.ask("listQueues", limit=2, cursor="b")
+    assert ([one.name for one in rest.queues], rest.cursor) == (["c"], "")
+    assert (await client.ask("pauseQueue", queue="a")).queue.stats.status == "paused"
+    assert (await client.ask("resumeQueue", queue="a")).queue.stats.status == "active"
+    await client.add(b"x", b"y", queue="a")
+    hasty = await client.refused("purge", queue="a", confirm="a", reason="why")
+    assert (hasty.code, hasty.message.partition(":")[0]) == ("invalid", "reason")
+    assert (await client.ask("purge", queue="a", confirm="a", reason="it was a test")).purged == 2
+    assert (await client.ask("deleteQueue", queue="a", confirm="a", reason="it was a test")).which() == "done"
+    assert (await client.refused("getQueue", queue="a")).code == "not_found"
+    for config in ("{", "[]", '{"lease_ms": "long"}', '{"no_such": 1}'):
+        assert (await client.refused("putQueue", queue="b", config=config)).code == "invalid"
+
+
+async def test_42_a_missing_ref_means_default_default(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """A missing tenant means the credential's, a missing queue 'default'; nobody gets into default by leaving the ref out."""
+    admin = await connect(server)
+    await admin.add(b"legacy", queue=None)
+    (got,) = await admin.poll(queue=None)
+    assert (got.tenant, got.queue, got.body) == ("default", "default", b"legacy")
+    acme = await connect(server, await make_key("acme"))
+    await acme.add(b"own", queue="")
+    (got,) = await acme.poll(queue="")
+    assert (got.tenant, got.queue) == ("acme", "default")
+    assert (await acme.refused("add", queue=None, bodies=[b"x"])).code == "forbidden"
+
+
+async def test_42_callers_without_a_credential_have_default_where_they_are_let_in(
+    serve: Serve, connect: Connect
+) -> None:
+    """As over HTTP: switched on by ``anonymous_default``."""
+    from tenantq.service.gatekeeper import GateSettings  # noqa: PLC0415
+
+    open_server, closed_server = await serve(gates=GateSettings(anonymous_default=True)), await serve()
+    legacy = await connect(open_server, "")
+    await legacy.add(b"x", queue=None)
+    assert (await legacy.poll(queue=None))[0].tenant == "default"
+    stranger = await connect(closed_server, None)
+    assert (await stranger.login("")).error.code == "unauthenticated"
+
+
+async def test_42_another_tenant_looks_like_none_and_leaves_a_trace(
+    server: Server, connect: Connect, make_key: MakeKey
+) -> None:
+    """The same error whether it exists or not, and a row in the journal with address and request id."""
+    acme, globex = await connect(server, await make_key("acme")), await connect(server, await make_key("globex"))
+    await acme.add(b"secret")
+    (got,) = await acme.poll()
+    there = await globex.refused("poll", tenant="acme", requestId="look-1")
+    nowhere = await globex.refused("poll", tenant="no-such")
+    assert (there.code, there.message) == (nowhere.code, nowhere.message)
+    assert there.requestId == "look-1"
+    assert (await globex.refused("message", id=got.id)).code == "not_found"
+    stolen = (await globex.ask("ack", receipts=[got.receipt], queue="own")).which()
+    assert stolen == "error"
+    rows = await _denied(server, "acme")
+    assert [(row["op"], row["remote"], row["request_id"]) for row in rows] == [("poll", "127.0.0.1", "look-1")]
+
+
+async def _denied(server: Server, tenant: str) -> list[dict[str, Any]]:
+    """Return the refused calls that a tenant's audit trail tells of."""
+    rows: list[dict[str, Any]] = []
+    while not rows:
+        page = await server.service.audit(Call(bearer=ADMIN), tenant, result="DENIED")
+        rows = [{name: getattr(row, name) for name in row.__struct_fields__} for row in page.rows]
+        await asyncio.sleep(0.01)
+    return rows
+
+
+async def test_42_rates_roles_and_quotas_hold(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """With the code, the time to wait and the figures that HTTP would tell."""
+    limited = await make_key("acme", limits={"write": {"ops_per_sec": 2, "burst": 2}}, quotas={"queues": 1})
+    client = await connect(server, limited)
+    await client.add(b"1", b"2")
+    error = await client.refused("add", bodies=[b"3", b"4"])
+    assert (error.code, error.tenant, error.limit) == ("rate_limited", "acme", 2)
+    assert 0 < error.retryAfterMs <= 1_000
+    assert (await client.refused("putQueue", queue="second", config="{}")).code == "quota_exceeded"
+    producer, viewer = [await connect(server, await make_key("globex", role)) for role in ("producer", "viewer")]
+    (id,) = await producer.add(b"secret")
+    assert (await producer.refused("poll")).code == "forbidden"
+    seen = (await viewer.ask("message", id=id)).message
+    assert (seen.bodyHidden, seen.body, seen.size) == (True, b"", 6)
+
+
+async def test_42_a_revoked_key_ends_a_live_session(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """The next call is refused, and what a waiting poll got is put back."""
+    token = await make_key("acme")
+    client, other = await connect(server, token), await connect(server, await make_key("acme"))
+    await client.add(b"x")
+    await client.poll(leaseMs=60_000)
+    waiting = asyncio.ensure_future(client.refused("poll", waitMs=60_000))
+    await other.poll(waitMs=10)
+    admin = Call(bearer=ADMIN)
+    await server.service.revoke_key(admin, "acme", token.split("_")[1])
+    assert (await client.refused("add", bodies=[b"y"])).code == "unauthenticated"
+    await other.add(b"z")
+    assert (await waiting).code == "unauthenticated"
+    assert [one.body for one in await other.poll()] == [b"z"]
+    assert (await client.login(token)).error.code == "unauthenticated"
+
+
+async def test_42_a_fleet_serves_the_tenants_it_is_granted(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """All of them, or those that are named; not one that is not granted."""
+    for tenant in ("acme", "globex"):
+        await (await connect(server, await make_key(tenant))).add(tenant.encode())
+    fleet = await connect(server)
+    got = (await fleet.ask("fleetPoll", max=10)).messages
+    assert sorted((one.tenant, one.body) for one in got) == [("acme", b"acme"), ("globex", b"globex")]
+    acme = await connect(server, await make_key("acme", "consumer"))
+    assert (await acme.refused("fleetPoll", tenants=["acme", "globex"])).code == "forbidden"
+    assert (await acme.refused("fleetPoll", tenant="acme", tenants=["globex"])).code == "invalid"
+    assert (await acme.ask("fleetPoll", tenant="acme")).which() == "messages"
+
+
+async def test_42_what_is_wrong_with_a_request_is_named(server: Server, connect: Connect) -> None:
+    """By the same checks as over HTTP; of a batch each message for itself."""
+    client = await connect(server)
+    for method, given, word in (
+        ("poll", {"max": 0}, "max"),
+        ("poll", {"waitMs": -2}, "wait_ms"),
+        ("add", {"bodies": []}, "messages"),
+        ("add", {"messages": [{"body": b"", "priority": 10}]}, "priority"),
+        ("add", {"bodies": [bytes((1 << 20) + 1)]}, "body"),
+        ("nack", {"receipts": ["x"], "delayMs": -7}, "delay_ms"),
+    ):
+        error = await client.refused(method, **given)
+        assert error.code in {"invalid", "too_large"}
+        assert word in error.message
+    assert (await client.refused("poll", queue="no such")).code == "invalid"
+    twice = [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
+    reply = await client.ask("add", messages=[{"body": b"good"}, {"body": b"bad", "attributes": twice}])
+    good, bad = reply.messages
+    assert (bool(good.id), good.error.code, bad.id, bad.error.code) == (True, "", "", "invalid")

@@ -1,0 +1,263 @@
+"""Peers that send what makes no sense, too much, too slowly, or that do not read: each costs its own connection, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.rpc.framing import WORD, read_frame
+from tenantq.rpc.listener import TICK_MS, RpcListener
+from tenantq.rpc.settings import RpcSettings
+from tests.contract.http.real_server import ADMIN
+from tests.contract.rpc.client import RpcClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tenantq.server import Server
+    from tests.contract.rpc.conftest import Connect, Serve
+
+
+FINISH, RELEASE = 4, 6  # kinds of message in Cap'n Proto's rpc.capnp
+
+
+class Raw:
+    """A socket without a library."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, port: int | None) -> Raw:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def rest(self) -> bytes:
+        """Return what comes until the server closes."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""  # closed with something of ours unread
+        finally:
+            self.writer.close()
+
+
+async def record(server: Server, *calls: tuple[str, dict[str, Any]]) -> bytes:
+    """Return the bytes that a real client sends for a login and some calls, but for those by which it lets go of them again."""
+    sent = bytearray()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there = await asyncio.open_connection("127.0.0.1", server.rpc_port)
+
+        async def back() -> None:
+            while data := await there_reader.read(65_536):
+                writer.write(data)
+
+        task = asyncio.ensure_future(back())
+        while data := await reader.read(65_536):
+            sent.extend(data)
+            there.write(data)
+        task.cancel()
+        there.close()
+        writer.close()
+
+    between = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    client = await RpcClient.open(between.sockets[0].getsockname()[1])
+    session = client.door.login(token=ADMIN).session
+    await asyncio.gather(*(getattr(session, method)(**given) for method, given in calls))
+    client.close()
+    between.close()
+    return b"".join(message for message in _messages(bytes(sent)) if _kind(message) not in {FINISH, RELEASE})
+
+
+def _messages(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        frame = read_frame(data, 64, 1 << 30)
+        assert frame is not None
+        found.append(data[: frame.size])
+        data = data[frame.size :]
+    return found
+
+
+def _kind(message: bytes) -> int:
+    frame = read_frame(message, 64, 1 << 30)
+    assert frame is not None
+    return struct.unpack_from("<H", message, frame.head_bytes + WORD)[0]  # type: ignore[no-any-return]  # a number
+
+
+@pytest.fixture
+async def slow_listener(server: Server) -> AsyncIterator[RpcListener]:
+    """Start a second listener of the same service, on a clock that the test moves."""
+    listener = RpcListener(server.service, RpcSettings(message_bytes_max=1 << 20), clock=ManualClock())
+    await listener.start("127.0.0.1", 0)
+    yield listener
+    closing = asyncio.ensure_future(listener.close())
+    await asyncio.sleep(0)
+    await listener.close()
+    await closing
+
+
+def _clock(listener: RpcListener) -> ManualClock:
+    assert isinstance(listener.clock, ManualClock)
+    return listener.clock
+
+
+async def _serves(server: Server, connect: Connect) -> None:
+    """Check that somebody else is served as ever."""
+    client = await connect(server)
+    (id,) = await client.add(b"still here", queue="others")
+    assert [one.id for one in await client.poll(queue="others")] == [id]
+    client.close()
+
+
+TABLES = {
+    "a segment count of four billion": struct.pack("<II", 0xFFFF_FFFE, 0),
+    "many segments": struct.pack("<II", 400, 1),
+    "a segment of 32 GiB": struct.pack("<II", 0, 0xFFFF_FFFF),
+    "segments of 8 GiB together": struct.pack("<IIIIII", 3, 1 << 28, 1 << 28, 1 << 28, 1 << 28, 0),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c403030000000000"),
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+async def test_claims_that_are_too_large_are_told_and_closed(server: Server, table: bytes) -> None:
+    """Before anything is allocated for them, with the reason as the protocol tells it."""
+    raw = await Raw.open(server.rpc_port)
+    raw.writer.write(table)
+    said = await raw.rest()
+    assert b"this is not Cap'n Proto" in said or said == b""
+    listener = server._rpc_listener
+    assert listener is not None
+    assert (listener.figures.malformed_total, listener.buffered_bytes) == (1, 0)
+
+
+async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, connect: Connect) -> None:
+    """Random bytes, framed or not; a real conversation with bits turned, cut short, or told twice."""
+    dice = random.Random(42)
+    real = await record(
+        server, ("add", {"ref": {"queue": "q"}, "bodies": [b"x", b"y"]}), ("poll", {"ref": {"queue": "q"}, "max": 2})
+    )
+    junk: list[bytes] = [dice.randbytes(dice.randrange(1, 2_000)) for _ in range(20)]
+    for _ in range(20):
+        words = dice.randrange(1, 40)
+        junk.append(struct.pack("<II", 0, words) + dice.randbytes(8 * words))
+    for _ in range(150):
+        turned = bytearray(real)
+        for _ in range(dice.randrange(1, 6)):
+            turned[dice.randrange(len(turned))] ^= 1 << dice.randrange(8)
+        junk.append(bytes(turned))
+    junk += [real[: dice.randrange(len(real))] for _ in range(20)] + [real + real, bytes(8) * 100]
+    for data in junk:
+        raw = await Raw.open(server.rpc_port)
+        raw.writer.write(data)
+        raw.writer.write_eof()
+        said = await raw.rest()
+        assert b"/site-packages/" not in said
+        assert b"Traceback" not in said
+    await _serves(server, connect)
+    listener = server._rpc_listener
+    assert listener is not None
+    while len(listener.connections) > 1 or server.service.gates.slots.in_flight:
+        await asyncio.sleep(0.005)
+    assert listener.buffered_bytes == 0
+
+
+async def test_pointers_that_lead_to_the_same_bytes_again_are_refused(serve: Serve, connect: Connect) -> None:
+    """A small message must not become a large one by being read; the connection goes on."""
+    server = await serve(rpc_listener=RpcSettings(message_bytes_max=16 << 10))
+    data = await record(server, ("add", {"bodies": [bytes(4_000), *[b"12345678"] * 99]}))
+    first = struct.unpack_from("<Q", data, data.index(struct.pack("<I", (4_000 << 3) | 2)) - 4)[0]
+    assert first & 3 == 1  # a list pointer
+    at = data.index(struct.pack("<Q", first))
+    twisted = bytearray(data)
+    for number in range(1, 100):
+        offset = ((first & 0xFFFF_FFFF) >> 2) - number
+        struct.pack_into("<Q", twisted, at + 8 * number, (first & ~0xFFFF_FFFF) | ((offset & 0x3FFF_FFFF) << 2) | 1)
+    raw = await Raw.open(server.rpc_port)
+    raw.writer.write(bytes(twisted))
+    said = b""
+    while b"cannot be read" not in said:
+        part = await asyncio.wait_for(raw.reader.read(65_536), 10)
+        assert part, said
+        said += part
+    assert b"invalid" in said
+    raw.writer.close()
+    await _serves(server, connect)
+
+
+async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect) -> None:
+    """Where its replies are more than may wait; the server holds no more than that for it."""
+    server = await serve(rpc_listener=RpcSettings(unsent_bytes_max=12 << 20))
+    listener = server._rpc_listener
+    assert listener is not None
+    client = await connect(server)
+    await client.add(*[bytes(1 << 20)] * 4)
+    client.close()
+    peeks = await record(await serve(), *[("peek", {"ref": {"queue": "q"}})] * 4)  # what is sent is the same there
+    raw = await Raw.open(server.rpc_port)
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport can
+    raw.writer.write(peeks)
+    while not listener.figures.cut_total["write"]:
+        await asyncio.sleep(0.005)
+    raw.writer.close()
+    await _serves(server, connect)
+
+
+async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcListener) -> None:
+    """Who does not log in, and whose message does not come to its end; a session may be silent for as long as it likes."""
+    listener, clock = slow_listener, _clock(slow_listener)
+    stranger = await Raw.open(listener.port)
+    client = await RpcClient.open(listener.port)
+    await client.login(ADMIN)
+    assert len(listener.connections) == 2
+    clock.advance(listener.settings.login_timeout_ms + TICK_MS)
+    assert await stranger.rest() == b""
+    assert listener.figures.cut_total == {"login": 1, "message": 0, "write": 0}
+    clock.advance(24 * 3_600_000)
+    assert (await client.ask("putQueue", config="{}")).which() == "queue"
+    half = await record(server, ("add", {"bodies": [bytes(100_000)]}))
+    raw = await Raw.open(listener.port)
+    raw.writer.write(half[:-50_000])
+    while not any(connection.unfinished_bytes() for connection in listener.connections):
+        await asyncio.sleep(0.005)
+    assert listener.buffered_bytes > 100_000
+    clock.advance(listener.settings.message_timeout_ms)
+    clock.advance(listener.settings.message_timeout_ms + TICK_MS)
+    assert b"Traceback" not in await raw.rest()
+    assert (listener.figures.cut_total["message"], listener.buffered_bytes) == (1, 0)
+    client.close()
+
+
+async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, connect: Connect) -> None:
+    """Both are told why."""
+    server = await serve(rpc_listener=RpcSettings(strangers_messages_max=4, connections_max=2))
+    client, other = await connect(server, None), await connect(server)
+    logins = [client.login("wrong") for _ in range(6)]
+    done = await asyncio.gather(*logins, return_exceptions=True)
+    assert any("log in first" in str(one) for one in done)
+    raws = [await Raw.open(server.rpc_port) for _ in range(2)]
+    assert b"too many connections" in await raws[1].rest()
+    raws[0].writer.close()
+    await other.add(b"x")
+
+
+async def test_calls_beyond_a_connections_bound_wait_unread(serve: Serve, connect: Connect) -> None:
+    """And are all answered in the end."""
+    server = await serve(rpc_listener=RpcSettings(calls_max=4))
+    listener = server._rpc_listener
+    assert listener is not None
+    client = await connect(server)
+    adds = [asyncio.ensure_future(client.add(b"x")) for _ in range(100)]
+    most = 0
+    while not all(add.done() for add in adds):
+        most = max(most, *(len(connection.calls) for connection in listener.connections))
+        await asyncio.sleep(0)
+    assert len({id for add in adds for id in add.result()}) == 100
+    assert most == 4
