@@ -26,7 +26,13 @@ def tenantq(directory: Path, **environment: str) -> Iterator[str]:
     command = [sys.executable, "-m", "tenantq", "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         command,
-        env={**os.environ, "TENANTQ_ADMIN_TOKEN": TOKEN, "TENANTQ_LOG_LEVEL": "error", **environment},
+        env={
+            **os.environ,
+            "TENANTQ_ADMIN_TOKEN": TOKEN,
+            "TENANTQ_LOG_LEVEL": "error",
+            "TENANTQ_RPC": "off",
+            **environment,
+        },
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -30,7 +30,8 @@ def environment(**variables: str) -> dict[str, str]:
     """Return this process's environment without anything of tenantq's, and with ``variables``."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("TENANTQ_")}
     own.pop("NO_COLOR", None)
-    return {**own, "PYTHONUNBUFFERED": "1", **variables}
+    # Servers of several tests at once would meet at the default port for Cap'n Proto; who wants it says so.
+    return {**own, "PYTHONUNBUFFERED": "1", "TENANTQ_RPC": "off", **variables}
 
 
 def run(*arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tenantq.settings import RPC_DEFAULT
 from tests.acceptance.command import COMMAND, SECONDS_MAX, environment, read_until
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
@@ -39,11 +40,13 @@ def test_the_readme_session_runs(tmp_path: Path) -> None:
     server = subprocess.Popen(  # another port than the README's: that one may be in use where this runs
         ["bash", "-c", f"exec env {serve.removesuffix(' &')}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env={**variables, "TENANTQ_HTTP": "127.0.0.1:0"},
+        env={**variables, "TENANTQ_HTTP": "127.0.0.1:0", "TENANTQ_RPC": "127.0.0.1:0"},
     )  # fmt: skip
     try:
-        address = read_until(server, "ready on ").strip().removeprefix("ready on http://")
-        assert ready == f"ready on http://{ADDRESS}\n"
+        rpc, http = read_until(server, "ready on ").splitlines()
+        address = http.removeprefix("ready on http://")
+        assert rpc.startswith("Cap'n Proto on 127.0.0.1:")
+        assert ready == f"Cap'n Proto on {RPC_DEFAULT}\nready on http://{ADDRESS}\n"
         variables |= {"TENANTQ_URL": f"http://{address}"}
         script = f"\necho; echo '{BETWEEN}'\n".join(command for command, _ in client_steps).replace(ADDRESS, address)
         typed = _typed(["bash", "-ec", script], tmp_path, variables)

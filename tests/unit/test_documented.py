@@ -27,6 +27,7 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Row
 from tenantq.quotas import Quotas
 from tenantq.rates import Concurrency, Rate
+from tenantq.rpc.settings import RpcSettings
 from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
@@ -114,6 +115,7 @@ SETTINGS: Final = [
     ("operations.md", TenantConfig),
     ("operations.md", QueueConfig),
     ("http.md", HttpSettings),
+    ("rpc.md", RpcSettings),
     ("encryption.md", Encryption),
 ]
 

@@ -193,7 +193,8 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     rpc = None
     if server.rpc_port is not None and server.rpc_address is not None:
         rpc = _shown("rpc", server.rpc_address, server.rpc_port)
-    click.echo(f"ready on {url}" + (f" (rpc {rpc})" if rpc is not None else ""))
+        click.echo(f"Cap'n Proto on {rpc}")
+    click.echo(f"ready on {url}")
     sys.stdout.flush()
     log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
     failed = await _until_stopped(server, signals)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import capnp
@@ -14,11 +16,10 @@ from tenantq.rpc.settings import RpcSettings
 from tenantq.service import Call
 from tenantq.tls import TlsFiles
 from tests.contract.http.certificates import Authority
+from tests.contract.http.raw_client import until_not
 from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tenantq.server import Server
     from tests.contract.rpc.conftest import Connect, Serve
 
@@ -36,8 +37,7 @@ async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server:
     leaver.close()
     with pytest.raises(capnp.KjException):
         await waiting
-    while _listener(server).connections - {c for c in _listener(server).connections if not c.calls}:
-        await asyncio.sleep(0.005)
+    await until_not(lambda: len(_listener(server).connections) > 1)
     (id,) = await stayer.add(b"x")
     assert [one.id for one in await stayer.poll()] == [id]
     assert server.service.gates.slots.in_flight == 0
@@ -59,12 +59,10 @@ async def test_an_add_whose_client_has_gone_is_finished(server: Server, connect:
     """What was begun is not broken off in its middle."""
     client, other = await connect(server), await connect(server)
     adds = [asyncio.ensure_future(client.ask("add", bodies=[b"x"])) for _ in range(20)]
-    while not server.service.gates.slots.in_flight:
-        await asyncio.sleep(0)
+    await until_not(lambda: not server.service.gates.slots.in_flight)
     client.close()
     await asyncio.gather(*adds, return_exceptions=True)
-    while server.service.gates.slots.in_flight or len(_listener(server).connections) > 1:
-        await asyncio.sleep(0.005)
+    await until_not(lambda: server.service.gates.slots.in_flight or len(_listener(server).connections) > 1)
     stats = (await other.ask("stats")).stats
     assert stats.ready == stats.addedTotal > 0
     assert _listener(server).buffered_bytes == 0
@@ -82,7 +80,7 @@ async def test_70_a_stop_answers_what_waits_and_keeps_leases(serve: Serve, conne
     assert await asyncio.gather(*waiting) == [[], [], []]
     with pytest.raises(capnp.KjException):
         await idle.ask("stats")
-    with pytest.raises(OSError, match="refused|Connect"):
+    with pytest.raises(OSError, match=r"refused|Connect"):
         await connect(server)
 
 
@@ -98,8 +96,8 @@ async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Conn
     assert (await client.login(ADMIN)).error.code == "unavailable"
     kept.clear()
     client.session = None
-    while (await client.login(ADMIN)).which() != "ok":
-        await asyncio.sleep(0.005)
+    await until_not(lambda: any(connection.sessions for connection in _listener(server).connections))
+    assert (await client.login(ADMIN)).which() == "ok"
 
 
 async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, connect: Connect) -> None:
@@ -135,3 +133,14 @@ async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, conn
     plain[1].write(b"\0" * 64)
     assert await plain[0].read() == b""
     plain[1].close()
+
+
+async def test_every_figure_is_documented(server: Server, connect: Connect) -> None:
+    """In the table of docs/rpc.md, and nothing stands there that a server does not have."""
+    client = await connect(server)
+    await client.refused("stats", queue="none")
+    text = (await server.service.metrics(Call(bearer=ADMIN))).decode()
+    served = set(re.findall(r"^# TYPE (tenantq_rpc_\w+) ", text, re.MULTILINE))
+    guide = Path(__file__).parents[3] / "docs" / "rpc.md"
+    assert served == set(re.findall(r"^\| `(tenantq_rpc_\w+)` ", guide.read_text(), re.MULTILINE))
+    assert 'tenantq_rpc_errors_total{code="not_found"} 1.0' in text

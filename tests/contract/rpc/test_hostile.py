@@ -13,6 +13,7 @@ from tenantq.clock import ManualClock
 from tenantq.rpc.framing import WORD, read_frame
 from tenantq.rpc.listener import TICK_MS, RpcListener
 from tenantq.rpc.settings import RpcSettings
+from tests.contract.http.raw_client import until_not
 from tests.contract.http.real_server import ADMIN
 from tests.contract.rpc.client import RpcClient
 
@@ -164,8 +165,7 @@ async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, c
     await _serves(server, connect)
     listener = server._rpc_listener
     assert listener is not None
-    while len(listener.connections) > 1 or server.service.gates.slots.in_flight:
-        await asyncio.sleep(0.005)
+    await until_not(lambda: len(listener.connections) > 1 or server.service.gates.slots.in_flight)
     assert listener.buffered_bytes == 0
 
 
@@ -204,8 +204,7 @@ async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect
     raw = await Raw.open(server.rpc_port)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport can
     raw.writer.write(peeks)
-    while not listener.figures.cut_total["write"]:
-        await asyncio.sleep(0.005)
+    await until_not(lambda: not listener.figures.cut_total["write"])
     raw.writer.close()
     await _serves(server, connect)
 
@@ -225,8 +224,7 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     half = await record(server, ("add", {"bodies": [bytes(100_000)]}))
     raw = await Raw.open(listener.port)
     raw.writer.write(half[:-50_000])
-    while not any(connection.unfinished_bytes() for connection in listener.connections):
-        await asyncio.sleep(0.005)
+    await until_not(lambda: not any(connection.unfinished_bytes() for connection in listener.connections))
     assert listener.buffered_bytes > 100_000
     clock.advance(listener.settings.message_timeout_ms)
     clock.advance(listener.settings.message_timeout_ms + TICK_MS)

@@ -1,0 +1,128 @@
+"""``tenantq serve --rpc``: where it listens for Cap'n Proto, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import capnp
+
+from tenantq.rpc.schema import PATH
+from tenantq.settings import RPC_DEFAULT
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, environment, run, serving
+
+PROJECT = Path(__file__).resolve().parents[2]
+WITHOUT_PYCAPNP = (
+    "import sys; sys.modules['capnp'] = None; from tenantq.cli.main import main; sys.argv[0] = 'tenantq'; main()"
+)
+
+
+def test_it_listens_for_capnp_and_says_where(tmp_path: Path) -> None:
+    """Port 0 takes a free one; the session of docs/rpc.md runs against it as it stands there."""
+    with serving(tmp_path / "data", "--rpc", "127.0.0.1:0") as served:
+        (port,) = re.findall(r"^Cap'n Proto on 127\.0\.0\.1:(\d+)$", served.output, re.MULTILINE)
+        guide = (PROJECT / "docs" / "rpc.md").read_text()
+        (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+        program = program.replace("7071", port)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+            env=environment(TENANTQ_TOKEN=ADMIN_TOKEN),
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout == "b'hello' attempt 1\nnot_found: no such queue\n"
+        served.process.terminate()
+        _, err = served.process.communicate(timeout=SECONDS_MAX)
+    assert served.process.returncode == 0
+    assert f"rpc=127.0.0.1:{port}" in err
+
+
+def test_a_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
+    """By flag or environment; the error names it, and the exit code is that of a taken address for HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for options, variables in (((), {"TENANTQ_RPC": address}), (("--rpc", address), {})):
+            done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (6, "", 1), done.stderr
+            assert f"rpc: cannot listen on {address}: another process listens there" in done.stderr
+            assert "--rpc" in done.stderr
+    done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--rpc", "nowhere")
+    assert (done.returncode, "rpc: 'nowhere' is not HOST:PORT" in done.stderr) == (2, True)
+
+
+def test_without_the_extra_http_is_served(tmp_path: Path) -> None:
+    """One line says what to install; where Cap'n Proto was asked for, that is an error."""
+    asked = _without_pycapnp(tmp_path, "127.0.0.1:0")
+    _, err = asked.communicate(timeout=SECONDS_MAX)
+    assert (asked.returncode, err.count("\n"), "install tenantq[rpc]" in err) == (2, 1, True), err
+    default = _without_pycapnp(tmp_path, None)
+    assert default.stdout is not None
+    assert default.stdout.readline().startswith("ready on http://")
+    default.terminate()
+    _, err = default.communicate(timeout=SECONDS_MAX)
+    (line,) = [line for line in err.splitlines() if "Cap'n Proto" in line]
+    assert "INFO" in line
+    assert "install tenantq[rpc]" in line
+
+
+def _without_pycapnp(tmp_path: Path, rpc: str | None) -> subprocess.Popen[str]:
+    variables = environment(TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN)
+    variables.pop("TENANTQ_RPC")
+    if rpc is not None:
+        variables["TENANTQ_RPC"] = rpc
+    return subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_PYCAPNP, "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+    )
+
+
+def test_a_taken_default_address_is_a_warning(tmp_path: Path) -> None:
+    """Two servers on one machine: the second one serves HTTP."""
+    host, _, port = RPC_DEFAULT.partition(":")
+    try:
+        taken = socket.create_server((host, int(port)))
+    except OSError:
+        taken = None  # somebody else has it, which is as good
+    variables = environment(TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN)
+    variables.pop("TENANTQ_RPC")
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready on http://")
+    process.terminate()
+    _, err = process.communicate(timeout=SECONDS_MAX)
+    if taken is not None:
+        taken.close()
+    (line,) = [line for line in err.splitlines() if "Cap'n Proto" in line]
+    assert f"no Cap'n Proto on {RPC_DEFAULT}: it is in use" in line
+    assert "WARNING" in line
+
+
+def test_the_schema_is_in_the_wheel(tmp_path: Path) -> None:
+    """Clients in other languages need it."""
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert ZipFile(wheel).read("tenantq/rpc/tenantq.capnp") == PATH.read_bytes()
+    assert capnp.load(str(PATH)).Session is not None
