@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, pipeline, scale, secrets, transport, way_in
+from bench import cycles, fairness, gates, neighbour, pipeline, rpc, scale, secrets, transport, way_in
 
 SECTIONS = {
     "cycles": cycles.run,
@@ -17,6 +17,7 @@ SECTIONS = {
     "way_in": way_in.run,
     "secrets": secrets.run,
     "transport": transport.run,
+    "rpc": rpc.run,
     "neighbour": neighbour.run,
     "pipeline": pipeline.run,
 }

@@ -23,6 +23,27 @@ TOKEN = "bench-admin-token-0123456789"  # noqa: S105  # of a server that lives f
 @contextlib.contextmanager
 def tenantq(directory: Path, **environment: str) -> Iterator[str]:
     """Run ``tenantq serve`` and yield its address."""
+    with _serving(directory, environment) as printed:
+        yield _found(r"http://[\d.]+:\d+", printed)
+
+
+@contextlib.contextmanager
+def tenantq_with_rpc(directory: Path, **environment: str) -> Iterator[tuple[str, int]]:
+    """Run ``tenantq serve`` with Cap'n Proto on; yield its address and the port for that."""
+    with _serving(directory, {"TENANTQ_RPC": "127.0.0.1:0", **environment}) as printed:
+        yield _found(r"http://[\d.]+:\d+", printed), int(_found(r"(?<=Cap'n Proto on 127.0.0.1:)\d+", printed))
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    if found is None:
+        raise RuntimeError(f"the server did not start: {text}")
+    return found[0]
+
+
+@contextlib.contextmanager
+def _serving(directory: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Run a server and yield what it printed until it was ready."""
     command = [sys.executable, "-m", "tenantq", "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         command,
@@ -38,11 +59,12 @@ def tenantq(directory: Path, **environment: str) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
+        printed = ""
         for line in process.stdout:
-            if found := re.search(r"http://[\d.]+:\d+", line):
-                yield found[0]
-                return
-        raise RuntimeError("the server did not start")
+            printed += line
+            if line.startswith("ready on "):
+                break
+        yield printed
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

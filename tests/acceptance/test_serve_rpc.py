@@ -13,7 +13,7 @@ import capnp
 
 from tenantq.rpc.schema import PATH
 from tenantq.settings import RPC_DEFAULT
-from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, environment, run, serving
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, serving
 
 PROJECT = Path(__file__).resolve().parents[2]
 WITHOUT_PYCAPNP = (
@@ -49,12 +49,12 @@ def test_a_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for options, variables in (((), {"TENANTQ_RPC": address}), (("--rpc", address), {})):
-            done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
-            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (6, "", 1), done.stderr
-            assert f"rpc: cannot listen on {address}: another process listens there" in done.stderr
-            assert "--rpc" in done.stderr
-    done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--rpc", "nowhere")
-    assert (done.returncode, "rpc: 'nowhere' is not HOST:PORT" in done.stderr) == (2, True)
+            done = call("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
+            assert (done.code, done.out, done.err.count("\n")) == (6, "", 1), done.err
+            assert f"rpc: cannot listen on {address}: another process listens there" in done.err
+            assert "--rpc" in done.err
+    done = call("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--rpc", "nowhere")
+    assert (done.code, "rpc: 'nowhere' is not HOST:PORT" in done.err) == (2, True)
 
 
 def test_without_the_extra_http_is_served(tmp_path: Path) -> None:
