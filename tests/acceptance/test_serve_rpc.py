@@ -48,12 +48,12 @@ def test_a_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
     """By flag or environment; the error names it, and the exit code is that of a taken address for HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for options, variables in (((), {"TENANTQ_RPC": address}), (("--rpc", address), {})):
-            done = call("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
+        start = ("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0")
+        for done in (call(*start, TENANTQ_RPC=address), call(*start, "--rpc", address)):
             assert (done.code, done.out, done.err.count("\n")) == (6, "", 1), done.err
             assert f"rpc: cannot listen on {address}: another process listens there" in done.err
             assert "--rpc" in done.err
-    done = call("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--rpc", "nowhere")
+    done = call(*start, "--rpc", "nowhere")
     assert (done.code, "rpc: 'nowhere' is not HOST:PORT" in done.err) == (2, True)
 
 

@@ -26,7 +26,7 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-_FIELDS: Final = {
+_FIELDS: Final[dict[type[msgspec.Struct], tuple[tuple[str, str], ...]]] = {
     kind: tuple((field, _camel(field)) for field in kind.__struct_fields__)
     for kind in (QueueStats, Row, HistoryEntry, DeadLetter)
 }
