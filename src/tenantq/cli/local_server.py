@@ -58,6 +58,7 @@ class LocalServer:
         with log.open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tenantq", "serve", "--data-dir", str(home / "data"), "--http", "127.0.0.1:0",
+                "--rpc", "off",
                 "--durability", self._durability, "--log-level", "warning",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env={**own, _ADMIN_TOKEN: self.token},

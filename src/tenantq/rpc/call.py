@@ -72,6 +72,8 @@ class RunningCall:
         Nothing but a cancellation is raised here: the library would send it on as it is.
         """
         await self._turn
+        if self._is_over:  # it was given up when its turn had come already
+            raise asyncio.CancelledError
         try:
             arguments = self._read()
         except TenantqError as error:

@@ -208,6 +208,7 @@ def put(results: Any, answer: tuple[bool, QueueInfo], connection: Connection) ->
 def _write_queue(into: Any, info: QueueInfo) -> None:
     into.tenant = info.tenant
     into.name = info.name
+    into.id = info.id
     into.config = _encode(whole(info.config)).decode()
     _copy(info.stats, into.init("stats"))
 

@@ -411,6 +411,7 @@ struct Queue {
   name @1 :Text;
   config @2 :Text;              # a JSON object of all its settings, as over HTTP
   stats @3 :Stats;
+  id @4 :UInt32;                # inside the tenant
 }
 
 struct QueueReply {
