@@ -23,7 +23,6 @@ struct Error {
   current @5 :Int64 = -1;      # used of a quota, left of a rate
   tenant @6 :Text;
   queue @7 :Text;
-  maybeDone @8 :Bool;          # what was asked for may have happened all the same
 }
 
 struct ItemError {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from tenantq.access import Grant
 from tenantq.rpc.kj_loop import kj_loop
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 Connect = Callable[..., Awaitable[RpcClient]]
 MakeKey = Callable[..., Awaitable[str]]
 Serve = Callable[..., Awaitable["Server"]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Serve on the loop of the standard library and on uvloop."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
