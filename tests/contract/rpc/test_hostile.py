@@ -225,6 +225,7 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     raw = await Raw.open(listener.port)
     raw.writer.write(half[:-50_000])
     await until_not(lambda: not any(connection.unfinished_bytes() for connection in listener.connections))
+    await until_not(lambda: not all(connection.sessions for connection in listener.connections))
     assert listener.buffered_bytes > 100_000
     clock.advance(listener.settings.message_timeout_ms)
     clock.advance(listener.settings.message_timeout_ms + TICK_MS)
