@@ -14,7 +14,7 @@ from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, unseal
 from tenantq.message import Result
-from tenantq.store import rocks
+from tenantq.store import database
 from tenantq.store.keys import FAMILIES, be64
 from tenantq.store.rocks import Family, Store
 from tests.conftest import OpenShard
@@ -116,7 +116,7 @@ class Reading:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options: list[Options] = []
-        monkeypatch.setattr(rocks, "Options", self._make)
+        monkeypatch.setattr(database, "Options", self._make)
 
     def _make(self, *, raw_mode: bool) -> Options:
         options = Options(raw_mode=raw_mode)

@@ -14,7 +14,7 @@ from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
 from tenantq.service.control import check_destroy, check_why
 from tenantq.service.credentials import Credentials
-from tenantq.store.rocks import FORMAT
+from tenantq.store.opening import FORMAT
 from tenantq.wire import ShardItem, TopologyReply
 
 if TYPE_CHECKING:

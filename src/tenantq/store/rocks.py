@@ -1,10 +1,8 @@
-"""RocksDB through rocksdict: open, read, write, sync, with every failure given a name.
+"""The open store, on RocksDB through rocksdict: read, write, sync, with every failure given a name.
 
 Facts this file rests on (measured, see docs/decisions/0002-rocksdict.md):
 ``write`` without sync and then ``flush_wal(True)`` from another thread leaves the interpreter free during the fsync;
-the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``;
-a lower bound in its read options hides every row, so scans seek to their start and bound only their end;
-an iterator points into the bytes of its upper bound, so those must live as long as it does.
+the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``.
 """
 
 from __future__ import annotations
@@ -12,68 +10,23 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import msgspec
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    BottommostLevelCompaction,
-    Cache,
-    Checkpoint,
-    CompactOptions,
-    DBCompressionType,
-    DBRecoveryMode,
-    Env,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
-from tenantq.durable_files import sync, write_durably
-from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
-from tenantq.store.framing import check_manifest, current_manifest, damaged, torn_logs
-from tenantq.store.heart import Heart, read_beat
-from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES, from_be64
+from tenantq.errors import StoreFormat, StoreLocked
+from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
+from tenantq.store.framing import current_manifest
+from tenantq.store.heart import Heart
+from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.moment import Moment
+from tenantq.store.opening import STAGE, check_format, open_database
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT: Final = 1
-STAGE: Final = "checkpoint.new"
-"""Where in the data directory a checkpoint stands while it is copied; one that a crash left is removed on opening."""
-
-_POINT_READ = ("m", "le", "ik", "re", "qc", "meta")
-_BEFORE_STORE = {
-    "lock",
-    ".format.new",
-    "keyring.json",
-    "keyring.json.lock",
-    "keyring.key",
-}  # may be there before the store
-_CONSUMED = ("m", "vi", "le", "li", "gr", "ex", "ik", "re")
-
-
-class FormatFile(msgspec.Struct, frozen=True):
-    """The file ``format``: what wrote this directory."""
-
-    format: int
-    product: str = "tenantq"
-
-
-def name_failure(error: Exception, path: Path | str) -> StoreFailed:
-    """Return the named error for what the binding raised."""
-    text = str(error)
-    if isinstance(error, StoreFailed):
-        return error
-    if "No space left" in text or "File too large" in text or "Disk quota" in text:
-        return DiskFull(f"store {path}: no room to write ({text}); nothing of this round is confirmed")
-    if text.startswith(("Corruption", "Invalid argument")) or "No such file" in text or "checksum" in text:
-        return StoreDamaged(f"store {path}: {text}; restore from a backup")
-    return StoreFailed(f"store {path}: {text}; nothing of this round is confirmed")
+    from rocksdict import Rdict
 
 
 class DirectoryLock:
@@ -150,11 +103,11 @@ class Store:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)  # who has the files has every message that is not encrypted
         self._lock = DirectoryLock(path)
         try:
-            self._check_format(read_only=read_only)
+            check_format(path, read_only=read_only)
             if not read_only:
                 shutil.rmtree(path / STAGE, ignore_errors=True)
             self.heart: Heart | None = None if read_only else Heart(path / "heart")
-            self._db = self._open(memory_bytes, read_only=read_only, even_if_cut=even_if_cut)
+            self._db = open_database(path, self.heart, memory_bytes, read_only=read_only, even_if_cut=even_if_cut)
         except BaseException:
             self._lock.close()
             raise
@@ -221,7 +174,7 @@ class Store:
         """Return up to ``limit`` keys in [lower, upper), in order."""
         keys: list[bytes] = []
         try:
-            iterator = family.view.iter(_bounded(upper))
+            iterator = family.view.iter(bounded(upper))
             iterator.seek(lower)
             take, step, valid = iterator.key, iterator.next, iterator.valid
             while len(keys) < limit and valid():
@@ -236,7 +189,7 @@ class Store:
         """Return up to ``limit`` keys in [lower, upper) with their values, in order."""
         items: list[tuple[bytes, bytes]] = []
         try:
-            iterator = family.view.iter(_bounded(upper))
+            iterator = family.view.iter(bounded(upper))
             iterator.seek(lower)
             take, value, step, valid = iterator.key, iterator.value, iterator.next, iterator.valid
             while len(items) < limit and valid():
@@ -259,7 +212,7 @@ class Store:
 
         Another thread may read it.
         """
-        options = _bounded(upper)
+        options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
         return Moment(taken, options, upper, lambda error: name_failure(error, self.path))
 
@@ -283,7 +236,7 @@ class Store:
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
         options = CompactOptions()
-        for name in _CONSUMED:
+        for name in CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
 
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
@@ -352,142 +305,3 @@ class Store:
         """Return the space left on the store's disk."""
         info = os.statvfs(self.path)
         return info.f_bavail * info.f_frsize
-
-    # ---- opening ----
-
-    def _check_format(self, *, read_only: bool) -> None:
-        file = self.path / "format"
-        if not file.exists():
-            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in _BEFORE_STORE)
-            if strangers:
-                raise StoreFormat(f"{self.path} is not empty and holds no tenantq store (found {strangers[0]!r})")
-            if not read_only:
-                write_durably(file, msgspec.json.encode(FormatFile(FORMAT)))
-                sync(self.path.parent)
-            return
-        try:
-            found = msgspec.json.decode(file.read_bytes(), type=FormatFile)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StoreDamaged(f"{file} is unreadable: {error}") from error
-        if found.format != FORMAT or found.product != "tenantq":
-            raise StoreFormat(f"{self.path} is of format {found.format}; this program reads format {FORMAT}")
-
-    def _open(self, memory_bytes: int, *, read_only: bool, even_if_cut: bool) -> Rdict:
-        directory = self.path / "db"
-        last = self.heart.last if self.heart is not None else read_beat(self.path / "heart")
-        if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
-            raise StoreDamaged(f"store {self.path}: the database is gone, {last.seq} journal records were in it")
-        check_manifest(directory, last)
-        torn = torn_logs(directory)
-        if torn and read_only:
-            raise damaged(*torn[0])
-        if torn:
-            self._cut(directory, torn, memory_bytes, last.seq if last is not None and not even_if_cut else 0)
-        elif last is not None and not even_if_cut:
-            # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
-            # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
-            self._check_nothing_lost(open_rocks(directory, memory_bytes, read_only=True), last.seq)
-        db = open_rocks(directory, memory_bytes, read_only=read_only)
-        if last is None and not read_only:
-            sync(self.path)  # a new store: its files' names are durable before anything is confirmed
-        return db
-
-    def _cut(self, directory: Path, torn: list[tuple[Path, int]], memory_bytes: int, seq: int) -> None:
-        """Cut off what stands behind the last whole records of logs, if everything that was confirmed is before it.
-
-        That is asked of a likeness of the database, in which the logs are cut already.
-        """
-        stage, ends = self.path / STAGE, dict(torn)
-        stage.mkdir()
-        try:
-            for file in directory.iterdir():
-                if file in ends:
-                    with file.open("rb") as whole:
-                        (stage / file.name).write_bytes(whole.read(ends[file]))
-                elif not file.name.startswith("LO"):  # neither LOCK nor the diary, LOG
-                    os.link(file, stage / file.name)
-            self._check_nothing_lost(open_rocks(stage, memory_bytes, read_only=True), seq)
-            for log, end in torn:
-                with log.open("r+b") as opened:
-                    opened.truncate(end)
-                    os.fsync(opened.fileno())
-        except OSError as error:
-            raise StoreFailed(f"store {self.path}: {error}; nothing was altered") from error
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
-
-    def _check_nothing_lost(self, db: Rdict, seq: int) -> None:
-        journal = db.get_column_family("jn")
-        try:
-            newest = last_item(journal, b"", b"\xff" * 8)
-        except Exception as error:
-            raise name_failure(error, self.path) from error
-        finally:
-            journal.close()
-            db.close()
-        found = from_be64(newest[0]) if newest else 0
-        if found < seq:
-            raise StoreDamaged(
-                f"store {self.path}: the journal ends at record {found}, but {seq} was synced: acknowledged work is"
-                " missing from the log; restore from a backup, nothing was altered by this refusal"
-            )
-
-
-def _bounded(upper: bytes) -> ReadOptions:
-    options = ReadOptions()
-    options.set_iterate_upper_bound(upper)
-    return options
-
-
-def last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-    """Return the greatest key in [lower, upper) with its value, or None; raise what the binding raises."""
-    iterator = view.iter(_bounded(upper))
-    iterator.seek_to_last()
-    item = (iterator.key(), iterator.value()) if iterator.valid() else None
-    iterator.status()
-    return item if item is not None and item[0] >= lower else None
-
-
-def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
-    """Open the database itself, or raise StoreFailed."""
-    cache = Cache(memory_bytes // 3)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
-    options.set_paranoid_checks(True)
-    options.set_db_write_buffer_size(memory_bytes * 2 // 3)
-    options.set_max_total_wal_size(memory_bytes)
-    options.set_max_background_jobs(2)
-    environment = Env()
-    environment.lower_thread_pool_cpu_priority()  # compactions give way to callers; flushes do not: writes wait for them
-    options.set_env(environment)
-    options.set_keep_log_file_num(3)
-    options.set_max_log_file_size(4 << 20)
-    options.set_stats_dump_period_sec(0)
-    options.set_max_open_files(512)
-    options.set_max_file_opening_threads(1)  # by default RocksDB starts a dozen for every family, at every start
-    access = AccessType.read_only(False) if read_only else AccessType.read_write()
-    families = {name: _family_options(name, cache) for name in FAMILIES}
-    try:
-        return Rdict(str(directory), options, column_families=families, access_type=access)
-    except Exception as error:
-        raise name_failure(error, directory) from error
-
-
-def _family_options(name: str, cache: Cache) -> Options:
-    options = Options(raw_mode=True)
-    table = BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_format_version(5)
-    if name in _POINT_READ:
-        table.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(16 << 20)
-    options.set_max_write_buffer_number(4)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_level_zero_slowdown_writes_trigger(32)
-    options.set_level_zero_stop_writes_trigger(64)
-    if name in _CONSUMED:
-        options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
-    return options

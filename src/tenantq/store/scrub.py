@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from rocksdict import BottommostLevelCompaction, CompactOptions
 
+from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.keys import after, from_be64
-from tenantq.store.rocks import last_item, name_failure, open_rocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ from tenantq.message import Result
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
-from tenantq.store.rocks import STAGE
+from tenantq.store.opening import STAGE
 from tests.shards import journal_rows, message
 
 if TYPE_CHECKING:
