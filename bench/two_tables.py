@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.bronze import bronze
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import SEGMENT
+from tenantq.pipeline.schemas import QUEUE_HOURS, SEGMENT
 from tenantq.pipeline.session import open_session
 from tenantq.pipeline.silver_message_lives import life_events, message_lives
 from tenantq.pipeline.silver_queue_hours import queue_hours
@@ -39,14 +39,19 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     started = time.perf_counter()
     files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
     rows = bronze(spark.read.schema(SEGMENT).parquet(*files), None, unique=True)
-    resets = queue_resets(rows).persist()
+    resets = queue_resets(rows).coalesce(1).persist()
     events = life_events(rows)
     removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")
-    of_removed = message_lives(events.join(removed, ["tenant", "message_id"], "left_semi"), None, resets)
-    hours = queue_hours(rows, of_removed, resets).persist()
-    usage_hourly(hours, resets).write.mode("overwrite").parquet(str(into / "usage_hourly"))
-    newest = rows.agg(f.unix_millis(f.max("ts"))).collect()[0][0]
-    levels = slo_daily(rows, message_lives(events, None, resets), newest)
+    told = events.join(f.broadcast(removed), ["tenant", "message_id"], "left_semi")  # few: no need to move all events
+    of_removed = message_lives(told, None, resets)
+    hours = str(into / "queue_hours")
+    queue_hours(rows, of_removed, resets).write.mode("overwrite").parquet(hours)
+    usage_hourly(spark.read.schema(QUEUE_HOURS).parquet(hours), resets).write.mode("overwrite").parquet(
+        str(into / "usage_hourly")
+    )
+    seen = rows.select("ts", f.date_from_unix_date(f.floor(f.unix_millis("ts") / 86_400_000).cast("int")).alias("day"))
+    newest, days = seen.agg(f.unix_millis(f.max("ts")), f.collect_set("day")).collect()[0]
+    levels = slo_daily(rows, message_lives(events, None, resets), [str(day) for day in days], newest)
     levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
     spent = time.perf_counter() - started
     spark.stop()

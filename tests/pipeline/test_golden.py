@@ -113,7 +113,7 @@ def test_no_rows_give_empty_tables(spark: SparkSession) -> None:
     hours = queue_hours(rows, lives, nothing(spark, RESETS))
     assertDataFrameEqual(hours, nothing(spark, QUEUE_HOURS))
     assertDataFrameEqual(usage_hourly(hours, nothing(spark, RESETS)), nothing(spark, USAGE_HOURLY))
-    assert slo_daily(rows, lives, START).count() == 0
+    assert slo_daily(rows, lives, [], START).count() == 0
     assert life(spark, []).count() == 0
 
 
@@ -128,7 +128,7 @@ def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: 
     quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, VERDICTS)
     odd = anomalies(told, usage, places_daily(told), quarantine)
     gold = [
-        usage, slo_daily(told, lives, START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
+        usage, slo_daily(told, lives, ["2026-01-01"], START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
         compliance_gdpr_art30(ops, segments, quarantine),
     ]  # fmt: skip
     assert [{one["tenant"] for one in table.collect()} - {""} for table in gold] == [
@@ -181,7 +181,7 @@ def test_service_levels_are_exact(spark: SparkSession) -> None:
         row(201, START + 201, "dead_letter", outcome="dead", details="to x: y"),
     ]
     open_life = life(spark, [row(1, START - HOUR, "add", bytes=1)])
-    (found,) = slo_daily(frame(spark, rows), open_life, START + 2 * HOUR).collect()
+    (found,) = slo_daily(frame(spark, rows), open_life, ["2026-01-01"], START + 2 * HOUR).collect()
     assert (found["wait_p50_ms"], found["wait_max_ms"], found["deliveries"]) == (50_500.0, 100_000, 100)
     assert (found["success_rate"], found["dead_letter_rate"], found["slow"]) == (0.5, 0.5, 40)
     assert found["oldest_age_ms"] == 3 * HOUR

@@ -293,7 +293,8 @@ class _Run:
         self._begin("slo_daily")
         rows = lake.view(spark, "bronze", _since(from_date))
         newest = rows.agg(f.unix_millis(f.max("ts"))).collect()[0][0]
-        levels = slo_daily(rows, lake.view(spark, "message_lives"), newest, objective)
+        days = sorted({_date(one) for one in lake.partitions("bronze") if _date(one) >= from_date})
+        levels = slo_daily(rows, lake.view(spark, "message_lives"), days, newest, objective)
         lake.stage(levels, "slo_daily", _since(from_date))
 
     def _invoices(self, from_month: str) -> None:

@@ -98,6 +98,7 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     """Put events, and lives so far, together to one row per message.
 
     They are sorted by what they are put together by, which is also how they are written: one shuffle and one sort do for both.
+    Where they are not written in pieces, ids come first: they differ early, so that most comparisons end with the sort's prefix.
     """
     op, at = f.col("op"), f.col("ts").alias("at")
     state = f.lit(None).cast("string")
@@ -118,9 +119,10 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
         settlements = f.concat(f.flatten(f.collect_list("settlements")), settlements)
         added_at, queue = f.coalesce("added_at", added_at), f.when(known, f.col("queue")).otherwise(queue)
         dead, back = f.coalesce("dead_letters", dead), f.coalesce("redrives", back)
-    keys = (*place, "tenant", "message_id")
-    spread = parts.repartition(*place) if len(place) > 1 else parts.repartition("message_id", "date")
-    return spread.sortWithinPartitions(*keys).groupBy(*keys).agg(
+    in_pieces = len(place) > 1
+    keys = (*place, "tenant", "message_id") if in_pieces else ("message_id", "tenant")
+    spread = parts.repartition(*place) if in_pieces else parts.repartition("message_id")
+    merged = spread.sortWithinPartitions(*keys).groupBy(*keys).agg(
         f.min("shard").alias("shard"),
         f.max(queue).alias("queue"),
         f.max("bytes").alias("bytes"),
@@ -132,6 +134,7 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
         _in_order(settlements).alias("settlements"),
         f.max(last).alias("last"),
     )  # fmt: skip
+    return merged if in_pieces else merged.withColumn("date", life_date())
 
 
 def _in_order(column: Column) -> Column:

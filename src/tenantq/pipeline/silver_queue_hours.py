@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 _TARGET: Final = r"^to ([^:]*)"
 _PURGED: Final = r"^([0-9]+) messages"
 _MOVES: Final = ("dead_letter", "redrive")
+_MOVED_IN: Final = "moved in"
+_LEASE_REMOVED: Final = "lease removed"
+"""What rows do beside their own op: no op has a space in its name."""
 _COUNTS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "acked", "nacked", "lease_expired", "dead",
     "expired", "removed", "healed", "refused", "throttled", "denied",
 )  # fmt: skip
-_CHANGES: Final = ("messages", "in_flight", "stored")
 _LEVELS: Final = ("backlog", "in_flight")
 _HOUR_MS: Final = 3_600_000
 _SLICE_MS: Final = 300_000
@@ -51,9 +53,9 @@ def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFra
 
 
 def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
-    """Return what each row counts for and changes, in which epoch of its queue, and the milliseconds until that or the hour ends."""
-    changes = _counted(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
-        _leases_removed(rows, lives), allowMissingColumns=True
+    """Return what was done to which queue, in which epoch of it, and the milliseconds until that or the hour ends."""
+    changes = _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
+        _leases_removed(lives), allowMissingColumns=True
     )  # fmt: skip
     placed = with_resets(changes, resets, "queue")
     here = f.struct(f.col("seq"), f.col("n"))
@@ -75,19 +77,30 @@ def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> Data
 
 
 def _sums(changes: DataFrame) -> DataFrame:
-    """Add up everything that can be added in any order: each task does most of it alone."""
-    stored, left_ms = f.col("stored"), f.col("left_ms")
-    low, high = stored.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("stored", _LIMB.bit_length() - 1)
-    sums = changes.groupBy(*_KEY).agg(
-        *[f.coalesce(f.sum(name), f.lit(0).cast("bigint")).alias(name) for name in (*_COUNTS, *_CHANGES)],
-        f.sum(high * left_ms).alias("_high"),
-        f.sum(low * left_ms).alias("_low"),
-    )
-    wide = "decimal(30,0)"
-    return sums.withColumn(
-        "byte_ms",
-        (f.coalesce(f.col("_high").cast(wide), f.lit(0)) * _LIMB + f.coalesce(f.col("_low").cast(wide), f.lit(0))).cast(BYTE_MS),
-    ).drop("_high", "_low")  # fmt: skip
+    """Add up everything that can be added in any order: each task does most of it alone.
+
+    What a row counts for follows from its op and outcome, so rows are added up by these first, and told apart when they are few.
+    Leases were removed in other hours too: those have no row here.
+    """
+    size, left_ms = f.col("bytes"), f.col("left_ms")
+    low, high = size.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("bytes", _LIMB.bit_length() - 1)
+    done = changes.groupBy(*_KEY, "op", "outcome", "asked").agg(
+        f.count("*").alias("rows"), f.sum("count").alias("calls"), f.sum("bytes").alias("bytes"), f.sum("purged").alias("purged"),
+        f.sum(high * left_ms).alias("high"), f.sum(low * left_ms).alias("low"),
+    )  # fmt: skip
+    wide, sign = "decimal(30,0)", _messages()
+    byte_ms = sign * (f.col("high").cast(wide) * _LIMB + f.col("low").cast(wide))
+    counts = _counts()
+    none = f.lit(0).cast("bigint")
+    sums = done.groupBy(*_KEY).agg(
+        f.bool_or(f.col("op") != _LEASE_REMOVED).alias("is_here"),
+        *[f.coalesce(f.sum(counts[name]), none).alias(name) for name in _COUNTS],
+        f.coalesce(f.sum(sign * f.col("rows")), none).alias("messages"),
+        f.coalesce(f.sum(_in_flight() * f.col("rows")), none).alias("in_flight"),
+        f.coalesce(f.sum(sign * f.col("bytes")), none).alias("stored"),
+        f.coalesce(f.sum(byte_ms), f.lit(0)).cast(BYTE_MS).alias("byte_ms"),
+    )  # fmt: skip
+    return sums.where("is_here").drop("is_here")
 
 
 def slices(changes: DataFrame) -> DataFrame:
@@ -96,13 +109,11 @@ def slices(changes: DataFrame) -> DataFrame:
     A round is one moment: what it adds and delivers at once never stood in line. Slices spread one giant queue over tasks.
     """
     key = ("slice", *_KEY)
-    zero = f.lit(0).cast("bigint")
-    in_flight = f.coalesce(f.col("in_flight"), zero)
-    backlog = f.coalesce(f.col("messages"), zero) - in_flight
+    moved = changes.withColumns({"messages": _messages(), "in_flight": _in_flight()})
     rounds = (
-        changes.where((f.col("messages") != 0) | (f.col("in_flight") != 0))
+        moved.where((f.col("messages") != 0) | (f.col("in_flight") != 0))
         .groupBy(f.floor(f.col("ms") / _SLICE_MS).alias("slice"), *_KEY, "ms", "seq")
-        .agg(f.sum(backlog).alias("backlog"), f.sum(in_flight).alias("in_flight"))
+        .agg(f.sum(f.col("messages") - f.col("in_flight")).alias("backlog"), f.sum("in_flight").alias("in_flight"))
     )
     so_far = Window.partitionBy(*key).orderBy("ms", "seq").rowsBetween(Window.unboundedPreceding, 0)
     tops = {f"{name}_top": f.sum(name).over(so_far) for name in _LEVELS}
@@ -124,43 +135,56 @@ def _highest() -> list[Column]:
     return [f.greatest(f.max(f"{name}_top"), f.lit(0)).alias(f"{name}_top") for name in _LEVELS]
 
 
-def _counted(rows: DataFrame) -> DataFrame:
-    """Return each row with what it counts for and how it changes the levels of its own queue."""
-    op, outcome, size, calls = f.col("op"), f.col("outcome"), f.col("bytes"), f.col("count")
-    ok = outcome == "ok"
-    one, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
-
-    def when(condition: Column, value: Column = one) -> Column:
-        return f.when(condition, value).otherwise(none)
-
+def _messages() -> Column:
+    """Return by how many messages a row changes its queue: one more, one less, or none."""
+    op, outcome = f.col("op"), f.col("outcome")
     gone = (
-        (op.isin("ack", "remove", "redrive") & ok)
+        (op.isin("ack", "remove", "redrive") & (outcome == "ok"))
         | ((op == "expire") & (outcome == "expired"))
         | ((op == "dead_letter") & (outcome == "dead"))
     )
+    come = ((op == "add") & (outcome == "ok")) | (op == _MOVED_IN)
+    return f.when(come, f.lit(1)).when(gone, f.lit(-1)).otherwise(f.lit(0)).cast("bigint")
+
+
+def _in_flight() -> Column:
+    """Return by how many leases a row changes its queue."""
+    op, ok = f.col("op"), f.col("outcome") == "ok"
+    settled = (op.isin("ack", "nack", "release") & ok) | op.isin("lease_expired", _LEASE_REMOVED)
+    return f.when((op == "poll") & ok, f.lit(1)).when(settled, f.lit(-1)).otherwise(f.lit(0)).cast("bigint")
+
+
+def _counts() -> dict[str, Column]:
+    """Return what rows of one op and outcome count for, by column: of all of them ``rows``, ``calls``, ``bytes`` and ``purged``."""
+    op, outcome = f.col("op"), f.col("outcome")
+    rows, calls, size = f.col("rows"), f.col("calls"), f.col("bytes")
+    ok = outcome == "ok"
+    return {
+        "operations": f.when(ok & f.col("asked"), calls),
+        "messages_in": f.when((op == "add") & ok, rows),
+        "messages_out": f.when((op == "poll") & ok, rows),
+        "bytes_in": f.when((op == "add") & ok, size),
+        "bytes_out": f.when((op == "poll") & ok, size),
+        "acked": f.when((op == "ack") & ok, rows),
+        "nacked": f.when((op == "nack") & ok, rows),
+        "lease_expired": f.when(op == "lease_expired", rows),
+        "dead": f.when((op == "dead_letter") & (outcome == "dead"), rows),
+        "expired": f.when((op == "expire") & (outcome == "expired"), rows),
+        "removed": f.when(op.isin("remove", "redrive") & ok, rows).when((op == "purge") & ok, f.col("purged")),
+        "healed": f.when(op == "heal", rows),
+        "refused": f.when(outcome == "refused", calls),
+        "throttled": f.when(outcome == "throttled", calls),
+        "denied": f.when(outcome == "denied", calls),
+    }
+
+
+def _own(rows: DataFrame) -> DataFrame:
+    """Return what each row did to its own queue, and whether somebody asked for it."""
     purged = f.regexp_extract("details", _PURGED, 1)
-    purged_count = f.when(purged != "", purged.cast("bigint")).otherwise(none)
-    settled = (op.isin("ack", "nack", "release") & ok) | (op == "lease_expired")
     return rows.select(
-        "shard", "seq", "n", "ts", "tenant", "queue",
-        when(ok & (f.col("principal") != "system"), calls).alias("operations"),
-        when((op == "add") & ok).alias("messages_in"),
-        when((op == "poll") & ok).alias("messages_out"),
-        when((op == "add") & ok, size).alias("bytes_in"),
-        when((op == "poll") & ok, size).alias("bytes_out"),
-        when((op == "ack") & ok).alias("acked"),
-        when((op == "nack") & ok).alias("nacked"),
-        when(op == "lease_expired").alias("lease_expired"),
-        when((op == "dead_letter") & (outcome == "dead")).alias("dead"),
-        when((op == "expire") & (outcome == "expired")).alias("expired"),
-        f.when(op.isin("remove", "redrive") & ok, one).when((op == "purge") & ok, purged_count).otherwise(none).alias("removed"),
-        when(op == "heal").alias("healed"),
-        when(outcome == "refused", calls).alias("refused"),
-        when(outcome == "throttled", calls).alias("throttled"),
-        when(outcome == "denied", calls).alias("denied"),
-        f.when((op == "add") & ok, one).when(gone, -one).otherwise(none).alias("messages"),
-        f.when((op == "add") & ok, size).when(gone, -size).otherwise(none).alias("stored"),
-        f.when((op == "poll") & ok, one).when(settled, -one).otherwise(none).alias("in_flight"),
+        "shard", "seq", "n", "ts", "tenant", "queue", "op", "outcome", "bytes", "count",
+        f.coalesce(f.col("principal") != "system", f.lit(False)).alias("asked"),
+        f.when((f.col("op") == "purge") & (purged != ""), purged.cast("bigint")).alias("purged"),
     )  # fmt: skip
 
 
@@ -170,15 +194,15 @@ def _moved_in(rows: DataFrame) -> DataFrame:
     return moved.select(
         "shard", "seq", "n", "ts", "tenant",
         f.regexp_extract("details", _TARGET, 1).alias("queue"),
-        f.lit(1).cast("bigint").alias("messages"),
-        f.col("bytes").alias("stored"),
+        f.lit(_MOVED_IN).alias("op"),
+        "bytes",
     )  # fmt: skip
 
 
-def _leases_removed(rows: DataFrame, lives: DataFrame) -> DataFrame:
-    """Return the leases that ended because their message was removed."""
-    leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end")).select("tenant", "message_id")
-    removes = rows.where((f.col("op") == "remove") & (f.col("outcome") == "ok"))
-    return removes.join(leased, ["tenant", "message_id"], "left_semi").select(
-        "shard", "seq", "n", "ts", "tenant", "queue", f.lit(-1).cast("bigint").alias("in_flight")
-    )
+def _leases_removed(lives: DataFrame) -> DataFrame:
+    """Return the leases that ended because their message was removed: that was the last thing in its life."""
+    leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
+    return leased.select(
+        "shard", "tenant", f.col("last.seq").alias("seq"), f.col("last.place").alias("n"), f.col("last.at").alias("ts"),
+        f.col("last.queue").alias("queue"), f.lit(_LEASE_REMOVED).alias("op"),
+    )  # fmt: skip

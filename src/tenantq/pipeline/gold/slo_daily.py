@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pyspark.sql import functions as f
@@ -11,7 +11,11 @@ from tenantq.pipeline.gold.customers import customers
 from tenantq.pipeline.schemas import SLO_DAILY
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column, DataFrame
+
+_DAY_MS: Final = 86_400_000
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +25,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int = 60_000
 
 
-def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objective | None = None) -> DataFrame:
-    """Return rows of SLO_DAILY for the days of ``rows`` (bronze); percentiles are exact, between values interpolated.
+def slo_daily(
+    rows: DataFrame, lives: DataFrame, days: Collection[str], as_of_ms: int, objective: Objective | None = None
+) -> DataFrame:
+    """Return rows of SLO_DAILY for ``days``, those of ``rows`` (bronze); percentiles are exact, between values interpolated.
 
     ``lives`` tell the age of the oldest message at each day's end, or at ``as_of_ms``, the journal's newest time.
     """
@@ -52,8 +58,7 @@ def slo_daily(rows: DataFrame, lives: DataFrame, as_of_ms: int, objective: Objec
     left = 1.0 - used / budget if budget > 0 else f.when(used > 0, 0.0).otherwise(1.0)
     counts = ("deliveries", "settled", "acked", "dead", "expired", "slow", "oldest_age_ms")
     filled = customers(joined.fillna(0, list(counts)))
-    dates = rows.select("date").distinct()
-    return filled.join(f.broadcast(dates), "date", "left_semi").select(
+    return filled.where(f.col("date").isin(*days)).select(
         "tenant", "queue", "deliveries",
         *[f.get("waits", f.lit(i)).alias(f"wait_p{p}_ms") for i, p in enumerate((50, 95, 99))], "wait_max_ms", "settled",
         *[f.get("times", f.lit(i)).alias(f"process_p{p}_ms") for i, p in enumerate((50, 95, 99))], "process_max_ms",
@@ -94,13 +99,12 @@ def _percentiles(column: Column) -> Column:
 
 def _oldest(lives: DataFrame, as_of_ms: int) -> DataFrame:
     """Return the age of the oldest message in each queue at the end of each day that it saw end there."""
-    as_of = f.timestamp_millis(f.lit(as_of_ms))
     left_at = f.when(f.col("outcome") == "dead", f.col("last.at")).otherwise(f.col("ended_at"))
-    last_day = f.when(left_at.isNull(), f.to_date(as_of)).otherwise(f.date_sub(f.to_date(left_at), 1))
-    first_day = f.to_date("added_at")
+    first_day = f.floor(f.unix_millis("added_at") / _DAY_MS)
+    last_day = f.coalesce(f.floor(f.unix_millis(left_at) / _DAY_MS) - 1, f.lit(as_of_ms // _DAY_MS))
     held = lives.where(f.col("queue").isNotNull() & (last_day >= first_day))
     days = held.select("tenant", "queue", "added_at", f.explode(f.sequence(first_day, last_day)).alias("day"))
-    end_ms = f.least(f.unix_millis(f.date_add("day", 1).cast("timestamp")), f.lit(as_of_ms))
-    return days.groupBy("tenant", "queue", f.date_format("day", "yyyy-MM-dd").alias("date")).agg(
-        f.max(f.greatest(end_ms - f.unix_millis("added_at"), f.lit(0))).alias("oldest_age_ms")
-    )
+    end_ms = f.least((f.col("day") + 1) * _DAY_MS, f.lit(as_of_ms))
+    age = f.max(f.greatest(end_ms - f.unix_millis("added_at"), f.lit(0))).alias("oldest_age_ms")
+    date = f.date_from_unix_date(f.col("day").cast("int")).cast("string").alias("date")
+    return days.groupBy("tenant", "queue", "day").agg(age).select("tenant", "queue", date, "oldest_age_ms")
