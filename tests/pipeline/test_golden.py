@@ -156,6 +156,24 @@ def test_bad_rows_are_told_with_reason_and_count(spark: SparkSession) -> None:
     assert bronze(raw, NOW).count() == 1
 
 
+def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: SparkSession) -> None:
+    """The lives tell of it; an hour that is not computed now does not appear because of it."""
+    early = [
+        row(1, START, "add", bytes=5),
+        row(2, START + MINUTE, "poll", bytes=5),
+        row(3, START + HOUR, "remove", bytes=5),
+    ]
+    lives = message_lives(life_events(frame(spark, early)), None, nothing(spark, RESETS))
+    hours = {
+        at: queue_hours(frame(spark, rows), lives, nothing(spark, RESETS)).collect()
+        for at, rows in (("00", early[:2]), ("01", early[2:]))
+    }
+    assert [(one["hour"], one["in_flight_net"], one["messages_net"]) for one in hours["00"]] == [("00", 1, 1)]
+    assert [(one["hour"], one["in_flight_net"], one["messages_net"]) for one in hours["01"]] == [("01", -1, -1)]
+    assert hours["01"][0]["bytes_net"] == -5
+    assert hours["01"][0]["removed"] == 1
+
+
 def test_one_giant_tenant_beside_small_ones_is_counted_right(spark: SparkSession) -> None:
     """Nine rows of ten belong to one queue; peaks, levels and byte-hours are exact for it and for the others."""
     rows = []
