@@ -10,10 +10,8 @@ SECONDS_LONG ?= 600
 run: .venv/installed
 	$(BIN)/tenantq demo
 
-# The cases of test_schema.py share one name: of those, two processes would run a single one.
 test: .venv/installed .venv/tools lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --ignore tests/contract/http/test_schema.py
-	$(BIN)/pytest tests/contract/http/test_schema.py
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -115,7 +115,7 @@ class ServerThread:
             await self._stop.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["uvloop"])  # without a parameter all cases have one id: xdist would run one
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a server with one tenant, one queue and a few messages."""
     with ServerThread(tmp_path_factory.mktemp("schema")) as url:
