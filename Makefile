@@ -11,7 +11,7 @@ run: .venv/installed
 	$(BIN)/tenantq demo
 
 test: .venv/installed .venv/tools lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
 	$(BIN)/ruff check .
