@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     RunPipeline = Callable[..., RunReport]
 
 NOW = START + 365 * DAY
+SOON_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+"""Options of a Java that has little to do many times: what it runs is compiled once, not again and again ever better."""
 
 
 class Made(NamedTuple):
@@ -54,7 +56,9 @@ def spark() -> Iterator[SparkSession]:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
                 "spark.driver.memory": "1g",
+                "spark.driver.defaultJavaOptions": SOON_QUICK,
                 "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.cache.maxEntries": "20000",  # a run needs so many that the next finds few of 1,000
             },
         )
     yield session

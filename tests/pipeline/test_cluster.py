@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from tests.pipeline.conftest import digests
+from tests.pipeline.conftest import SOON_QUICK, digests
 from tests.pipeline.journals import MINUTE, write_history
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import RunPipeline
 
 _HOME = Path(pyspark.__file__).parent
-_SMALL = """
+_SMALL = f"""
+spark.driver.defaultJavaOptions {SOON_QUICK}
+spark.executor.defaultJavaOptions {SOON_QUICK}
 spark.executor.memory 512m
 spark.sql.shuffle.partitions 3
 spark.sql.codegen.wholeStage false
@@ -58,7 +60,7 @@ def test_a_cluster_gives_the_bytes_that_one_machine_gives(
     (tmp_path / "conf" / "spark-defaults.conf").write_text(_SMALL, encoding="ascii")
     environment = {
         **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "SPARK_CONF_DIR"}},
-        "SPARK_HOME": str(_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_HOME": str(_HOME), "SPARK_DAEMON_JAVA_OPTS": SOON_QUICK, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1",
     }  # fmt: skip
     with ExitStack() as stack:
         told = stack.enter_context(daemon("master.Master", until="Starting Spark master at", environment=environment))

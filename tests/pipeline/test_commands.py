@@ -18,7 +18,7 @@ from tenantq.pipeline.retention import load_retention
 from tenantq.pipeline.run import Options, run
 from tenantq.pipeline.stream import stream
 from tests.acceptance.command import COMMAND, environment
-from tests.pipeline.conftest import NOW, digests
+from tests.pipeline.conftest import NOW, SOON_QUICK, digests
 from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 PATIENCE_S = 240
 
 
-_SMALL = "spark.sql.shuffle.partitions 2\nspark.sql.codegen.wholeStage false\n"
+_SMALL = f"""
+spark.driver.defaultJavaOptions {SOON_QUICK}
+spark.sql.shuffle.partitions 2
+spark.sql.codegen.wholeStage false
+"""
 """Settings that make little data quick; the tables do not depend on them."""
 
 
