@@ -261,8 +261,8 @@ def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSessio
             row(4, START + 90 * MINUTE, "add", bytes=7, message_id=new),
         ],
     )  # fmt: skip
-    resets = queue_resets(rows)
-    lives = message_lives(life_events(rows), nothing(spark, MESSAGE_LIVES), resets)
+    resets = queue_resets(rows).localCheckpoint()
+    lives = message_lives(life_events(rows), nothing(spark, MESSAGE_LIVES), resets).localCheckpoint()
     ends = {one["message_id"]: (one["outcome"], one["ended_at"]) for one in lives.collect()}
     assert ends[old][0] == "dropped"
     assert ends[old][1].astimezone(UTC) == datetime(2026, 1, 1, 0, 2, tzinfo=UTC)

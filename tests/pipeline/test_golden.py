@@ -51,8 +51,8 @@ def row(seq: int, ts: int, op: str, n: int = 0, **columns: Any) -> dict[str, Any
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return bronze of these rows."""
-    return bronze(spark.createDataFrame(rows, JOURNAL), NOW)
+    """Return bronze of these rows, computed once as in a lake, however many tables are made of it."""
+    return bronze(spark.createDataFrame(rows, JOURNAL), NOW).localCheckpoint()
 
 
 def nothing(spark: SparkSession, schema: Any) -> DataFrame:
@@ -123,10 +123,10 @@ def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: 
     for seq, tenant in ((40, "acme"), (50, PROBE_TENANTS[0]), (60, PROBE_TENANTS[1])):
         rows += [row(seq, START, "add", tenant=tenant, bytes=7), row(seq + 1, START, "poll", tenant=tenant, bytes=7)]
     told, lives = frame(spark, rows), nothing(spark, MESSAGE_LIVES)
-    hours, ops = queue_hours(told, lives, nothing(spark, RESETS)), ops_daily(told)
-    usage = usage_hourly(hours, nothing(spark, RESETS))
+    hours, ops = queue_hours(told, lives, nothing(spark, RESETS)).localCheckpoint(), ops_daily(told).localCheckpoint()
+    usage = usage_hourly(hours, nothing(spark, RESETS)).localCheckpoint()
     quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, VERDICTS)
-    odd = anomalies(told, usage, places_daily(told), quarantine)
+    odd = anomalies(told, usage, places_daily(told), quarantine).localCheckpoint()
     gold = [
         usage, slo_daily(told, lives, ["2026-01-01"], START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
         compliance_gdpr_art30(ops, segments, quarantine),
