@@ -264,9 +264,10 @@ class DestroyRequest(Wire, frozen=True, kw_only=True):
 
 
 class SuspendRequest(Wire, frozen=True, kw_only=True):
-    """Stop taking and handing out a tenant's work; the reason goes into the journal."""
+    """Stop taking and handing out work; the reason goes into the journal."""
 
     reason: str = ""
+    mode: str = "settle"  # or freeze, fill
 
 
 class ReasonRequest(Wire, frozen=True, kw_only=True):
@@ -414,6 +415,15 @@ class HoldItem(WireReply, frozen=True, kw_only=True):
     at: int
 
 
+class SuspensionItem(WireReply, frozen=True, kw_only=True):
+    """Why no work is taken or handed out, by whom, since when, and what goes on all the same."""
+
+    mode: Literal["settle", "freeze", "fill"]
+    reason: str = ""
+    by: str
+    at: int
+
+
 class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A tenant as it is configured."""
 
@@ -423,6 +433,7 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     version: int
     config: dict[str, Any]
     hold: HoldItem | None = None
+    suspension: SuspensionItem | None = None
 
 
 class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -462,6 +473,7 @@ class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     id: int  # inside its tenant; with the tenant's, what a topology goes by
     tenant: str
     status: Literal["active", "paused", "draining"]
+    suspension: SuspensionItem | None = None
     config: dict[str, Any]
     ready: int
     delayed: int
@@ -620,10 +632,20 @@ class ExportedResult(WireReply, frozen=True, kw_only=True):
     expires_at: int
 
 
+class ExportedKey(WireReply, frozen=True, kw_only=True):
+    """A line of ``idempotency``: a key by its hash, and the messages that it stands for."""
+
+    hash: str  # 32 hexadecimal digits
+    ids: str  # of each message 32 hexadecimal digits; zeros: it was refused
+    body_hash: str = ""  # 32 hexadecimal digits; none: whatever the body is
+    expires_at: int
+
+
 class ExportedTenant(WireReply, frozen=True, kw_only=True):
     """``tenant.json``."""
 
     name: str
+    export: str = ""  # identity of this export, as the manifest has it
     id: int
     status: Literal["active", "suspended"]
     version: int
@@ -635,7 +657,7 @@ class ExportedFile(WireReply, frozen=True, kw_only=True):
     """A file of an export, as its manifest tells."""
 
     name: str
-    kind: Literal["tenant", "queues", "messages", "results", "keys", "grants", "audit"]
+    kind: Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
     queue: str | None = None  # of messages and results
     part: int = 0  # of messages and results: counts from 1 in each queue
     lines: int
@@ -665,6 +687,7 @@ class ImportRequest(Wire, frozen=True, kw_only=True):
     part: int  # counts from 1, without gaps
     messages: list[ExportedMessage] = []
     results: list[ExportedResult] = []
+    idempotency: list[ExportedKey] = []
 
 
 class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -676,6 +699,17 @@ class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     results: int = 0
     there: int = 0  # messages that the queue has already, by their ids
     expired: int = 0  # their lifetime is over by now
+
+
+class DigestReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """What a queue holds, so that two servers can be held against each other."""
+
+    messages: int
+    bytes: int  # of their bodies
+    results: int
+    digest: str  # over ids, sizes, priorities and attempts of messages, and over ids of results
+    now: int  # the server's clock
+    part: int = 0  # the last part that it has taken in of the export that was named
 
 
 # ---- topology ----

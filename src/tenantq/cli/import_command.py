@@ -13,7 +13,15 @@ from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import ByteBar
 from tenantq.errors import Invalid, NotFound
-from tenantq.wire import ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant, GrantItem, ImportRequest
+from tenantq.wire import (
+    ExportedKey,
+    ExportedMessage,
+    ExportedQueue,
+    ExportedResult,
+    ExportedTenant,
+    GrantItem,
+    ImportRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +81,7 @@ def _import(
             counts["queues"] += 1
     total, done = sum(file.size for file in files), 0
     for file in files:
-        if file.kind in {"messages", "results"}:
+        if file.kind in {"messages", "results", "idempotency"}:
             _import_part(tenant, export, file, counts)
         elif file.kind == "grants":
             counts["grants"] += _import_grants(tenant, _lines(export, file, GrantItem))
@@ -101,11 +109,16 @@ def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts:
         raise Invalid(f"{export.path}: {file.name} says of no queue that it belongs to it")
     messages: list[ExportedMessage] = []
     results: list[ExportedResult] = []
+    keys: list[ExportedKey] = []
     if file.kind == "messages":
         messages = _lines(export, file, ExportedMessage)
-    else:
+    elif file.kind == "results":
         results = _lines(export, file, ExportedResult)
-    part = ImportRequest(export=export.manifest.export, part=file.part, messages=messages, results=results)
+    else:
+        keys = _lines(export, file, ExportedKey)
+    part = ImportRequest(
+        export=export.manifest.export, part=file.part, messages=messages, results=results, idempotency=keys
+    )
     reply = tenant.import_part(file.queue, part)
     counts["duplicate_parts"] += reply.duplicate
     for name in ("messages", "results", "there", "expired"):

@@ -28,6 +28,7 @@ WAIT_SLICE_MS: Final = 20_000
 RESULTS_AT_ONCE: Final = 16
 _NO_OPTIONS: Final = (None, None, None, None)
 
+_digest_reply = msgspec.json.Decoder(wire.DigestReply).decode
 _queue_reply = msgspec.json.Decoder(wire.QueueReply).decode
 _peek_reply = msgspec.json.Decoder(wire.PeekReply).decode
 _snapshot_reply = msgspec.json.Decoder(wire.SnapshotReply).decode
@@ -73,6 +74,10 @@ def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
     check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
     if lease_ms is not None:
         check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+
+
+DIGEST_MS_MAX = 3_600_000
+"""How long it may take to go through everything in a queue."""
 
 
 class AsyncQueue:
@@ -414,6 +419,22 @@ class AsyncQueue:
         return await self._core.call(
             Request(method="PUT", target=self._path, decode=_queue_reply, body=encode(changes))
         )
+
+    async def suspend(self, reason: str = "", mode: str = "settle") -> wire.QueueReply:
+        """Take no new work of it and hand none out, as for a whole tenant; for the platform's administrators."""
+        body = encode(wire.SuspendRequest(reason=reason, mode=mode))
+        return await self._core.call(
+            Request(method="PUT", target=f"{self._path}/suspension", decode=_queue_reply, body=body)
+        )
+
+    async def reopen(self) -> wire.QueueReply:
+        """Let it work again where it was suspended; whether it is paused stays as it is."""
+        return await self._core.call(Request(method="DELETE", target=f"{self._path}/suspension", decode=_queue_reply))
+
+    async def digest(self, *, at: int | None = None, export: str | None = None) -> wire.DigestReply:
+        """Return what stands for everything in it that lives beyond ``at``, and how many parts of an export it has."""
+        target = f"{self._path}/digest{query(at=at, export=export)}"
+        return await self._core.call(Request(method="GET", target=target, decode=_digest_reply, wait_ms=DIGEST_MS_MAX))
 
     async def pause(self) -> wire.QueueReply:
         """Stop deliveries; adding goes on and waiting polls wait."""

@@ -62,9 +62,12 @@ class AsyncTenant(AsyncAdministered):
             Request(method="PUT", target=self._path, decode=_tenant_reply, body=encode(changes))
         )
 
-    async def suspend(self, reason: str = "") -> wire.TenantReply:
-        """Take no new work of it and hand none out; what is leased may finish."""
-        body = encode(wire.SuspendRequest(reason=reason))
+    async def suspend(self, reason: str = "", mode: str = "settle") -> wire.TenantReply:
+        """Take no new work of it and hand none out. What is leased may finish.
+
+        With the mode ``freeze`` nothing of it changes and its leases are lost; with ``fill`` parts of exports are taken in.
+        """
+        body = encode(wire.SuspendRequest(reason=reason, mode=mode))
         return await self._core.call(
             Request(method="POST", target=f"{self._path}/suspend", decode=_tenant_reply, body=body)
         )
@@ -107,14 +110,14 @@ class AsyncTenant(AsyncAdministered):
         """Return its quotas against its usage."""
         return await self._core.call(Request(method="GET", target=f"{self._path}/usage", decode=_usage_reply))
 
-    async def export(self, sink: Callable[[bytes], None]) -> None:
+    async def export(self, sink: Callable[[bytes], None], *, queue: str | None = None) -> None:
         """Have everything that it has, as it is now, sent to ``sink`` piece by piece: a tar, see docs/portability.md.
 
-        Where this raises, what ``sink`` has got is not whole.
+        With ``queue``, that queue alone, without keys, grants and audit trail. Where this raises, what ``sink`` has got is not whole.
         """
         request = Request(
             method="GET",
-            target=f"{self._path}/export",
+            target=f"{self._path}/export{query(queue=queue)}",
             decode=nothing,
             repeatable=False,
             wait_ms=EXPORT_MS_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -24,14 +24,14 @@ from tenantq.engine.ops.lifecycle import (
     PutQueue,
     PutTenant,
     ResumeQueue,
-    ResumeTenant,
-    SuspendTenant,
 )
-from tenantq.engine.ops.take_in import TakeIn, TakenIn
+from tenantq.engine.ops.suspension import ReopenQueue, ResumeTenant, SuspendQueue, SuspendTenant
+from tenantq.engine.ops.take_in import IMPORT_ROW, TakeIn, TakenIn
 from tenantq.engine.ops.trim import TrimJournal
+from tenantq.engine.queue_state import SuspensionMode
 from tenantq.engine.recount import TenantRecount
 from tenantq.engine.round_loop import SYSTEM, RoundLoop
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TenantSnapshot
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.message import LOCAL, Caller, check_int, check_text
@@ -55,6 +55,14 @@ def check_reason(reason: str) -> None:
     """Raise Invalid unless ``reason`` is text that the journal takes; none is fine."""
     if type(reason) is not str or reason:
         check_text("reason", reason, limits.REASON_CHARS_MAX)
+
+
+def check_mode(mode: object) -> SuspensionMode:
+    """Return ``mode`` if something can be suspended in this way, else raise Invalid."""
+    for known in get_args(SuspensionMode):
+        if mode == known:
+            return known  # type: ignore[no-any-return]  # one of the literals
+    raise Invalid(f"mode: must be one of {', '.join(get_args(SuspensionMode))}")
 
 
 def check_truth(field: str, value: object) -> None:
@@ -171,11 +179,27 @@ class Administration(RoundLoop):
 
     # ---- suspension and usage ----
 
-    async def suspend_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
-        """Refuse adds and polls of a tenant; what is leased may be settled."""
+    async def suspend_tenant(
+        self, name: str, *, reason: str = "", mode: SuspensionMode = "settle", caller: Caller = LOCAL
+    ) -> None:
+        """Refuse adds and polls of a tenant; see Suspension for what goes on."""
         self.core.catalog.tenant(name)
         check_reason(reason)
-        await self._submit(SuspendTenant(self._system, caller, name, reason))
+        await self._submit(SuspendTenant(self._system, caller, name, reason, check_mode(mode)))
+
+    async def suspend_queue(
+        self, tenant: str, name: str, *, reason: str = "", mode: SuspensionMode = "settle", caller: Caller = LOCAL
+    ) -> None:
+        """Refuse adds and polls of one queue; see Suspension for what goes on."""
+        check_queue_name(name)
+        check_reason(reason)
+        await self._submit(SuspendQueue(self.core.catalog.tenant(tenant), caller, name, reason, check_mode(mode)))
+
+    async def reopen_queue(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Let a suspended queue work again."""
+        check_queue_name(name)
+        check_reason(reason)
+        await self._submit(ReopenQueue(self.core.catalog.tenant(tenant), caller, name, reason))
 
     async def resume_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
         """Serve a suspended tenant again."""
@@ -358,10 +382,12 @@ class Administration(RoundLoop):
 
     # ---- copies ----
 
-    async def snapshot(self, tenant: str) -> TenantSnapshot:
-        """Return a tenant as it is now, to be read beside the work; it is returned when all of it is durable."""
+    async def snapshot(self, tenant: str, queue: str | None = None) -> TenantSnapshot:
+        """Return a tenant as it is now, or one queue of it, to be read beside the work; it is returned when all of it is durable."""
         self._check_open()
-        taken = TenantSnapshot(self.core, self.core.catalog.tenant(tenant), self._seq)
+        owner = self.core.catalog.tenant(tenant)
+        one = self.core.catalog.queue(owner, queue) if queue is not None else None
+        taken = TenantSnapshot(self.core, owner, self._seq, one)
         try:
             await self._all_synced()
         except BaseException:
@@ -378,13 +404,23 @@ class Administration(RoundLoop):
         messages: Sequence[StoredMessage],
         results: Sequence[StoredResult],
         caller: Caller = LOCAL,
+        idempotency: Sequence[TakenKey] = (),
     ) -> TakenIn:
         """Put one part of an export into a queue as it was elsewhere: ids, order, times, attempts, history. Each part once, in order."""
         check_queue_name(queue)
         self._check_space()
-        operation = TakeIn(self.core.catalog.tenant(tenant), caller, queue, export, part, messages, results)
+        operation = TakeIn(
+            self.core.catalog.tenant(tenant), caller, queue, export, part, messages, results, idempotency
+        )
         taken: TakenIn = await self._submit(operation)
         return taken
+
+    def taken_part(self, tenant: str, queue: str, export: bytes) -> int:
+        """Return the last part of an export that a queue has taken in; 0: none."""
+        self._check_open()
+        found = self.core.catalog.queue(self.core.catalog.tenant(tenant), queue)
+        stored = self._store.get(self._store.meta, IMPORT_ROW + found.prefix + export)
+        return int.from_bytes(stored) if stored is not None else 0
 
     async def checkpoint(self) -> Checkpoint:
         """Take the store's state, with everything acknowledged so far, by hard links; one at a time. The caller removes it."""

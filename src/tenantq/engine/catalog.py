@@ -16,7 +16,7 @@ from tenantq import limits
 from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine import usage
 from tenantq.engine.fair_lines import Line
-from tenantq.engine.queue_state import Hold, QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.names import dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
@@ -47,6 +47,7 @@ class TenantRow(msgspec.Struct, frozen=True):
     version: int = 1
     since: int = 0  # the journal record that made it; what stands before it under this name was another tenant's
     hold: Hold | None = None
+    suspension: Suspension | None = None
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     status: Status
     doomed: bool = False  # deleted by force: leases are not waited for
     system_made: bool = False
+    suspension: Suspension | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -132,7 +134,8 @@ class Catalog:
     def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
         """Write a tenant's row."""
         row = TenantRow(
-            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold
+            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
+            tenant.suspension,
         )  # fmt: skip
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
@@ -165,7 +168,7 @@ class Catalog:
 
     def save_queue(self, batch: WriteBatch, queue: QueueState) -> None:
         """Write a queue's row."""
-        row = QueueRow(queue.name, queue.config, queue.status, queue.doomed, queue.system_made)
+        row = QueueRow(queue.name, queue.config, queue.status, queue.doomed, queue.system_made, queue.suspension)
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
     def drop_queue(self, batch: WriteBatch, queue: QueueState) -> None:
@@ -187,6 +190,7 @@ class Catalog:
             id = int.from_bytes(key[len(TENANT_ROW) :])
             tenant = TenantState(id, row.name, self.shared(row.config), Line(row.config.weight), row.next_queue_id)
             tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
+            tenant.suspension = row.suspension
             by_id[id] = self.tenants[row.name] = tenant
         for key, value in self._rows(USAGE_ROW):
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))
@@ -199,6 +203,7 @@ class Catalog:
             tenant = by_id[tenant_id]
             queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
             queue.doomed, queue.system_made = stored.doomed, stored.system_made
+            queue.suspension = stored.suspension
             tenant.usage.queues += not queue.system_made
             by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
         lower = b""

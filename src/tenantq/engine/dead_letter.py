@@ -51,7 +51,7 @@ def bury(
         message = unpack_message(value)
     name = round.core.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
-    if target is not None and target.status == "draining":
+    if target is not None and (target.status == "draining" or target.frozen is not None):
         if lease.expires_at and lease.expires_at <= round.now:
             discard.discard(round, queue, id, message, lease)
             return
@@ -61,7 +61,7 @@ def bury(
         round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
         round.log(
             "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
-            attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is being deleted",
+            attempt=lease.attempts, outcome="deferred", details="the dead-letter queue takes none",
         )  # fmt: skip
         return
     target = target or round.create_queue(queue.tenant, name, queue.tenant.config.defaults, round.core.system)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tenantq.engine.usage import Usage
-from tenantq.errors import LegalHold
+from tenantq.errors import LegalHold, Suspended
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 
@@ -32,6 +32,7 @@ ADDED, ADDED_BYTES, DELIVERED, ACKED, NACKED, LEASE_EXPIRED, DEAD, EXPIRED, REMO
 
 Status = Literal["active", "paused", "draining"]
 TenantStatus = Literal["active", "suspended"]
+SuspensionMode = Literal["settle", "freeze", "fill"]
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -42,12 +43,28 @@ class Hold(msgspec.Struct, frozen=True):
     at: int  # wall clock
 
 
+class Suspension(msgspec.Struct, frozen=True):
+    """Why a tenant or a queue takes no messages and hands none out, and what goes on all the same.
+
+    settle: what is leased may be settled, and time goes on: leases end, lifetimes too.
+    freeze: nothing changes, by nobody and by no time, so that every export is the same; leases are lost.
+    fill: parts of exports are taken in.
+    """
+
+    mode: SuspensionMode
+    reason: str
+    by: str  # principal
+    at: int  # wall clock
+    seq: int  # the journal record that told of it
+    engine_ms: int  # the shard's own time
+
+
 class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "config", "gone", "hold", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status", "usage",
-        "version",
+        "config", "gone", "hold", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status",
+        "suspension", "usage", "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: Line, next_queue_id: int = 1) -> None:
@@ -60,6 +77,7 @@ class TenantState:
         self.status: TenantStatus = "active"
         self.version = 1  # of its configuration; grows with every change
         self.since = 0  # the journal record that made it; what stands before it under this name was another tenant's
+        self.suspension: Suspension | None = None  # where it is suspended; none: by an earlier version, to settle
         self.hold: Hold | None = None  # while there is one, nothing of the tenant is deleted by hand
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
@@ -73,6 +91,15 @@ class TenantState:
                 tenant=self.name,
                 queue=queue,
             )
+
+
+def queue_suspended(queue: QueueState) -> Suspended:
+    """Return the refusal of work of a queue that is suspended."""
+    return Suspended(
+        "the queue is suspended: it takes no new messages and hands none out",
+        tenant=queue.tenant.name,
+        queue=queue.name,
+    )
 
 
 class Level:
@@ -133,7 +160,7 @@ class QueueState:
     __slots__ = (
         "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
         "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
-        "status", "suspect", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
+        "status", "suspect", "suspension", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
@@ -142,6 +169,7 @@ class QueueState:
         self.name = name
         self.config = config
         self.status: Status = status
+        self.suspension: Suspension | None = None  # of this queue alone
         self.fifo = name.endswith(".fifo")
         self.prefix = queue_prefix(tenant.id, id)
         self.levels: list[Level] = []  # highest priority first
@@ -189,7 +217,39 @@ class QueueState:
     @property
     def serving(self) -> bool:
         """Whether messages are handed out."""
-        return self.status == "active" and self.tenant.status == "active"
+        return self.status == "active" and self.tenant.status == "active" and self.suspension is None
+
+    @property
+    def frozen(self) -> Suspension | None:
+        """The suspension for which nothing of it may change, if there is one."""
+        own, tenant = self.suspension, self.tenant.suspension
+        if own is not None and own.mode == "freeze":
+            return own
+        return tenant if tenant is not None and tenant.mode == "freeze" else None
+
+    def check_takes(self) -> None:
+        """Raise Suspended unless messages are taken and handed out here."""
+        if self.tenant.status == "suspended":
+            raise Suspended(tenant=self.tenant.name, queue=self.name)
+        if self.suspension is not None:
+            raise queue_suspended(self)
+
+    def check_thawed(self) -> None:
+        """Raise Suspended if nothing of it may change."""
+        if self.frozen is not None:
+            raise Suspended(
+                f"nothing of this may change: {self.frozen.reason or 'it is suspended'}",
+                tenant=self.tenant.name,
+                queue=self.name,
+            )
+
+    def check_fills(self) -> None:
+        """Raise Suspended unless parts of exports are taken in here."""
+        own, tenant = self.suspension, self.tenant.suspension
+        if self.tenant.status == "suspended" and (tenant is None or tenant.mode != "fill"):
+            raise Suspended(tenant=self.tenant.name, queue=self.name)
+        if own is not None and own.mode != "fill":
+            raise queue_suspended(self)
 
     @property
     def deliverable(self) -> int:

@@ -11,7 +11,7 @@ from rocksdict import WriteBatch
 from tenantq.engine import groups, serve, usage
 from tenantq.engine.core import QuotaEvent
 from tenantq.engine.operation import POINT, REGISTER
-from tenantq.engine.queue_state import HEALED
+from tenantq.engine.queue_state import HEALED, queue_suspended
 from tenantq.errors import Draining, NotFound, StoreFailed, Suspended, TenantqError, Unavailable
 from tenantq.journal import checkpoint
 from tenantq.journal.record import Entry, Record, seal
@@ -281,8 +281,7 @@ class Round:
     def register_poll(self, poll: Poll) -> None:
         """Add a poll to its queue's demands."""
         queue = self.core.catalog.queue(poll.tenant, poll.queue_name)
-        if poll.tenant.status == "suspended":
-            raise Suspended(tenant=poll.tenant.name, queue=queue.name)
+        queue.check_takes()
         leases_max, leased = poll.tenant.config.quotas.in_flight, poll.tenant.usage.in_flight
         if leases_max is not None and leased >= leases_max:
             raise usage.exceeded(poll.tenant, "in_flight", leases_max, leased, self.now + self.wall)
@@ -328,6 +327,8 @@ class Round:
             if not tenant.config.create_queues:
                 self.core.catalog.queue(tenant, name)
             return self.create_queue(tenant, name, tenant.config.defaults, caller)
+        if queue.suspension is not None:
+            raise queue_suspended(queue)
         if queue.status == "draining":
             raise Draining(tenant=tenant.name, queue=name)
         return queue

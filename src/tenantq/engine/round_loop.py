@@ -464,7 +464,9 @@ class RoundLoop:
                 queue.lane.enter(queue)
                 if queue.lane.demands:
                     core.hot_lanes[queue.lane] = None
-        at = min(queue.next_due, queue.next_lease, queue.next_expiry)
+        at = queue.next_due
+        if queue.frozen is None:
+            at = min(at, queue.next_lease, queue.next_expiry)
         if at < queue.timer_at:
             if queue.timer is not None:
                 queue.timer.cancel()
@@ -484,7 +486,7 @@ class RoundLoop:
         core, now = self.core, self.core.timeline.now_ms()
         if queue.next_due <= now and not queue.advancing:
             core.push(Advance(core, queue))
-        if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping:
+        if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping and queue.frozen is None:
             core.push(Sweep(core, queue))
         if (
             not queue.advancing

@@ -10,16 +10,16 @@ from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine.queue_state import Hold, Status, TenantStatus
 from tenantq.message import DeadLetter, HistoryEntry, Result
 from tenantq.store.keys import after, tenant_prefix
-from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
+from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_key, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.engine.core import Core
-    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.queue_state import QueueState, TenantState
     from tenantq.store.rows import LeaseRow, MessageRow
 
-_FAMILIES: Final = ("m", "le", "re")
+_FAMILIES: Final = ("m", "le", "re", "ik")
 
 
 class QueueCopy(msgspec.Struct, frozen=True):
@@ -63,26 +63,39 @@ class StoredResult(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class TenantSnapshot:
-    """One tenant at one moment. One thread at a time reads it; close it, since it keeps files that are outdated."""
+class TakenKey(msgspec.Struct, frozen=True):
+    """An idempotency key that is still remembered: never the key itself, which is not stored."""
 
-    def __init__(self, core: Core, tenant: TenantState, seq: int) -> None:
+    hashed: bytes
+    ids: bytes  # of the messages that it stands for, 16 bytes each
+    body_digest: bytes  # empty: whatever the body is, since it is known only under another server's secret
+    expires_at: int  # wall clock
+
+
+class TenantSnapshot:
+    """One tenant at one moment, or one queue of it. Whatever is frozen is as it was when it was frozen, each time. One thread at a time reads it; close it, since it keeps files that are outdated."""
+
+    def __init__(self, core: Core, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
         self.name = tenant.name
         self.id = tenant.id
-        self.seq = seq  # the last journal record before it
+        self.queue_id = queue.id if queue is not None else None
+        frozen = tenant.suspension if tenant.suspension is not None and tenant.suspension.mode == "freeze" else None
+        if queue is not None:
+            frozen = queue.frozen
+        self._wall = core.timeline.wall_offset_ms()
+        self._now = core.timeline.now_ms() if frozen is None else frozen.engine_ms
+        self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of
         self.since = tenant.since
-        self.at = core.timeline.now_ms() + core.timeline.wall_offset_ms()
+        self.at = self._now + self._wall if frozen is None else frozen.at
         self.config: TenantConfig = tenant.config
         self.status: TenantStatus = tenant.status
         self.version = tenant.version
         self.hold: Hold | None = tenant.hold
         self.queues = [
             QueueCopy(queue.name, queue.prefix, queue.config, queue.status, queue.system_made)
-            for queue in sorted(tenant.queues.values(), key=lambda queue: queue.id)
+            for queue in (sorted(tenant.queues.values(), key=lambda one: one.id) if queue is None else [queue])
         ]
-        self.messages_total = sum(queue.messages for queue in tenant.queues.values())
-        self._wall = core.timeline.wall_offset_ms()
-        self._now = core.timeline.now_ms()
+        self.messages_total = sum(tenant.queues[one.name].messages for one in self.queues)
         self._moment = core.store.moment(after(tenant_prefix(tenant.id)), *_FAMILIES)
 
     def close(self) -> None:
@@ -99,7 +112,7 @@ class TenantSnapshot:
             message = unpack_message(value)
             lease = unpack_lease(lease_value) if lease_key == key else None
             stored = self._stored(key[len(queue.prefix) :], message, lease)
-            if stored.expires_at is None or stored.expires_at > self.at:
+            if stored.expires_at is None or stored.expires_at - self._wall > self._now:
                 yield stored
 
     def results(self, queue: QueueCopy) -> Iterator[StoredResult]:
@@ -108,6 +121,13 @@ class TenantSnapshot:
             row = unpack_result(value)
             if row.expires_at > self._now:
                 yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
+
+    def idempotency(self, queue: QueueCopy) -> Iterator[TakenKey]:
+        """Go through a queue's idempotency keys that are still remembered."""
+        for key, value in self._moment.walk("ik", queue.prefix):
+            row = unpack_key(value)
+            if row.expires_at > self._now:
+                yield TakenKey(key[len(queue.prefix) :], row.id, row.body_digest, row.expires_at + self._wall)
 
     def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> StoredMessage:
         past = lease.unpack_past() if lease is not None else None

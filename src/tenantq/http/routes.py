@@ -9,8 +9,9 @@ from tenantq.http.handlers import access, audit, backups, messages, operations, 
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
-from tenantq.http.handlers.queues import PageQuery
+from tenantq.http.handlers.queues import DigestQuery, PageQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
+from tenantq.http.handlers.tenants import ExportQuery
 from tenantq.http.route import Empty, Route
 from tenantq.wire import (
     AckRequest,
@@ -24,6 +25,7 @@ from tenantq.wire import (
     CreateKeyRequest,
     CreatePlatformKeyRequest,
     DestroyRequest,
+    DigestReply,
     EncryptionReply,
     ErasureReply,
     ErasuresReply,
@@ -118,6 +120,8 @@ _QUEUES: Final = (
           request=DestroyRequest, reply=PurgeReply, conflicts=True),
     Route("POST", f"{_QUEUE}/import", queues.import_part, "Take in one part of an export", tag="queues",
           action="import", request=ImportRequest, reply=ImportReply, conflicts=True),
+    Route("GET", f"{_QUEUE}/digest", queues.digest, "What stands for everything in a queue", tag="queues",
+          action="export", query=DigestQuery, reply=DigestReply),
     Route("POST", f"{_QUEUE}/redrive", queues.redrive, "Send dead letters back where they came from", tag="queues",
           action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True),
     Route("GET", f"{_QUEUE}/redrive/{{task}}", queues.redrive_status, "How far a redrive is", tag="queues",
@@ -144,6 +148,10 @@ _TENANTS: Final = (
           action="list_erasures", reply=ErasureReply),
     Route("POST", f"{_TENANT}/suspend", tenants.suspend_tenant, "Take and hand out no more of a tenant's work",
           tag="tenants", action="suspend_tenant", request=SuspendRequest, reply=TenantReply, conflicts=True),
+    Route("PUT", f"{_QUEUE}/suspension", queues.suspend_queue, "Take and hand out no more of a queue's work",
+          tag="tenants", action="suspend_tenant", request=SuspendRequest, reply=QueueReply, conflicts=True),
+    Route("DELETE", f"{_QUEUE}/suspension", queues.reopen_queue, "Let a suspended queue work again",
+          tag="tenants", action="resume_tenant", reply=QueueReply, conflicts=True),
     Route("POST", f"{_TENANT}/resume", tenants.resume_tenant, "Let a suspended tenant work again", tag="tenants",
           action="resume_tenant", reply=TenantReply, conflicts=True),
     Route("PUT", f"{_TENANT}/hold", tenants.hold_tenant, "Put a tenant under legal hold: nothing of it may be deleted",
@@ -153,7 +161,7 @@ _TENANTS: Final = (
     Route("GET", f"{_TENANT}/usage", tenants.usage, "Quotas against usage", tag="tenants", action="usage",
           reply=UsageReply),
     Route("GET", f"{_TENANT}/export", tenants.export, "Everything a tenant has, as a tar of JSON lines", tag="tenants",
-          action="export", reply_kind="application/octet-stream"),
+          action="export", query=ExportQuery, reply_kind="application/octet-stream"),
     Route("GET", f"{_TENANT}/audit", audit.audit, "What was done, by whom, with what outcome", tag="tenants",
           action="audit", query=AuditParameters, reply=AuditReply, kinds=_AUDIT_KINDS),
     Route("GET", "/v1/audit", audit.audit_platform, "What was done in all tenants and on the platform", tag="tenants",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tenantq.config import QueueConfig, TenantConfig
-from tenantq.engine.queue_state import Hold
+from tenantq.engine.queue_state import Hold, Suspension
 from tenantq.message import QueueStats
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     id: int
     config: QueueConfig
     stats: QueueStats
+    suspension: Suspension | None = None
 
 
 class TenantInfo(msgspec.Struct, frozen=True):
@@ -44,8 +45,9 @@ class TenantInfo(msgspec.Struct, frozen=True):
     version: int
     config: TenantConfig
     hold: Hold | None = None
+    suspension: Suspension | None = None
 
     @classmethod
     def of(cls, tenant: TenantState) -> TenantInfo:
         """Return what is known of a served tenant."""
-        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config, tenant.hold)
+        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config, tenant.hold, tenant.suspension)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenantq.access import Principal
     from tenantq.clock import Clock
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
-    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.queue_state import SuspensionMode, TenantState
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
@@ -118,10 +118,12 @@ class Control:
         await self.gates.enter_platform(call, "list_tenants")
         return [TenantInfo.of(self.shard.tenant_state(name)) for name in _page(self.shard.tenants(), after, limit)]
 
-    async def suspend_tenant(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
-        """Refuse adds and polls of a tenant; what is leased may be settled."""
+    async def suspend_tenant(
+        self, call: Call, tenant: str, reason: str = "", mode: SuspensionMode = "settle"
+    ) -> TenantInfo:
+        """Refuse adds and polls of a tenant; what is leased may be settled, unless it is frozen."""
         caller = await self.gates.enter_platform(call, "suspend_tenant", tenant)
-        await self.shard.suspend_tenant(tenant, reason=reason, caller=caller)
+        await self.shard.suspend_tenant(tenant, reason=reason, mode=mode, caller=caller)
         return TenantInfo.of(self.shard.tenant_state(tenant))
 
     async def resume_tenant(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
@@ -129,6 +131,22 @@ class Control:
         caller = await self.gates.enter_platform(call, "resume_tenant", tenant)
         await self.shard.resume_tenant(tenant, reason=reason, caller=caller)
         return TenantInfo.of(self.shard.tenant_state(tenant))
+
+    async def suspend_queue(
+        self, call: Call, tenant: str, queue: str, reason: str = "", mode: SuspensionMode = "settle"
+    ) -> QueueInfo:
+        """Refuse adds and polls of one queue; an act of the platform, as for the whole tenant."""
+        check_queue_name(queue)
+        caller = await self.gates.enter_platform(call, "suspend_tenant", tenant)
+        await self.shard.suspend_queue(tenant, queue, reason=reason, mode=mode, caller=caller)
+        return self._queue_info(tenant, queue)
+
+    async def reopen_queue(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
+        """Let a suspended queue work again."""
+        check_queue_name(queue)
+        caller = await self.gates.enter_platform(call, "resume_tenant", tenant)
+        await self.shard.reopen_queue(tenant, queue, reason=reason, caller=caller)
+        return self._queue_info(tenant, queue)
 
     # ---- encryption ----
 
@@ -340,7 +358,7 @@ class Control:
     def _queue_info(self, tenant: str, queue: str) -> QueueInfo:
         stats = self.shard.stats(tenant, queue)
         state = self.shard.tenant_state(tenant).queues[queue]
-        return QueueInfo(tenant, queue, state.id, state.config, stats)
+        return QueueInfo(tenant, queue, state.id, state.config, stats, state.suspension)
 
     # ---- operations ----
 

@@ -21,7 +21,7 @@ MANIFEST: Final = "manifest.json"
 _BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * _BLOCK)
 
-Kind = Literal["tenant", "queues", "messages", "results", "keys", "grants", "audit"]
+Kind = Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
 encode_line = msgspec.json.Encoder().encode
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tenantq import limits
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
 from tenantq.errors import Invalid, TenantqError
 from tenantq.json_bytes import bytes_of, text_or_base64
 from tenantq.message import (
@@ -23,6 +23,7 @@ from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes, id_text
 from tenantq.whole import whole
 from tenantq.wire import (
+    ExportedKey,
     ExportedMessage,
     ExportedQueue,
     ExportedResult,
@@ -35,15 +36,17 @@ from tenantq.wire import (
 if TYPE_CHECKING:
     from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
 
-_EXPORT_ID = re.compile("[0-9a-f]{32}")
+_HASH = _EXPORT_ID = re.compile("[0-9a-f]{32}")
+_HASHES = re.compile("(?:[0-9a-f]{32})+")
 _OUTCOMES: Final = ("nacked", "lease_expired", "released")
 
 
-def tenant_line(snapshot: TenantSnapshot) -> ExportedTenant:
+def tenant_line(snapshot: TenantSnapshot, export: str) -> ExportedTenant:
     """Return the tenant itself."""
     hold = snapshot.hold
     return ExportedTenant(
         name=snapshot.name,
+        export=export,
         id=snapshot.id,
         status=snapshot.status,
         version=snapshot.version,
@@ -96,6 +99,25 @@ def result_line(stored: StoredResult) -> ExportedResult:
         error=result.error,
         expires_at=stored.expires_at,
     )
+
+
+def key_line(key: TakenKey) -> ExportedKey:
+    """Return an idempotency key."""
+    return ExportedKey(
+        hash=key.hashed.hex(), ids=key.ids.hex(), body_hash=key.body_digest.hex(), expires_at=key.expires_at
+    )
+
+
+def taken_key(line: ExportedKey, field: str) -> TakenKey:
+    """Return what an idempotency key's line says, or raise an error that begins with ``field``."""
+    if _HASH.fullmatch(line.hash) is None or (line.body_hash and _HASH.fullmatch(line.body_hash) is None):
+        raise Invalid(f"{field}: a hash has 32 hexadecimal digits")
+    if _HASHES.fullmatch(line.ids) is None or len(line.ids) > limits.BATCH_MESSAGES_MAX * 32:
+        raise Invalid(
+            f"{field}.ids: 32 hexadecimal digits for each message, of which a batch has at most {limits.BATCH_MESSAGES_MAX}"
+        )
+    check_int(f"{field}.expires_at", line.expires_at, 0, limits.TIME_MS_MAX)
+    return TakenKey(bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at)
 
 
 def export_id(text: str) -> bytes:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import struct
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
 from tenantq import limits
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
 from tenantq.errors import Invalid, SealBroken, TooLarge
 from tenantq.message import check_int
 from tenantq.names import check_queue_name
@@ -17,15 +20,17 @@ from tenantq.service.credentials import grant_items
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
 from tenantq.service.exported_lines import (
     export_id,
+    key_line,
     message_line,
     queue_line,
     result_line,
     stored_message,
     stored_result,
+    taken_key,
     tenant_line,
 )
 from tenantq.service.safekeeping import Safekeeping, entry
-from tenantq.wire import ExportedMessage, ExportedResult, ExportManifest
+from tenantq.wire import DigestReply, ExportedKey, ExportedMessage, ExportedResult, ExportManifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
     from tenantq.wire import KeyItem
 
 _EXPORT_CHARS: Final = 32
-_T = TypeVar("_T", StoredMessage, StoredResult)
+_T = TypeVar("_T", StoredMessage, StoredResult, TakenKey)
 
 
 class TenantExport:
@@ -66,6 +71,11 @@ class TenantExport:
         self._parts = self._write()
         self.tenant = snapshot.name
         identity = f"{shard.shard_name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
+        if snapshot.queue_id is not None:
+            identity += f"/{snapshot.queue_id}"
+        self._forgets_bodies = sealing is not None and (
+            snapshot.config.encryption.enabled or snapshot.id in shard.data_keys
+        )  # what stands for them stands under a secret of this server
         self.id = hashlib.sha256(identity.encode()).hexdigest()[:_EXPORT_CHARS]
 
     def close(self) -> None:
@@ -89,12 +99,19 @@ class TenantExport:
     async def _write(self) -> AsyncGenerator[bytes]:
         """Yield the archive, a few MiB at a time."""
         archive, snapshot = self._archive, self._snapshot
-        yield archive.file("tenant", "tenant.json", [tenant_line(snapshot)])
+        yield archive.file("tenant", "tenant.json", [tenant_line(snapshot, self.id)])
         for part in archive.parts("queues", [queue_line(queue) for queue in snapshot.queues]):
             yield part
         for number, queue in enumerate(snapshot.queues, 1):
             async for part in self._queue(queue, f"queue-{number:06}"):
                 yield part
+        if snapshot.queue_id is None:
+            async for part in self._about_the_tenant():
+                yield part
+        yield archive.member(MANIFEST, encode_line(self._manifest())) + END
+
+    async def _about_the_tenant(self) -> AsyncIterator[bytes]:
+        archive = self._archive
         for part in archive.parts("keys", self._keys):
             yield part
         for part in archive.parts("grants", grant_items(self._shard.access, self.tenant)):
@@ -103,7 +120,6 @@ class TenantExport:
         async for rows in self._audit():
             number += 1
             yield archive.file("audit", f"audit-{number:06}.jsonl", rows)
-        yield archive.member(MANIFEST, encode_line(self._manifest())) + END
 
     async def _queue(self, queue: QueueCopy, home: str) -> AsyncIterator[bytes]:
         """Yield a queue's messages and results; what is encrypted is opened, what does not open is counted and left out."""
@@ -124,6 +140,12 @@ class TenantExport:
                 yield await asyncio.to_thread(
                     archive.file, "results", name, map(result_line, kept), queue=queue.name, part=part
                 )
+        async for keys in _pages(self._snapshot.idempotency(queue)):
+            part += 1
+            name = f"{home}/idempotency-{part:06}.jsonl"
+            if self._forgets_bodies:
+                keys = [msgspec.structs.replace(key, body_digest=b"") for key in keys]  # noqa: PLW2901  # the same keys
+            yield archive.file("idempotency", name, map(key_line, keys), queue=queue.name, part=part)
 
     async def _opened(self, queue: str, messages: list[StoredMessage]) -> list[StoredMessage]:
         if self._sealing is None:
@@ -175,11 +197,13 @@ class TenantExport:
 class Moving(Safekeeping):
     """Exports and imports of one tenant."""
 
-    async def export(self, call: Call, tenant: str | None) -> TenantExport:
-        """Begin to export everything that a tenant has, as it is at this moment. Close what is returned."""
-        entered = await self.gates.enter(call, tenant, "export")
+    async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
+        """Begin to export everything that a tenant has, or one queue of it, as it is at this moment. Close what is returned."""
+        if queue is not None:
+            check_queue_name(queue)
+        entered = await self.gates.enter(call, tenant, "export", queue)
         try:
-            snapshot = await self.shard.snapshot(entered.tenant)
+            snapshot = await self.shard.snapshot(entered.tenant, queue)
             told = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
             await self.shard.note_entries([entry("export", entered.tenant, entered.caller, told)])
             return TenantExport(self.shard, self._trail, self._sealing, entered, snapshot, self._keys(entered.state.id))
@@ -197,6 +221,7 @@ class Moving(Safekeeping):
         part: int,
         messages: list[ExportedMessage],
         results: list[ExportedResult],
+        idempotency: Sequence[ExportedKey] = (),
     ) -> TakenIn:
         """Take in one part of an export: each once, in order."""
         check_queue_name(queue)
@@ -204,8 +229,9 @@ class Moving(Safekeeping):
         raw_export = export_id(export)
         _check_lines("messages", messages, ExportedMessage)
         _check_lines("results", results, ExportedResult)
-        if len(messages) + len(results) > limits.BATCH_MESSAGES_MAX:
-            raise Invalid(f"messages, results: more than {limits.BATCH_MESSAGES_MAX} in one part")
+        _check_lines("idempotency", list(idempotency), ExportedKey)
+        if len(messages) + len(results) + len(idempotency) > limits.BATCH_MESSAGES_MAX:
+            raise Invalid(f"messages, results, idempotency: more than {limits.BATCH_MESSAGES_MAX} in one part")
         stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
         if len({one.raw_id for one in stored}) != len(stored):
             raise Invalid("messages: an id stands there twice")
@@ -213,11 +239,47 @@ class Moving(Safekeeping):
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
         kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
+        known = [taken_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
         with await self._enter_queue(call, tenant, "import", queue) as entered:
             if entered.state.config.encryption.enabled:
                 assert self._sealing is not None, "nobody is encrypted without it"
                 stored, kept = await self._sealing.seal_stored(entered.state, queue, stored, kept)
-            return await self.shard.take_in(entered.tenant, queue, raw_export, part, stored, kept, entered.caller)
+            return await self.shard.take_in(
+                entered.tenant, queue, raw_export, part, stored, kept, entered.caller, known
+            )
+
+    async def digest(
+        self, call: Call, tenant: str | None, queue: str, *, at: int | None = None, export: str | None = None
+    ) -> DigestReply:
+        """Return what a queue holds, of what lives beyond ``at``, and how much of an export it has taken in."""
+        if at is not None:
+            check_int("at", at, 0, limits.TIME_MS_MAX)
+        raw_export = export_id(export) if export is not None else None
+        with await self._enter_queue(call, tenant, "export", queue) as entered:
+            snapshot = await self.shard.snapshot(entered.tenant, queue)
+            try:
+                part = self.shard.taken_part(entered.tenant, queue, raw_export) if raw_export is not None else 0
+                return await digest_of(snapshot, at if at is not None else snapshot.at, self.shard.wall_ms(), part)
+            finally:
+                snapshot.close()
+
+
+async def digest_of(snapshot: TenantSnapshot, at: int, now: int, part: int) -> DigestReply:
+    """Return what stands for everything in the one queue of a snapshot that lives beyond ``at``."""
+    (queue,) = snapshot.queues
+    total, messages, size, results = hashlib.sha256(), 0, 0, 0
+    async for page in _pages(snapshot.messages(queue)):
+        for one in page:
+            if one.expires_at is None or one.expires_at > at:
+                body = len(one.body) - (limits.SEAL_BYTES if one.sealed else 0)
+                total.update(one.raw_id + struct.pack(">QBI?", body, one.priority, one.attempts, one.dead is not None))
+                messages += 1
+                size += body
+    async for kept in _pages(snapshot.results(queue)):
+        living = [one.raw_id for one in kept if one.expires_at > at]
+        total.update(b"".join(living))
+        results += len(living)
+    return DigestReply(messages=messages, bytes=size, results=results, digest=total.hexdigest(), now=now, part=part)
 
 
 def _check_lines(field: str, lines: object, kind: type) -> None:
@@ -236,7 +298,10 @@ def _page(items: Iterator[_T]) -> list[_T]:
     size = 0
     for one in items:
         page.append(one)
-        size += len(one.body) if isinstance(one, StoredMessage) else len(one.result.value or b"")
+        if isinstance(one, StoredMessage):
+            size += len(one.body)
+        else:
+            size += len(one.ids) if isinstance(one, TakenKey) else len(one.result.value or b"")
         if len(page) == PART_LINES or size >= PART_BYTES:
             break
     return page

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READS = {
     "get_tenant", "list_tenants", "usage", "audit", "get_queue", "list_queues", "redrive_status", "list_keys",
     "list_grants", "metrics", "get_encryption", "audit_platform", "list_platform_keys", "list_backups", "list_erasures",
-    "get_erasure", "topology",
+    "get_erasure", "topology", "digest",
 }  # fmt: skip
 OF_KEYS = {"rotate_keys", "rewrap_keys"}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
 ELSEWHERE = {"create_backup"}  # which needs a server around it: tests/contract/backup
@@ -53,6 +53,8 @@ CHANGES: list[tuple[str, str, Act]] = [
     ("put_tenant", "configure_tenant", lambda s, c, p: s.put_tenant(c, "acme", {"quotas": {"backlog": 900}})),
     ("suspend_tenant", "suspend_tenant", lambda s, c, p: s.suspend_tenant(c, "acme", REASON)),
     ("resume_tenant", "resume_tenant", lambda s, c, p: s.resume_tenant(c, "acme")),
+    ("suspend_queue", "suspend_queue", lambda s, c, p: s.suspend_queue(c, "acme", "work", REASON, "freeze")),
+    ("reopen_queue", "reopen_queue", lambda s, c, p: s.reopen_queue(c, "acme", "work", REASON)),
     ("put_queue", "create_queue", lambda s, c, p: s.put_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
     ("put_queue", "configure_queue", lambda s, c, p: s.put_queue(c, "acme", "work", {"lease_ms": 1_000})),
     ("pause_queue", "pause_queue", lambda s, c, p: s.pause_queue(c, "acme", "work")),

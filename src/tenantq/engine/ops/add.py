@@ -204,7 +204,7 @@ class Add(Operation):
         row = round.key(queue, digest(message.key.encode()))
         if row is None or row.expires_at <= round.now:
             return None
-        if row.body_digest != message.known_as and row.body_digest != _digest(message):
+        if row.body_digest and row.body_digest not in (message.known_as, _digest(message)):
             return Added(
                 _NO_ID,
                 error=Conflict(
@@ -220,7 +220,8 @@ class Add(Operation):
         row = self._batch_row = round.key(queue, self._batch_hash)
         if row is None or row.expires_at <= round.now:
             return False
-        if row.body_digest not in (self.batch_digests or (self._batch_digest(),)):
+        known = not row.body_digest and len(row.id) == _ID_BYTES * len(self.messages)
+        if not known and row.body_digest not in (self.batch_digests or (self._batch_digest(),)):
             raise Conflict(
                 "key: this idempotency key was used with another batch; use a new key for new work",
                 tenant=self.tenant.name,
@@ -236,7 +237,7 @@ class Add(Operation):
         """Note the batch's key with the ids of its messages; those that were refused may come again."""
         ids = b"".join(one.raw_id for one in reply)
         digests = self.batch_digests or (self._batch_digest(),)
-        _put_key(round, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(round, queue)), self._batch_row)
+        put_key(round, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(round, queue)), self._batch_row)
 
     @staticmethod
     def _until(round: Round, queue: QueueState) -> int:
@@ -252,7 +253,7 @@ class Add(Operation):
         assert message.key is not None
         hashed = digest(message.key.encode())
         row = KeyRow(id, _digest(message), self._until(round, queue))
-        _put_key(round, queue, hashed, row, round.key(queue, hashed))
+        put_key(round, queue, hashed, row, round.key(queue, hashed))
 
 
 def batch_bytes(bodies: list[bytes]) -> bytes:
@@ -272,7 +273,7 @@ def _digest(message: NewMessage) -> bytes:
     return message.digest if message.digest is not None else digest(message.body)
 
 
-def _put_key(round: Round, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
+def put_key(round: Round, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
     """Write the row of an idempotency key, in place of an earlier one whose time is over."""
     ex = round.store.ex.handle
     if earlier is not None:

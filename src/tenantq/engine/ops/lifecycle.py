@@ -13,14 +13,14 @@ from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.take_in import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED
-from tenantq.errors import Draining, Invalid, Suspended
+from tenantq.errors import Draining, Invalid
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
     from tenantq.engine.core import Core
-    from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
+    from tenantq.engine.queue_state import QueueState, Status, TenantState
     from tenantq.engine.round import Round
     from tenantq.errors import TenantqError
     from tenantq.message import Caller
@@ -62,40 +62,6 @@ class PutTenant(Operation):
         for queue in (*tenant.starved, *islice(tenant.queues.values(), 1)):  # so that use is held against it at once
             round.touch(queue)
         round.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
-
-
-class SuspendTenant(Operation):
-    """Take no new messages and hand none out; what is leased may be settled."""
-
-    __slots__ = ("name", "reason")
-    journal_op = "suspend_tenant"
-    status: TenantStatus = "suspended"
-
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
-
-    def execute(self, round: Round) -> None:
-        """Change the tenant's status; send its waiting polls away, or have its queues looked at again."""
-        tenant = round.core.catalog.tenant(self.name)
-        tenant.status = self.status
-        tenant.version += 1
-        round.core.catalog.save_tenant(round.batch, tenant)
-        for queue in tenant.queues.values():
-            if tenant.status == "suspended":
-                _send_polls_away(round, queue, Suspended(tenant=tenant.name, queue=queue.name))
-            elif queue.ready > 0:
-                round.touch(queue)
-        round.log_tenant(self.journal_op, tenant, self.caller, self.reason)
-
-
-class ResumeTenant(SuspendTenant):
-    """Serve a suspended tenant again."""
-
-    __slots__ = ()
-    journal_op = "resume_tenant"
-    status = "active"
 
 
 class DeleteTenant(Operation):
@@ -227,6 +193,7 @@ class Purge(Operation):
         """Reply how many messages went."""
         queue = round.core.catalog.queue(self.tenant, self.name)
         self.tenant.check_hold(queue.name)
+        queue.check_thawed()
         count, size = queue.messages, queue.bytes
         _delete_range(round, queue.prefix)
         round.cleared.add(queue.prefix)
@@ -262,7 +229,7 @@ class DeleteQueue(Operation):
         queue.status = "draining"
         round.core.catalog.save_queue(round.batch, queue)
         round.log("delete_queue", queue, self.caller, details=self.reason)
-        _send_polls_away(round, queue, Draining(tenant=self.tenant.name, queue=queue.name))
+        send_polls_away(round, queue, Draining(tenant=self.tenant.name, queue=queue.name))
 
 
 class DropQueue(Operation):
@@ -312,10 +279,11 @@ def _forget(round: Round, queue: QueueState) -> None:
     round.core.hot.pop(queue, None)
     round.dirty.pop(queue, None)
     round.results_ready += [(queue, id) for id in queue.result_waiters]
-    _send_polls_away(round, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
+    send_polls_away(round, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
 
 
-def _send_polls_away(round: Round, queue: QueueState, error: TenantqError) -> None:
+def send_polls_away(round: Round, queue: QueueState, error: TenantqError) -> None:
+    """Answer the polls that wait for a queue with an error."""
     for poll in queue.demands:
         poll.error = error
         if poll.timer is not None:

@@ -138,7 +138,12 @@ class RedriveSlice(Operation):
         """Look at the next letters, in order of their ids so that groups keep theirs, and move those that pass."""
         task = self.task
         letters_queue, store = task.letters, round.store
-        if task.state != "running" or letters_queue.status == "draining" or letters_queue.prefix in round.cleared:
+        if (
+            task.state != "running"
+            or letters_queue.status == "draining"
+            or letters_queue.frozen is not None
+            or letters_queue.prefix in round.cleared
+        ):
             task.go_on(more=False)
             return
         wanted = task.slice_rows()
@@ -172,7 +177,13 @@ class RedriveSlice(Operation):
             return None
         target = letters.tenant.queues.get(dead.source)
         found = round.locate(letters, id)
-        if target is None or target.status == "draining" or found is None or found.state == "in_flight":
+        if (
+            target is None
+            or target.status == "draining"
+            or target.frozen is not None
+            or found is None
+            or found.state == "in_flight"
+        ):
             return None
         if task.dry_run:
             return target.name

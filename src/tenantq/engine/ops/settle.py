@@ -92,6 +92,8 @@ class _Settle(Operation):
 
         A receipt that comes twice in one batch holds its lease only the first time, unless the lease outlives it.
         """
+        if queue.frozen is not None:  # whoever has the messages now delivers them again
+            return {}, {index: parsed[0] if parsed else bytes(16) for index, parsed in enumerate(self.receipts)}
         known = [parsed[0] for parsed in self.receipts if parsed is not None]
         leases = iter(round.leases(queue, known)) if known else iter(())
         now = round.now
@@ -332,6 +334,7 @@ class Remove(Operation):
         """Remove each id that is there; answer each in its place."""
         queue = round.core.catalog.queue(self.tenant, self.queue_name)
         self.tenant.check_hold(queue.name)
+        queue.check_thawed()
         reply: list[Outcome] = []
         removed: list[bytes] = []
         sizes: list[int] = []

@@ -88,7 +88,7 @@ class Sweep(Operation):
         """Do one slice; the queue's timer brings the next."""
         queue = self.queue
         queue.sweeping = False
-        if queue.prefix in round.cleared:
+        if queue.prefix in round.cleared or queue.frozen is not None:
             return
         # Collect first: what expiring leases writes then only lowers the times that collecting read from the store.
         if queue.next_expiry <= round.now:

@@ -8,21 +8,30 @@ import msgspec
 
 from tenantq.engine import dead_letter, groups, usage
 from tenantq.engine.operation import BYTES_PER_COST, Operation
-from tenantq.engine.ops.add import unsealed
+from tenantq.engine.ops.add import put_key, unsealed
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.engine.usage import Room
-from tenantq.errors import Conflict, Draining, Suspended
+from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
 from tenantq.limits import SEAL_BYTES
 from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
-from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, SEALED, LeaseRow, Past, pack_extras, pack_message, pack_past
+from tenantq.store.rows import (
+    QUEUE_DEFAULT_ATTEMPTS,
+    SEALED,
+    KeyRow,
+    LeaseRow,
+    Past,
+    pack_extras,
+    pack_message,
+    pack_past,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.engine.queue_state import QueueState, TenantState
     from tenantq.engine.round import Round
-    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
+    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
     from tenantq.message import Caller
 
 IMPORT_ROW: Final = b"import/"
@@ -43,7 +52,7 @@ class TakenIn(msgspec.Struct, frozen=True):
 class TakeIn(Operation):
     """Put a part of an export into a queue, in one round together with the note that it was."""
 
-    __slots__ = ("export", "messages", "part", "queue_name", "results")
+    __slots__ = ("export", "idempotency", "messages", "part", "queue_name", "results")
     journal_op = "add"
 
     def __init__(
@@ -55,26 +64,27 @@ class TakeIn(Operation):
         part: int,
         messages: Sequence[StoredMessage],
         results: Sequence[StoredResult],
+        idempotency: Sequence[TakenKey] = (),
     ) -> None:
         size = sum(len(one.body) for one in messages)
-        super().__init__(tenant, caller, len(messages) + len(results) + size / BYTES_PER_COST)
+        super().__init__(tenant, caller, len(messages) + len(results) + len(idempotency) + size / BYTES_PER_COST)
         self.queue_name = queue_name
         self.export = export
         self.part = part
         self.messages = messages
         self.results = results
+        self.idempotency = idempotency
 
     def execute(self, round: Round) -> None:
         """Reply what became of it."""
         queue = round.core.catalog.queue(self.tenant, self.queue_name)
-        if self.tenant.status == "suspended":
-            raise Suspended(tenant=self.tenant.name, queue=queue.name)
+        queue.check_fills()
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         if self.tenant.config.encryption.enabled and not self._sealed():
             raise unsealed(self.tenant.name, queue.name)
-        key = IMPORT_ROW + queue.prefix + self.export
-        stored = round.store.get(round.store.meta, key)
+        note = IMPORT_ROW + queue.prefix + self.export
+        stored = round.store.get(round.store.meta, note)
         last = int.from_bytes(stored) if stored is not None else 0
         if self.part <= last:
             self.reply = TakenIn(self.part, duplicate=True)
@@ -99,12 +109,17 @@ class TakeIn(Operation):
             if refused is not None:
                 raise refused
             taken += size
-        round.batch.put(key, self.part.to_bytes(8), round.store.meta.handle)
+        round.batch.put(note, self.part.to_bytes(8), round.store.meta.handle)
         for one, extra, size in zip(fresh, extras, sizes, strict=True):
             _put(round, queue, one, extra, size)
         living = [one for one in self.results if one.expires_at - wall > now]
         for result in living:
             dead_letter.write_result(round, queue, result.raw_id, result.result, result.expires_at - wall)
+        for key in self.idempotency:
+            earlier = round.key(queue, key.hashed)
+            if key.expires_at - wall > now and (earlier is None or earlier.expires_at <= now):
+                row = KeyRow(key.ids, key.body_digest, key.expires_at - wall)
+                put_key(round, queue, key.hashed, row, earlier)
         if fresh:
             self._count(round, queue, fresh, sizes)
         else:

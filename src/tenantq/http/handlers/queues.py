@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.http.handlers.tenants import suspension_item
 from tenantq.http.reply import Reply, json_reply
-from tenantq.limits import PAGE_MAX
+from tenantq.limits import PAGE_MAX, TIME_MS_MAX
 from tenantq.whole import whole
 from tenantq.wire import (
     DestroyRequest,
@@ -19,6 +20,7 @@ from tenantq.wire import (
     QueuesReply,
     RedriveReply,
     RedriveRequest,
+    SuspendRequest,
 )
 
 if TYPE_CHECKING:
@@ -63,8 +65,39 @@ async def import_part(service: Service, request: Request, body: ImportRequest) -
         part=body.part,
         messages=body.messages,
         results=body.results,
+        idempotency=body.idempotency,
     )
     return json_reply(ImportReply(**msgspec.structs.asdict(taken)))
+
+
+class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of what."""
+
+    at: Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)] | None = None  # what lives beyond this; none: beyond now
+    export: str | None = None  # also tell how many parts of this export were taken in
+
+
+async def digest(service: Service, request: Request, _: object) -> Reply:
+    """Tell what stands for everything in a queue."""
+    query: DigestQuery = request.query
+    return json_reply(
+        await service.digest(request.call, request.tenant, request.queue, at=query.at, export=query.export)
+    )
+
+
+async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> Reply:
+    """Take and hand out no more of a queue's work."""
+    assert request.tenant is not None, "the route has the tenant in its path"
+    mode: Any = body.mode  # which the engine checks
+    return json_reply(
+        _queue(await service.suspend_queue(request.call, request.tenant, request.queue, body.reason, mode))
+    )
+
+
+async def reopen_queue(service: Service, request: Request, _: object) -> Reply:
+    """Let a suspended queue work again."""
+    assert request.tenant is not None, "the route has the tenant in its path"
+    return json_reply(_queue(await service.reopen_queue(request.call, request.tenant, request.queue)))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> Reply:
@@ -117,7 +150,10 @@ async def cancel_redrive(service: Service, request: Request, _: object) -> Reply
 
 def _queue(queue: QueueInfo) -> QueueReply:
     figures = {field: getattr(queue.stats, field) for field in queue.stats.__struct_fields__}
-    return QueueReply(name=queue.name, id=queue.id, tenant=queue.tenant, config=whole(queue.config), **figures)
+    return QueueReply(
+        name=queue.name, id=queue.id, tenant=queue.tenant, config=whole(queue.config),
+        suspension=suspension_item(queue.suspension), **figures,
+    )  # fmt: skip
 
 
 def _redrive(task: RedriveTask) -> RedriveReply:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
 from tenantq.whole import whole
 from tenantq.wire import (
@@ -11,11 +13,13 @@ from tenantq.wire import (
     HoldItem,
     ReasonRequest,
     SuspendRequest,
+    SuspensionItem,
     TenantReply,
     TenantsReply,
 )
 
 if TYPE_CHECKING:
+    from tenantq.engine.queue_state import Suspension
     from tenantq.http.handlers.queues import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import Service, TenantInfo
@@ -42,7 +46,7 @@ async def list_tenants(service: Service, request: Request, _: object) -> Reply:
 
 async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
     """Stop a tenant's work."""
-    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason)))
+    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason, body.mode)))  # type: ignore[arg-type]  # the engine checks it
 
 
 async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
@@ -92,9 +96,16 @@ async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
     return json_reply(await service.rewrap_keys(request.call, request.tenant))
 
 
+class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of what."""
+
+    queue: str | None = None  # this one alone, without keys, grants and audit trail; none: everything
+
+
 async def export(service: Service, request: Request, _: object) -> Stream:
-    """Send everything that a tenant has."""
-    exporting = await service.export(request.call, request.tenant)
+    """Send everything that a tenant has, or one queue of it."""
+    query: ExportQuery = request.query
+    exporting = await service.export(request.call, request.tenant, query.queue)
     name = f'Content-Disposition: attachment; filename="{exporting.tenant}.tar"\r\n'.encode()
     return Stream(exporting, BYTES, name)
 
@@ -118,4 +129,10 @@ def _tenant(tenant: TenantInfo) -> TenantReply:
         version=tenant.version,
         config=whole(tenant.config),
         hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
+        suspension=suspension_item(tenant.suspension),
     )
+
+
+def suspension_item(found: Suspension | None) -> SuspensionItem | None:
+    """Return what is told of a suspension."""
+    return SuspensionItem(mode=found.mode, reason=found.reason, by=found.by, at=found.at) if found is not None else None

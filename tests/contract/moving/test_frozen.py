@@ -1,0 +1,182 @@
+"""What is frozen does not change, whatever is done and however long it takes; what is filled serves nobody."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Conflict, Invalid, NotFound, Suspended
+from tenantq.wire import ExportedKey
+from tests.contract.gates.house import REASON, House
+from tests.contract.moving.archive import lines, written
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.service import Call
+
+HOUR = 3_600_000
+
+
+async def furnish(house: House) -> tuple[Call, list[str]]:
+    """Give acme a queue with messages of every kind; return its administrator and the receipts of two leases."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.service.put_queue(owner, None, "work", {"max_attempts": 1, "dead_letter": "lost"})
+    await house.add(owner, "work", "a", "b", "c", "d")
+    await house.add(owner, "work", "short", ttl_ms=HOUR)
+    await house.add(owner, "work", "once", key="k-1")
+    leased = await house.take(owner, "work", max=2, lease_ms=60_000)
+    return owner, [one.receipt for one in leased]
+
+
+async def freeze_tenant(house: House) -> None:
+    """Freeze all of acme."""
+    await house.service.suspend_tenant(house.admin, "acme", REASON, "freeze")
+
+
+async def freeze_queue(house: House) -> None:
+    """Freeze one queue of acme."""
+    await house.service.suspend_queue(house.admin, "acme", "work", REASON, "freeze")
+
+
+@pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
+async def test_an_export_of_what_is_frozen_is_the_same_each_time(
+    house: House, freeze: Callable[[House], Awaitable[None]]
+) -> None:
+    """Same identity, same bytes: though leases and lifetimes end, receipts come back, and the reason is changed."""
+    owner, receipts = await furnish(house)
+    await freeze(house)
+    first = await written(await house.service.export(house.admin, "acme", "work"))
+    assert {"messages": 6, "idempotency": 1}.items() <= json.loads(first["manifest.json"])["counts"].items()
+    digest = await house.service.digest(house.admin, "acme", "work", at=house.clock.wall_ms())
+    outcomes = await house.service.ack(owner, None, "work", [receipts[0]])
+    assert [one.error.code for one in outcomes if one.error] == ["lease_lost"]
+    outcomes = await house.service.nack(owner, None, "work", [receipts[1]])
+    assert [one.error.code for one in outcomes if one.error] == ["lease_lost"]
+    await house.pass_time(2 * HOUR)
+    await freeze(house)
+    for refused in (
+        house.add(owner, "work", "more"),
+        house.take(owner, "work"),
+        house.service.purge(owner, None, "work", confirm="work", reason=REASON),
+        house.service.remove(owner, None, "work", [lines(first, "messages")[0]["id"]]),
+    ):
+        with pytest.raises(Suspended):
+            await refused
+    second = await written(await house.service.export(house.admin, "acme", "work"))
+    told = [json.loads(files["manifest.json"]) for files in (first, second)]
+    assert told[0]["export"] == told[1]["export"]
+    for files in (first, second):  # which tell that the tenant was suspended once more
+        del files["manifest.json"], files["tenant.json"]
+    assert second == first
+    again = await house.service.digest(house.admin, "acme", "work", at=digest.now)
+    assert (again.messages, again.digest, again.bytes) == (6, digest.digest, digest.bytes)
+
+
+async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) -> None:
+    """Leases that ended meanwhile end now, lifetimes too, and what waits is handed out."""
+    owner, _ = await furnish(house)
+    await freeze_tenant(house)
+    await house.pass_time(2 * HOUR)
+    assert house.shard.stats("acme", "work").in_flight == 2
+    await house.service.resume_tenant(house.admin, "acme")
+    await house.settled()
+    stats = house.shard.stats("acme", "work")
+    assert (stats.in_flight, stats.ready, stats.expired_total, stats.dead) == (0, 3, 1, 2)
+    assert len(await house.take(owner, "work", max=9)) == 3
+    assert (await house.service.get_tenant(house.admin, "acme")).suspension is None
+
+
+async def test_a_frozen_queue_leaves_the_others_of_its_tenant_alone(house: House) -> None:
+    """They work, and dead letters that are for it wait where they are."""
+    owner, _ = await furnish(house)
+    await house.service.put_queue(owner, None, "lost", {})
+    await house.service.suspend_queue(house.admin, "acme", "lost", REASON, "freeze")
+    (one,) = await house.take(owner, "work")
+    await house.service.nack(owner, None, "work", [one.receipt])
+    assert house.shard.stats("acme", "lost").ready == 0
+    await house.service.reopen_queue(house.admin, "acme", "lost")
+    await house.pass_time(10 * 60_000)
+    await house.take(owner, "work", max=9)  # which looks at it again
+    assert house.shard.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
+    with pytest.raises(NotFound):
+        await house.service.suspend_queue(house.admin, "acme", "nothing", REASON)
+    with pytest.raises(Invalid, match="mode"):
+        await house.service.suspend_tenant(house.admin, "acme", REASON, "sleep")  # type: ignore[arg-type]  # a lie
+
+
+async def test_what_is_filled_takes_parts_and_serves_nobody(house: House) -> None:
+    """Only that way of being suspended does; the others refuse parts as well."""
+    owner, _ = await furnish(house)
+    for mode, taken in (("settle", False), ("freeze", False), ("fill", True)):
+        await house.service.suspend_tenant(house.admin, "acme", REASON, mode)  # type: ignore[arg-type]  # one of them
+        part = house.service.import_part(owner, None, "work", export="1" * 32, part=1, messages=[], results=[])
+        if taken:
+            await part
+        else:
+            with pytest.raises(Suspended):
+                await part
+        with pytest.raises(Suspended):
+            await house.take(owner, "work")
+    assert (await house.service.digest(owner, None, "work", export="1" * 32)).part == 1
+    assert (await house.service.digest(owner, None, "work", export="2" * 32)).part == 0
+
+
+async def test_idempotency_keys_come_along(house: House) -> None:
+    """The same key again adds nothing; with another body it is refused, unless nobody knows what the body was."""
+    await furnish(house)
+    files = await written(await house.service.export(house.admin, "acme", "work"))
+    (known,) = [ExportedKey(**line) for line in lines(files, "idempotency")]
+    await house.tenant("copy")
+    call = await house.key("copy")
+    for queue, key in (
+        ("exact", known),
+        ("any", ExportedKey(hash=known.hash, ids=known.ids, expires_at=known.expires_at)),
+    ):
+        await house.service.put_queue(call, None, queue, {})
+        await house.service.import_part(
+            call, None, queue, export="1" * 32, part=1, messages=[], results=[], idempotency=[key]
+        )
+        (added,) = await house.add(call, queue, "once", key="k-1")
+        assert (added.duplicate, added.raw_id.hex()) == (True, known.ids)
+        (other,) = await house.add(call, queue, "another body", key="k-1")
+        assert isinstance(other.error, Conflict) if queue == "exact" else other.duplicate
+    await house.pass_time(known.expires_at - house.clock.wall_ms() + 1)
+    (added,) = await house.add(call, "exact", "once", key="k-1")
+    assert not added.duplicate
+    for bad in ({"hash": "x"}, {"ids": ""}, {"ids": "0" * 31}, {"body_hash": "zz"}, {"expires_at": -1}):
+        fields = {"hash": "0" * 32, "ids": "0" * 32, "expires_at": 1, **bad}
+        with pytest.raises(Invalid):
+            await house.service.import_part(
+                call,
+                None,
+                "any",
+                export="3" * 32,
+                part=1,
+                messages=[],
+                results=[],
+                idempotency=[ExportedKey(**fields)],  # type: ignore[arg-type]  # lies
+            )
+
+
+async def test_a_batch_key_of_unknown_bodies_answers_for_batches_of_its_length_only(house: House) -> None:
+    """Another number of messages cannot be the same batch."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    first = await house.service.add(owner, None, "work", [message("a"), message("b")], key="batch")
+    files = await written(await house.service.export(house.admin, "acme", "work"))
+    (line,) = lines(files, "idempotency")
+    key = ExportedKey(hash=line["hash"], ids=line["ids"], expires_at=line["expires_at"])
+    await house.service.put_queue(owner, None, "other", {})
+    await house.service.import_part(
+        owner, None, "other", export="1" * 32, part=1, messages=[], results=[], idempotency=[key]
+    )
+    again = await house.service.add(owner, None, "other", [message("a"), message("b")], key="batch")
+    assert [one.raw_id for one in again] == [one.raw_id for one in first]
+    assert all(one.duplicate for one in again)
+    with pytest.raises(Conflict):
+        await house.service.add(owner, None, "other", [message("a")], key="batch")
