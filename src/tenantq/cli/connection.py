@@ -140,6 +140,11 @@ def open_profile(name: str, timeout_ms: int) -> Client:
     return _client(load_profiles().get(name), timeout_ms, _RETRIES)
 
 
+def open_url(url: str, token: str | None, beside: Connection) -> Client:
+    """Return a client for another server than the one at hand, which trusts the same authorities. Close it."""
+    return Client(url, token, timeout_ms=beside.timeout_ms, retries=_RETRIES, tls=beside.target.tls)
+
+
 def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:
     tls = Tls(ca_file=profile.ca_file, certificate_file=profile.cert_file, key_file=profile.key_file)
     return Client(profile.url, profile.token, timeout_ms=timeout_ms, retries=retries, tls=tls)

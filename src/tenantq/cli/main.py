@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "completion": "tenantq.cli.completion_command:completion",
     "export": "tenantq.cli.export_command:export",
     "import": "tenantq.cli.import_command:import_",
+    "migrate": "tenantq.cli.migrate_command:migrate",
     "topology": "tenantq.cli.topology_command:topology",
     "backup": "tenantq.cli.backup_command:backup",
     "doctor": "tenantq.cli.doctor_command:doctor",

@@ -1,0 +1,284 @@
+"""``tenantq migrate``: a tenant moves from one live server to another."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from tenantq.cli import exit_codes
+from tenantq.cli.confirmation import confirmed_reason, destroys
+from tenantq.cli.connection import Connection, connected, open_profile, open_url
+from tenantq.cli.durations import duration, show_duration
+from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.cli.progress import ByteBar
+from tenantq.clock import SystemClock
+from tenantq.errors import TenantqError
+from tenantq.migration import Migration, Side
+from tenantq.migration.abort import empty, let_go
+from tenantq.migration.move import LeasesLeft, NotSame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.migration.move import Outcome
+    from tenantq.migration.plan import Plan
+
+_SECRETS: Final = ("--token", "--to-token")
+
+
+@click.command()
+@click.argument("name", metavar="TENANT")
+@click.option("--to", "profile_name", metavar="PROFILE", help="The server to move to, by the name of a stored profile.")
+@click.option("--to-url", metavar="URL", help="Instead: its address.")
+@click.option(
+    "--to-token",
+    envvar="TENANTQ_TO_TOKEN",
+    show_envvar=True,
+    metavar="TOKEN",
+    help="A token of an administrator of the platform there.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Move this queue, with its dead letters, not the whole tenant. Can be given again.",
+)
+@click.option("--as", "new_name", metavar="NAME", help="The tenant's name at the target.  [default: the same]")
+@click.option("--dry-run", is_flag=True, help="Tell what would move and what stands in the way, and change nothing.")
+@click.option(
+    "--settle",
+    "settle_ms",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="How long to wait for leases to be settled.",
+)
+@click.option(
+    "--end-leases", is_flag=True, help="End leases that last longer: their messages are delivered again at the target."
+)
+@click.option(
+    "--new-keys",
+    is_flag=True,
+    help="Make API keys of the same names and rights at the target; print their tokens, once.",
+)
+@click.option(
+    "--delete-source", is_flag=True, help="Delete what was moved at the source, after it was verified and cut over."
+)
+@click.option(
+    "--abort", is_flag=True, help="Give a move up that was not cut over: the source goes on, the target is emptied."
+)
+@destroys
+@json_option
+@connected
+def migrate(
+    connection: Connection, *, name: str, profile_name: str | None, to_url: str | None, to_token: str | None,
+    queues: tuple[str, ...], new_name: str | None, dry_run: bool, settle_ms: int, end_leases: bool, new_keys: bool,
+    delete_source: bool, abort: bool, yes: bool, reason: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Move a tenant from the server at hand to another while both work: plan, fence, copy, verify, cut over.
+
+    While it is moved the tenant takes and hands out nothing; then it works at the target, with the same messages, and the source stays
+    suspended. What breaks off is gone on with by the same command, and undone by --abort. Takes an administrator's token on both sides.
+
+    \b
+    tenantq migrate acme --to us-east --dry-run
+    tenantq migrate acme --to us-east --new-keys
+
+    \b
+    Exit codes:
+      0    moved; with --dry-run: nothing stands in the way
+      2    wrong usage
+      4    a token is not accepted
+      5    a quota of the target refused messages
+      6    a server does not answer
+      7    something stands in the way, leases are left, or the two sides differ: nothing was cut over
+      130  broken off by Ctrl-C
+    """  # noqa: D301  # \\b is click's mark for lines that stay as they are
+    with ExitStack() as open_clients:
+        source = Side("source", connection.client, name)
+        target = None
+        if profile_name is not None and to_url is None:
+            client = open_clients.enter_context(open_profile(profile_name, connection.timeout_ms))
+            target = Side("target", client, new_name or name)
+        elif to_url is not None and profile_name is None:
+            client = open_clients.enter_context(open_url(to_url, to_token, connection))
+            target = Side("target", client, new_name or name)
+        elif not abort or to_url is not None:
+            raise click.UsageError("Give --to PROFILE, or --to-url and --to-token.")
+        if abort:
+            _abort(source, target, as_json=as_json)
+            return
+        assert target is not None, "it was asked for above"
+        if new_keys and queues:
+            raise click.UsageError("--new-keys is for whole tenants: keys are not a queue's.")
+        why = None
+        if delete_source and not dry_run:
+            what = f"When it is moved, this deletes {', '.join(queues) or name} at {source.url}"
+            why = confirmed_reason(what, name, yes=yes, reason=reason)
+        watched = _Watched()
+        move = Migration(
+            source, target, queues=queues, delete_source=delete_source, clock=SystemClock(),
+            pause=lambda ms: time.sleep(ms / 1_000), on_stage=watched.stage, on_leases=watched.leases,
+            on_copy=watched.copy, on_step=watched.step,
+        )  # fmt: skip
+        plan = move.plan()
+        watched.total = plan.messages
+        if not as_json:
+            _print_plan(plan)
+        if dry_run or plan.obstacles:
+            if as_json:
+                print_json({"plan": plan.summary(), "moved": False})
+            if plan.obstacles:
+                raise click.exceptions.Exit(exit_codes.CONFLICT)
+            return
+        with _telling_where(move):
+            done = _run(move, plan, watched, settle_ms, end_leases=end_leases)
+            if new_keys:
+                move.new_keys(done)
+            if why is not None:
+                move.delete(done, why)
+        if as_json:
+            print_json({"plan": plan.summary(), "moved": True, **msgspec.to_builtins(done)})
+        else:
+            _print_done(plan, done, target, new_keys=new_keys)
+
+
+class _Watched:
+    """Tells on stderr how far a move is: a line for each stage, and on a terminal a bar."""
+
+    def __init__(self) -> None:
+        self.total = 0  # messages
+        self.bar: Callable[[str, int, int], None] = lambda *_: None
+
+    def stage(self, stage: str) -> None:
+        click.echo(f"stage: {stage}", err=True)
+
+    def step(self, step: str) -> None:
+        self.bar(step, 0, 0)
+
+    def leases(self, left: int, left_ms: int) -> None:
+        self.bar(f"{left:,} leases to be settled, {show_duration(left_ms // 1_000 * 1_000)} left", 0, 0)
+
+    def copy(self, queue: str, messages: int, size: int) -> None:
+        self.bar(f"copying {queue}: {messages:,} of {self.total:,} messages", size, 0)
+
+
+def _run(move: Migration, plan: Plan, watched: _Watched, settle_ms: int, *, end_leases: bool) -> Outcome:
+    """Move; where leases are left, ask whoever sits there whether they may end."""
+    try:
+        with ByteBar() as watched.bar:
+            return move.run(plan, settle_ms=settle_ms, end_leases=end_leases)
+    except LeasesLeft as error:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        click.echo(error.message, err=True)
+        click.confirm("End them now? Their messages are delivered again at the target.", abort=True, err=True)
+    with ByteBar() as watched.bar:
+        return move.run(plan, settle_ms=0, end_leases=True)
+
+
+def _abort(source: Side, target: Side | None, *, as_json: bool) -> None:
+    lifted = let_go(source)
+    failure: TenantqError | None = None
+    deleted: list[str] = []
+    if target is not None:
+        try:
+            deleted = empty(source, target)
+        except TenantqError as error:
+            failure = error
+    if as_json:
+        print_json({"lifted": lifted, "deleted": deleted, "target_emptied": target is not None and failure is None})
+    else:
+        click.echo(f"{source.url}: " + (f"{', '.join(lifted)} goes on" if lifted else f"{source.name} was not stopped"))
+        if target is None:
+            click.echo("the target was not looked at: name it with --to, and what was filled there is deleted")
+        elif failure is None:
+            click.echo(
+                f"{target.url}: " + (f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
+            )
+    if failure is not None:
+        failure.args = (f"the source goes on, but the target was not emptied; run it again: {failure.message}",)
+        raise failure
+
+
+@contextmanager
+def _telling_where(move: Migration) -> Iterator[None]:
+    """Say in which state both sides are, and how to go on or back, where a move does not come to its end."""
+    try:
+        yield
+    except NotSame as error:
+        for one in error.found:
+            click.echo(
+                f"queue {one.queue}: {one.what} {one.source} at the source, {one.target} at the target", err=True
+            )
+        _tell_where(move)
+        raise
+    except (TenantqError, KeyboardInterrupt, click.Abort):
+        _tell_where(move)
+        raise
+
+
+def _tell_where(move: Migration) -> None:
+    where = move.where()
+    same = shlex.join(["tenantq", *_without_secrets(sys.argv[1:])])
+    click.echo(f"broken off at: {where['stage']}", err=True)
+    click.echo(f"source {move.source.url}: {where['source']}", err=True)
+    click.echo(f"target {move.target.url}: {where['target']}", err=True)
+    click.echo(f"go on with the same command: {same}", err=True)
+    if where["stage"] in ("plan", "fence", "copy", "verify"):
+        click.echo(f"undo it: {same} --abort", err=True)
+
+
+def _without_secrets(arguments: list[str]) -> list[str]:
+    """Return the command as it was typed, without tokens."""
+    shown: list[str] = []
+    hide = False
+    for one in arguments:
+        name, equals, _ = one.partition("=")
+        shown.append("..." if hide else f"{name}=..." if equals and name in _SECRETS else one)
+        hide = one in _SECRETS
+    return shown
+
+
+def _print_plan(plan: Plan) -> None:
+    what = f"tenant {plan.tenant}" if plan.whole else f"queues of tenant {plan.tenant}"
+    to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
+    click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
+    rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]
+    print_table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, empty="it has no queues")
+    click.echo(f"{plan.messages:,} messages, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {plan.grants} grants")
+    if plan.encrypted:
+        click.echo("encrypted: messages are opened at the source and sealed anew at the target")
+    if plan.hold:
+        click.echo(f"legal hold, which moves along: {plan.hold}")
+    if plan.keys:
+        click.echo(f"API keys, which cannot move, see --new-keys: {', '.join(plan.keys)}")
+    for text in plan.notes:
+        click.echo(f"note: {text}")
+    for text in plan.obstacles:
+        click.echo(f"in the way: {text}")
+
+
+def _print_done(plan: Plan, done: Outcome, target: Side, *, new_keys: bool) -> None:
+    again = f", {done.skipped_parts} parts were there already" if done.skipped_parts else ""
+    click.echo(f"moved {done.messages:,} messages in {done.queues} queues, {done.grants} grants{again}; verified")
+    click.echo(f"the source is {done.source}")
+    click.echo("clients have to change:")
+    click.echo(f"  address: {target.url}")
+    if plan.to_tenant != plan.tenant:
+        click.echo(f"  tenant: {plan.to_tenant}")
+    for key in done.keys:
+        click.echo(f"  token of {key.name}, shown this once: {key.token}")
+    for name in done.keys_there:
+        click.echo(f"  token of {name}: the target has a key of this name already")
+    if plan.keys and not new_keys:
+        click.echo(
+            "  tokens: the source's keys are not valid there; make new ones with --new-keys or 'tenantq key create'"
+        )
