@@ -63,8 +63,8 @@ def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json
     Exit codes:
       0  all is well
       2  the file is wrong
+      6  addresses that do not answer, and nothing worse
       7  tenants that no shard may hold, or shards that are not what the file says
-      6  as 7, and nothing worse than addresses that do not answer
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     shards = load_topology(file)
     without: list[dict[str, object]] = []
@@ -132,7 +132,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Tell which queues would move to which shard, and what each shard would hold.
 
-    Nothing is changed. Exit code 2 where a tenant has no shard.
+    Nothing is changed; 'tenantq migrate' moves. Exit code 2 where a tenant has no shard.
 
     \b
     tenantq topology plan --from shards.toml --add 1
