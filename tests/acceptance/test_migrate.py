@@ -422,38 +422,37 @@ def test_the_source_is_deleted_on_request_only_after_the_move(pair: Pair) -> Non
 
 
 def test_a_server_that_dies_in_the_middle_is_named_and_gone_on_with_when_it_is_back(pair: Pair, tmp_path: Path) -> None:
-    """First the target, then the source, each killed while it copies and started again on another port."""
-    with serving(tmp_path / "source") as source:
-        with serving(tmp_path / "target") as target:
-            both = Pair(source, target)
-            _, ids = filled(both.here, "stays", 5)
+    """First as the target, then as the source: killed while it is copied, and started again on another port."""
+    _, ids = filled(pair.here, "stays", 5)
 
-            def hook(text: str) -> None:
-                if text == "copy queue mail":
-                    target.process.kill()
-                    target.process.wait()
+    def killing(served: Served, place: str) -> Callable[[str], None]:
+        def hook(text: str) -> None:
+            if text == place:
+                served.process.kill()
+                served.process.wait()
 
-            with pytest.raises(Unavailable, match=f"target {target.url}"):
-                both.move("stays", hook)
-            both.close()
-        with serving(tmp_path / "target") as target:
-            both = Pair(source, target)
+        return hook
 
-            def hook_2(text: str) -> None:
-                if text == "copy queue doomed-dlq":
-                    source.process.kill()
-                    source.process.wait()
-
-            with pytest.raises(Unavailable, match=f"source {source.url}"):
-                both.move("stays", hook_2)
-            both.close()
-            with serving(tmp_path / "source") as again:
-                both = Pair(again, target)
-                both.move("stays")
-                assert held(both.there.tenant("stays")) == ids
-                assert empty(Side("source", both.here, "stays"), Side("target", both.there, "stays")) == []
-                assert held(both.there.tenant("stays")) == ids
-                both.close()
+    with serving(tmp_path / "third") as third:
+        both = Pair(pair.source, third)
+        with pytest.raises(Unavailable, match=f"target {third.url}"):
+            both.move("stays", killing(third, "copy queue mail"))
+        both.close()
+    with serving(tmp_path / "third") as third:
+        both = Pair(pair.source, third)
+        both.move("stays")
+        assert held(both.there.tenant("stays")) == ids
+        assert empty(Side("source", both.here, "stays"), Side("target", both.there, "stays")) == []
+        both.close()
+        both = Pair(third, pair.target)
+        with pytest.raises(Unavailable, match=f"source {third.url}"):
+            both.move("stays", killing(third, "copy queue line.fifo"))
+        both.close()
+    with serving(tmp_path / "third") as third:
+        both = Pair(third, pair.target)
+        both.move("stays")
+        assert held(both.there.tenant("stays")) == ids
+        both.close()
 
 
 def test_a_tar_is_taken_apart_however_it_is_cut() -> None:
