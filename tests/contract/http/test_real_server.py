@@ -104,6 +104,12 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     assert (await call("GET", tenant))["status"] == "active"
     assert (await call("GET", "/v1/tenant"))["name"] == "default"
     assert [one["name"] for one in (await call("GET", "/v1/tenants", query="?limit=1"))["tenants"]] == ["acme"]
+    await call("PUT", tenant + "/queues/{queue}", 201, {}, queue="other")
+    why = {"reason": "it is being moved", "mode": "freeze"}
+    suspended = await call("PUT", tenant + "/queues/{queue}/suspension", body=why, queue="other")
+    assert suspended["suspension"]["mode"] == "freeze"
+    assert (await call("DELETE", tenant + "/queues/{queue}/suspension", queue="other"))["suspension"] is None
+    await call("DELETE", tenant + "/queues/{queue}", 202, {**destroy, "confirm": "other"}, queue="other")
     for base in ("/v1/tenants/{tenant}/queues", "/v1/queues"):
         queue, message = base + "/{queue}", base + "/{queue}/messages/{id}"
         assert (await call("PUT", queue, 201, {"lease_ms": 5_000, "max_attempts": 1}))["config"]["lease_ms"] == 5_000
@@ -135,6 +141,7 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
         ]
         gone = {"id": added[0]["id"], "body": "x", "added_at": 1, "visible_at": 1}
         part = {"export": "ab" * 16, "part": 1, "messages": [gone]}
+        assert (await call("GET", queue + "/digest", query="?export=" + "ab" * 16))["part"] == 0
         imported = await call("POST", queue + "/import", body=part)
         assert (imported["messages"], imported["duplicate"]) == (1, False)
         assert (await call("POST", queue + "/import", body=part))["duplicate"]
