@@ -267,7 +267,7 @@ class SuspendRequest(Wire, frozen=True, kw_only=True):
     """Stop taking and handing out work; the reason goes into the journal."""
 
     reason: str = ""
-    mode: str = "settle"  # or freeze, fill
+    mode: Literal["settle", "freeze", "fill"] = "settle"
 
 
 class ReasonRequest(Wire, frozen=True, kw_only=True):

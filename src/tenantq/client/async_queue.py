@@ -420,7 +420,7 @@ class AsyncQueue:
             Request(method="PUT", target=self._path, decode=_queue_reply, body=encode(changes))
         )
 
-    async def suspend(self, reason: str = "", mode: str = "settle") -> wire.QueueReply:
+    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> wire.QueueReply:
         """Take no new work of it and hand none out, as for a whole tenant; for the platform's administrators."""
         body = encode(wire.SuspendRequest(reason=reason, mode=mode))
         return await self._core.call(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -62,7 +62,7 @@ class AsyncTenant(AsyncAdministered):
             Request(method="PUT", target=self._path, decode=_tenant_reply, body=encode(changes))
         )
 
-    async def suspend(self, reason: str = "", mode: str = "settle") -> wire.TenantReply:
+    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> wire.TenantReply:
         """Take no new work of it and hand none out. What is leased may finish.
 
         With the mode ``freeze`` nothing of it changes and its leases are lost; with ``fill`` parts of exports are taken in.

@@ -109,6 +109,13 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "part": _number(1, 1 << 40),
         "messages": {"maxItems": limits.BATCH_MESSAGES_MAX},
         "results": {"maxItems": limits.BATCH_MESSAGES_MAX},
+        "idempotency": {"maxItems": limits.BATCH_MESSAGES_MAX},
+    },
+    "ExportedKey": {
+        "hash": {"pattern": "^[0-9a-f]{32}$"},
+        "ids": {"pattern": f"^([0-9a-f]{{32}}){{1,{limits.BATCH_MESSAGES_MAX}}}$"},
+        "body_hash": {"pattern": "^([0-9a-f]{32})?$"},
+        "expires_at": _TIME,
     },
     "ExportedMessage": {
         **_BODY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tenantq.migration.notes import Outgoing, outgoing
 
@@ -67,7 +67,7 @@ class Fence:
             note is not None and note.state == "moving" and note.leads_to(self._target.known.server, self._target.name)
         )
 
-    def _suspend(self, mode: str, state: str, *, unless_frozen: bool = False) -> None:
+    def _suspend(self, mode: Literal["settle", "freeze"], state: str, *, unless_frozen: bool = False) -> None:
         note = Outgoing(
             "moved" if state == "moved" else "moving", self._target.known.server, self._target.name, self._target.url
         )

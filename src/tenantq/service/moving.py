@@ -199,8 +199,8 @@ class Moving(Safekeeping):
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
         """Begin to export everything that a tenant has, or one queue of it, as it is at this moment. Close what is returned."""
-        if queue is not None:
-            check_queue_name(queue)
+        if queue is not None and type(queue) is not str:
+            raise Invalid(f"queue: a name is text, not {type(queue).__name__}")
         entered = await self.gates.enter(call, tenant, "export", queue)
         try:
             snapshot = await self.shard.snapshot(entered.tenant, queue)

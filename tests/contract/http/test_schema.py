@@ -30,6 +30,8 @@ schema = schemathesis.openapi.from_dict(DOCUMENT)
 CREATED = {
     "put_tenant",
     "suspend_tenant",
+    "suspend_queue",
+    "reopen_queue",
     "delete_tenant",
     "hold_tenant",
     "release_hold",

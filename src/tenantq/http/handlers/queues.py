@@ -74,7 +74,9 @@ class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of what."""
 
     at: Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)] | None = None  # what lives beyond this; none: beyond now
-    export: str | None = None  # also tell how many parts of this export were taken in
+    export: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = (
+        None  # also tell how many parts of this export were taken in
+    )
 
 
 async def digest(service: Service, request: Request, _: object) -> Reply:
@@ -88,9 +90,8 @@ async def digest(service: Service, request: Request, _: object) -> Reply:
 async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> Reply:
     """Take and hand out no more of a queue's work."""
     assert request.tenant is not None, "the route has the tenant in its path"
-    mode: Any = body.mode  # which the engine checks
     return json_reply(
-        _queue(await service.suspend_queue(request.call, request.tenant, request.queue, body.reason, mode))
+        _queue(await service.suspend_queue(request.call, request.tenant, request.queue, body.reason, body.mode))
     )
 
 

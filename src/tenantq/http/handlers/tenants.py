@@ -46,7 +46,7 @@ async def list_tenants(service: Service, request: Request, _: object) -> Reply:
 
 async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
     """Stop a tenant's work."""
-    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason, body.mode)))  # type: ignore[arg-type]  # the engine checks it
+    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason, body.mode)))
 
 
 async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
