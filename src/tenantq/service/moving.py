@@ -229,7 +229,7 @@ class Moving(Safekeeping):
         raw_export = export_id(export)
         _check_lines("messages", messages, ExportedMessage)
         _check_lines("results", results, ExportedResult)
-        _check_lines("idempotency", list(idempotency), ExportedKey)
+        _check_lines("idempotency", [] if idempotency == () else idempotency, ExportedKey)
         if len(messages) + len(results) + len(idempotency) > limits.BATCH_MESSAGES_MAX:
             raise Invalid(f"messages, results, idempotency: more than {limits.BATCH_MESSAGES_MAX} in one part")
         stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
