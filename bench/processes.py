@@ -11,39 +11,38 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TOKEN = "bench-admin-token-0123456789"  # noqa: S105  # of a server that lives for one measurement
+
+
+class Serving(NamedTuple):
+    """A server that is ready."""
+
+    url: str
+    rpc_port: int | None  # for Cap'n Proto, where it listens for that
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Return the time that it has had of the processors so far."""
+        user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def tenantq(directory: Path, **environment: str) -> Iterator[str]:
     """Run ``tenantq serve`` and yield its address."""
-    with _serving(directory, environment) as printed:
-        yield _found(r"http://[\d.]+:\d+", printed)
+    with serving(directory, **environment) as server:
+        yield server.url
 
 
 @contextlib.contextmanager
-def tenantq_with_rpc(directory: Path, **environment: str) -> Iterator[tuple[str, int]]:
-    """Run ``tenantq serve`` with Cap'n Proto on; yield its address and the port for that."""
-    with _serving(directory, {"TENANTQ_RPC": "127.0.0.1:0", **environment}) as printed:
-        yield _found(r"http://[\d.]+:\d+", printed), int(_found(r"(?<=Cap'n Proto on 127.0.0.1:)\d+", printed))
-
-
-def _found(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    if found is None:
-        raise RuntimeError(f"the server did not start: {text}")
-    return found[0]
-
-
-@contextlib.contextmanager
-def _serving(directory: Path, environment: dict[str, str]) -> Iterator[str]:
-    """Run a server and yield what it printed until it was ready."""
+def serving(directory: Path, **environment: str) -> Iterator[Serving]:
+    """Run ``tenantq serve`` and yield all that is known of it; Cap'n Proto is off unless the environment says otherwise."""
     command = [sys.executable, "-m", "tenantq", "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         command,
@@ -64,7 +63,10 @@ def _serving(directory: Path, environment: dict[str, str]) -> Iterator[str]:
             printed += line
             if line.startswith("ready on "):
                 break
-        yield printed
+        url, rpc = re.search(r"http://[\d.]+:\d+", printed), re.search(r"Cap'n Proto on [\d.]+:(\d+)", printed)
+        if url is None:
+            raise RuntimeError(f"the server did not start: {printed}")
+        yield Serving(url[0], int(rpc[1]) if rpc is not None else None, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
