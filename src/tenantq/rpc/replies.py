@@ -211,6 +211,10 @@ def _write_queue(into: Any, info: QueueInfo) -> None:
     into.id = info.id
     into.config = _encode(whole(info.config)).decode()
     _copy(info.stats, into.init("stats"))
+    if info.suspension is not None:
+        told = into.init("suspension")
+        for field in ("mode", "reason", "by", "at"):
+            setattr(told, field, getattr(info.suspension, field))
 
 
 def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: Connection) -> int:

@@ -405,12 +405,20 @@ struct Stats {
   healedTotal @17 :Int64;
 }
 
+struct Suspension {
+  mode @0 :Text;                # "settle", "freeze" or "fill": what goes on all the same
+  reason @1 :Text;
+  by @2 :Text;
+  at @3 :Int64;
+}
+
 struct Queue {
   tenant @0 :Text;
   name @1 :Text;
   config @2 :Text;              # a JSON object of all its settings, as over HTTP
   stats @3 :Stats;
   id @4 :UInt32;                # inside the tenant
+  suspension @5 :Suspension;    # there: no work is taken or handed out
 }
 
 struct QueueReply {

@@ -247,3 +247,21 @@ async def test_42_what_is_wrong_with_a_request_is_named(server: Server, connect:
     reply = await client.ask("add", messages=[{"body": b"good"}, {"body": b"bad", "attributes": twice}])
     good, bad = reply.messages
     assert (bool(good.id), good.error.code, bad.id, bad.error.code) == (True, "", "", "invalid")
+
+
+async def test_42_a_suspended_tenant_finishes_its_leases_and_nothing_else(
+    server: Server, connect: Connect, make_key: MakeKey
+) -> None:
+    """Adds and polls are refused, leases can be settled; a suspended queue says so."""
+    client, admin = await connect(server, await make_key("acme")), Call(bearer=ADMIN)
+    await client.add(b"x")
+    (got,) = await client.poll(leaseMs=60_000)
+    await server.service.suspend_tenant(admin, "acme", reason="it was asked for")
+    assert (await client.refused("add", bodies=[b"y"])).code == "forbidden"
+    assert (await client.refused("poll")).code == "forbidden"
+    assert (await client.ask("ack", receipts=[got.receipt])).results[0].ok
+    await server.service.resume_tenant(admin, "acme")
+    assert not (await client.ask("getQueue")).queue.suspension.mode
+    await server.service.suspend_queue(admin, "acme", "q", reason="it was asked for")
+    told = (await client.ask("getQueue")).queue.suspension
+    assert (told.mode, told.reason, told.by[:4], told.at > 0) == ("settle", "it was asked for", "key:", True)
