@@ -45,5 +45,5 @@ clean:
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,rpc,spark,aws,gcp,azure,test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,rpc,spark,aws,gcp,azure,console,test,lint,bench]'
 	touch .venv/installed

@@ -26,6 +26,7 @@ ATTRIBUTES_MAX: Final = 32
 ATTRIBUTE_NAME_CHARS_MAX: Final = 256
 ATTRIBUTES_BYTES_MAX: Final = 64 << 10
 REASON_CHARS_MAX: Final = 1_024
+REASON_CHARS_MIN: Final = 10  # of a reason for something that cannot be undone
 RESULT_BYTES_MAX: Final = 1 << 20
 HISTORY_ENTRIES_MAX: Final = 32
 PEEK_MAX: Final = 1_000

@@ -424,6 +424,18 @@ class SuspensionItem(WireReply, frozen=True, kw_only=True):
     at: int
 
 
+class TenantFigures(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """What a tenant has and does now, in one line."""
+
+    state: Literal["good", "warning", "critical"]  # of the quota that is nearest to its limit
+    backlog: int  # messages stored, in whatever state
+    in_flight: int
+    dead: int  # of the backlog, those in dead-letter queues
+    stored_bytes: int
+    queues: int  # made by callers
+    throttled_total: int  # calls that a limit refused since the server started
+
+
 class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A tenant as it is configured."""
 
@@ -434,6 +446,7 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     config: dict[str, Any]
     hold: HoldItem | None = None
     suspension: SuspensionItem | None = None
+    figures: TenantFigures | None = None  # in lists, where asked for
 
 
 class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -517,6 +530,7 @@ class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     tenant: str
     state: Literal["good", "warning", "critical"]
     quotas: dict[str, UsageItem]
+    throttled_total: int = 0  # calls that a limit refused since the server started
 
 
 class AuditReply(WireReply, frozen=True, kw_only=True):

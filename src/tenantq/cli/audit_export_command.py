@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tenantq.cli.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.output import json_option, moment, print_json
+from tenantq.cli.output import json_option, print_json
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
+from tenantq.readable import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,13 +10,13 @@ import click
 from tenantq.backup.manifest import verify_backup
 from tenantq.backup.restore import restore_backup
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import show_moment
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
 from tenantq.errors import Invalid
 from tenantq.journal.signing import PublicKey
 from tenantq.journal.target import open_target
+from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from tenantq.backup.manifest import BackupManifest

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tenantq import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-REASON_CHARS_MIN: Final = 10
 
 
 def destroys(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,6 +33,6 @@ def confirmed_reason(what: str, name: str, *, yes: bool, reason: str | None) -> 
         if typed != name:
             raise click.ClickException("that is not its name; nothing was changed")
         if reason is None:
-            reason = str(click.prompt(f"Reason ({REASON_CHARS_MIN} characters or more)", err=True))
+            reason = str(click.prompt(f"Reason ({limits.REASON_CHARS_MIN} characters or more)", err=True))
     assert reason is not None
     return reason

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from tenantq.cli.durations import duration
 from tenantq.cli.profiles import Profile, load_profiles
-from tenantq.client import Client, Retries, Tls
+from tenantq.client import NO_RETRIES, AsyncClient, Client, Retries, Tls
 from tenantq.client.settings import URL_DEFAULT
 from tenantq.errors import ConnectionFailed, Unauthenticated
 
@@ -67,6 +67,11 @@ class Connection:
                 target.url, target.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=target.tls
             )
         return self._client
+
+    def async_client(self) -> AsyncClient:
+        """Return a client for asyncio that tries nothing again by itself, for who shows what happens; close it yourself."""
+        target = self.target
+        return AsyncClient(target.url, target.token, timeout_ms=self._timeout_ms, retries=NO_RETRIES, tls=target.tls)
 
     def queue(self, name: str) -> Queue:
         """Return a queue of the tenant that was named, else of the credential's own."""

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import show_duration
-from tenantq.cli.output import json_option, moment, print_facts, print_json, print_table
+from tenantq.cli.output import json_option, print_facts, print_json, print_table
+from tenantq.readable import moment, show_duration
 
 if TYPE_CHECKING:
     from tenantq.wire import EncryptionReply

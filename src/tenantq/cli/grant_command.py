@@ -6,7 +6,8 @@ import click
 
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
-from tenantq.cli.output import json_option, moment, print_json, print_table
+from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.readable import moment
 
 
 @click.group()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tenantq.cli.output import moment, print_table
+from tenantq.cli.output import print_table
+from tenantq.readable import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

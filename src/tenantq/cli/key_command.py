@@ -7,7 +7,8 @@ import click
 from tenantq.cli.box import boxed
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
-from tenantq.cli.output import json_option, moment, print_json, print_table
+from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.readable import moment
 
 _platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
 

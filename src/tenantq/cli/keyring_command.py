@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tenantq.cli.output import json_option, moment, print_json, print_table
+from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.errors import Invalid
 from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
 from tenantq.kms.settings import LocalSettings
+from tenantq.readable import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

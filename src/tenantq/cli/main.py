@@ -46,6 +46,7 @@ _COMMANDS: Final = {
     "pipeline": "tenantq.cli.pipeline_command:pipeline",
     "bench": "tenantq.cli.bench_command:bench",
     "demo": "tenantq.cli.demo_command:demo",
+    "console": "tenantq.cli.console_command:console",
 }
 
 

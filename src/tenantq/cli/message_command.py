@@ -10,8 +10,9 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.journal_rows import print_rows
-from tenantq.cli.output import body_fields, json_option, moment, print_facts, print_json
+from tenantq.cli.output import body_fields, json_option, print_facts, print_json
 from tenantq.cli.stored_message import stored_fields
+from tenantq.readable import moment
 
 queue_argument = click.argument("queue")
 id_argument = click.argument("id")

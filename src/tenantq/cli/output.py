@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -12,18 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tenantq.cli.durations import show_duration, show_moment
 from tenantq.client.bodies import to_wire
+from tenantq.readable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _encode = msgspec.json.Encoder().encode
-_UNPRINTABLE: Final = {
-    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)
-}
-"""What could move the cursor or colour a terminal, were it printed as it came."""
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
@@ -41,11 +36,6 @@ def print_json_line(value: object) -> None:
 def console() -> Console:
     """Return the way to stdout: colours and width only where that is a terminal."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-def printable(text: str) -> str:
-    """Return text that does nothing to a terminal but appear."""
-    return text.translate(_UNPRINTABLE)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -85,24 +75,10 @@ def said(text: str) -> None:
         click.echo(text, err=True)
 
 
-def age(ms: int) -> str:
-    """Return an age in its one or two largest units."""
-    if ms < 10_000:
-        return show_duration(ms)
-    unit = 1_000 if ms < 3_600_000 else 60_000 if ms < 86_400_000 else 3_600_000
-    return show_duration(ms - ms % unit)
-
-
 def body_fields(body: bytes, name: str = "body") -> dict[str, str]:
     """Return a body as JSON carries it: text, or base64 under another name."""
     text, encoded = to_wire(body)
     return {name: text} if text is not None else {f"{name}_base64": encoded or ""}
-
-
-def preview(body: bytes, chars: int = 60) -> str:
-    """Return the beginning of a body for a table."""
-    text = " ".join(printable(body[: 4 * chars].decode(errors="replace")).split())
-    return text if len(text) <= chars and len(body) <= 4 * chars else f"{text[: chars - 1]}…"
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -126,8 +102,3 @@ def _cell(value: object) -> tuple[str, Literal["number", "text", "nothing"]]:
     if isinstance(value, list | tuple):
         return printable(", ".join(map(str, value))), "text"
     return printable(str(value)), "text"
-
-
-def moment(ms: int | None) -> str | None:
-    """Return a point of time for a table; None: there is none."""
-    return None if ms is None else show_moment(ms)

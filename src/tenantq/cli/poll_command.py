@@ -11,10 +11,11 @@ import click
 
 from tenantq import limits
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration, show_duration
-from tenantq.cli.output import json_option, print_json_line, printable, said
+from tenantq.cli.durations import duration
+from tenantq.cli.output import json_option, print_json_line, said
 from tenantq.cli.stored_message import delivered_fields
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.readable import printable, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

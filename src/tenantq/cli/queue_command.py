@@ -11,10 +11,11 @@ from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.given_settings import parse_settings, set_option
-from tenantq.cli.output import age, json_option, preview, print_facts, print_json, print_table
+from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.cli.stored_message import stored_fields
 from tenantq.clock import SystemClock
 from tenantq.errors import Conflict, NotFound
+from tenantq.readable import age, preview
 
 if TYPE_CHECKING:
     from collections.abc import Callable

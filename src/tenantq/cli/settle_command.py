@@ -9,9 +9,10 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration, show_moment
+from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json
 from tenantq.errors import TenantqError
+from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

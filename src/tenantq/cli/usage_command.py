@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.output import json_option, moment, print_json, print_table
+from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.readable import moment
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.durations import show_moment
 from tenantq.cli.output import json_option, print_json
 from tenantq.journal.certificate import check_certificate, read_certificate
 from tenantq.journal.signing import PublicKey
+from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -10,7 +10,7 @@ from tenantq import wire
 from tenantq.client.async_administered import AsyncPlatform
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_queue import AsyncQueue, query
-from tenantq.client.async_tenant import PAGE, AsyncTenant, all_queues
+from tenantq.client.async_tenant import PAGE, AsyncTenant, list_queues
 from tenantq.client.core import Core, Request, encode
 from tenantq.client.pool import Pool
 from tenantq.client.queue_calls import QueueBook
@@ -108,24 +108,28 @@ class AsyncClient:
 
     # ---- calls ----
 
-    async def queues(self) -> list[wire.QueueReply]:
-        """Return all queues of the credential's own tenant."""
-        return await all_queues(self._core, "/v1/queues")
+    async def queues(self, *, limit: int | None = None) -> list[wire.QueueReply]:
+        """Return all queues of the credential's own tenant, or the first ``limit`` by name."""
+        return await list_queues(self._core, "/v1/queues", limit)
 
     async def own_tenant(self) -> wire.TenantReply:
         """Return the tenant that the credential belongs to; a platform administrator's is the default one."""
         return await self._core.call(Request(method="GET", target="/v1/tenant", decode=_tenant_reply))
 
-    async def tenants(self) -> list[wire.TenantReply]:
-        """Return all tenants, for the platform's administrators."""
+    async def tenants(self, *, figures: bool = False, limit: int | None = None) -> list[wire.TenantReply]:
+        """Return all tenants, or the first ``limit`` by name, for the platform's administrators.
+
+        With ``figures`` each has ``figures``: what it stores, has leased, and how its quotas stand.
+        """
         tenants: list[wire.TenantReply] = []
         cursor: str | None = None
         while True:
-            target = f"/v1/tenants{query(limit=PAGE, cursor=cursor)}"
+            size = PAGE if limit is None else min(PAGE, limit - len(tenants))
+            target = f"/v1/tenants{query(limit=size, cursor=cursor, figures='true' if figures else None)}"
             reply = await self._core.call(Request(method="GET", target=target, decode=_tenants_reply, gzip=True))
             tenants += reply.tenants
             cursor = reply.cursor
-            if cursor is None:
+            if cursor is None or len(tenants) == limit:
                 return tenants
 
     async def health(self) -> dict[str, Any]:

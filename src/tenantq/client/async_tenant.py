@@ -102,9 +102,9 @@ class AsyncTenant(AsyncAdministered):
         )
         return await self._core.call(request)
 
-    async def queues(self) -> list[wire.QueueReply]:
-        """Return all its queues, with configuration and figures."""
-        return await all_queues(self._core, f"{self._path}/queues")
+    async def queues(self, *, limit: int | None = None) -> list[wire.QueueReply]:
+        """Return all its queues, or the first ``limit`` by name, with configuration and figures."""
+        return await list_queues(self._core, f"{self._path}/queues", limit)
 
     async def usage(self) -> wire.UsageReply:
         """Return its quotas against its usage."""
@@ -184,14 +184,15 @@ class AsyncTenant(AsyncAdministered):
         return f"{self._path}/grants/{quote(principal, safe='')}"
 
 
-async def all_queues(core: Core, path: str) -> list[wire.QueueReply]:
-    """Return every page of a list of queues."""
+async def list_queues(core: Core, path: str, limit: int | None) -> list[wire.QueueReply]:
+    """Return a list of queues, page by page, to its end or to ``limit``."""
     queues: list[wire.QueueReply] = []
     cursor: str | None = None
     while True:
-        target = path + query(limit=PAGE, cursor=cursor)
+        size = PAGE if limit is None else min(PAGE, limit - len(queues))
+        target = path + query(limit=size, cursor=cursor)
         reply = await core.call(Request(method="GET", target=target, decode=_queues_reply, gzip=True))
         queues += reply.queues
         cursor = reply.cursor
-        if cursor is None:
+        if cursor is None or len(queues) == limit:
             return queues

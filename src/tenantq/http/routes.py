@@ -11,7 +11,7 @@ from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
 from tenantq.http.handlers.queues import DigestQuery, PageQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
-from tenantq.http.handlers.tenants import ExportQuery
+from tenantq.http.handlers.tenants import ExportQuery, TenantsQuery
 from tenantq.http.route import Empty, Route
 from tenantq.wire import (
     AckRequest,
@@ -132,7 +132,7 @@ _QUEUES: Final = (
 
 _TENANTS: Final = (
     Route("GET", "/v1/tenants", tenants.list_tenants, "All tenants, by name", tag="tenants", action="list_tenants",
-          query=PageQuery, reply=TenantsReply),
+          query=TenantsQuery, reply=TenantsReply),
     Route("PUT", _TENANT, tenants.put_tenant, "Make a tenant, or change what is given", tag="tenants",
           action="put_tenant", request=dict[str, Any], describes=TenantConfig, reply=TenantReply,
           statuses=(200, 201), conflicts=True),

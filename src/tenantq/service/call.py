@@ -9,6 +9,7 @@ import msgspec
 from tenantq.config import QueueConfig, TenantConfig
 from tenantq.engine.queue_state import Hold, Suspension
 from tenantq.message import QueueStats
+from tenantq.wire import TenantFigures
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState
@@ -46,8 +47,18 @@ class TenantInfo(msgspec.Struct, frozen=True):
     config: TenantConfig
     hold: Hold | None = None
     suspension: Suspension | None = None
+    figures: TenantFigures | None = None
 
     @classmethod
-    def of(cls, tenant: TenantState) -> TenantInfo:
+    def of(cls, tenant: TenantState, figures: TenantFigures | None = None) -> TenantInfo:
         """Return what is known of a served tenant."""
-        return cls(tenant.name, tenant.id, tenant.status, tenant.version, tenant.config, tenant.hold, tenant.suspension)
+        return cls(
+            tenant.name,
+            tenant.id,
+            tenant.status,
+            tenant.version,
+            tenant.config,
+            tenant.hold,
+            tenant.suspension,
+            figures,
+        )

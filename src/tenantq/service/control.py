@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq import limits
 from tenantq.config import TenantConfig, change_tenant
-from tenantq.engine.usage import reset_time
 from tenantq.errors import Conflict, Invalid, JournalBehind, NotFound, TenantqError
 from tenantq.journal.record import Entry
 from tenantq.kms.interface import KeyRef
 from tenantq.message import Caller, check_int
 from tenantq.names import PROBE_TENANTS, check_queue_name, check_tenant_name
-from tenantq.quotas import QuotaState, state_of
 from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
-from tenantq.wire import DataKeyItem, EncryptionReply, UsageItem, UsageReply
+from tenantq.service.tenant_figures import figures_of, usage_items, worst
+from tenantq.wire import DataKeyItem, EncryptionReply, UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,10 +34,8 @@ if TYPE_CHECKING:
     from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
 
-REASON_CHARS_MIN: Final = 10
 _REDRIVES_MAX: Final = 1_000
 _VERSION: Final = version("tenantq")
-_STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
 class Control:
@@ -112,11 +109,18 @@ class Control:
         with await self.gates.enter(call, tenant, "get_tenant") as entered:
             return TenantInfo.of(entered.state)
 
-    async def list_tenants(self, call: Call, *, after: str | None = None, limit: int = 100) -> list[TenantInfo]:
-        """Return a page of tenants in order of their names."""
+    async def list_tenants(
+        self, call: Call, *, after: str | None = None, limit: int = 100, figures: bool = False
+    ) -> list[TenantInfo]:
+        """Return a page of tenants in order of their names, with what each has and does where ``figures`` are wanted."""
         check_int("limit", limit, 1, limits.PAGE_MAX)
         await self.gates.enter_platform(call, "list_tenants")
-        return [TenantInfo.of(self.shard.tenant_state(name)) for name in _page(self.shard.tenants(), after, limit)]
+        throttled = self.gates.tally.throttled
+        found: list[TenantInfo] = []
+        for name in _page(self.shard.tenants(), after, limit):
+            state = self.shard.tenant_state(name)
+            found.append(TenantInfo.of(state, figures_of(self.shard, state, throttled[name]) if figures else None))
+        return found
 
     async def suspend_tenant(
         self, call: Call, tenant: str, reason: str = "", mode: SuspensionMode = "settle"
@@ -207,19 +211,13 @@ class Control:
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
         """Return a tenant's quotas against its usage."""
         with await self.gates.enter(call, tenant, "usage") as entered:
-            quotas, usage = entered.state.config.quotas, entered.state.usage
-            items: dict[str, UsageItem] = {}
-            for name, used in self.shard.usage(entered.tenant).items():
-                limit: int | None = getattr(quotas, name)
-                items[name] = UsageItem(
-                    limit=limit,
-                    used=used,
-                    remaining=None if limit is None else max(0, limit - used),
-                    state=state_of(used, limit, quotas.soft_percent),
-                    resets_at=reset_time(usage, name),
-                )
-            worst = max((_STATES.index(item.state) for item in items.values()), default=0)
-            return UsageReply(tenant=entered.tenant, state=_STATES[worst], quotas=items)
+            items = usage_items(entered.state, self.shard.wall_ms())
+            return UsageReply(
+                tenant=entered.tenant,
+                state=worst(item.state for item in items.values()),
+                quotas=items,
+                throttled_total=self.gates.tally.throttled[entered.tenant],
+            )
 
     async def audit(self, call: Call, tenant: str | None, **wanted: Any) -> AuditPage:
         """Return a page of the tenant's journal: see AuditQuery. Who may see some queues only sees their rows only."""
@@ -428,5 +426,5 @@ def check_destroy(name: str, confirm: str, reason: str) -> None:
 
 def check_why(reason: str) -> None:
     """Raise Invalid unless a reason is given that says something."""
-    if type(reason) is not str or len(reason.strip()) < REASON_CHARS_MIN:
-        raise Invalid(f"reason: say why in {REASON_CHARS_MIN} characters or more")
+    if type(reason) is not str or len(reason.strip()) < limits.REASON_CHARS_MIN:
+        raise Invalid(f"reason: say why in {limits.REASON_CHARS_MIN} characters or more")

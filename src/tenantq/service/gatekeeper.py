@@ -353,6 +353,8 @@ class Gatekeeper:
             )
         )
         self.tally.turn_away(action, error.code)
+        if known and isinstance(error, Limited):
+            self.tally.throttled[known] += 1
         if isinstance(error, Unauthenticated | Forbidden) and home not in PROBE_TENANTS:  # whose business that is
             self.signals.denied(who, known)
             if principal is not None and tenant is not None and tenant != home:
@@ -398,6 +400,7 @@ class Gatekeeper:
         """Drop what is kept of a tenant that was deleted; one of the same name starts anew."""
         self.rates.forget(tenant)
         self.consumers.forget(tenant)
+        self.tally.throttled.pop(tenant, None)
 
     def _write_refusals(self, refusals: list[CountedRefusal]) -> None:
         entries = [

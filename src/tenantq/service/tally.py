@@ -8,12 +8,13 @@ from collections import Counter
 class Tally:
     """Counts since the server started."""
 
-    __slots__ = ("alerts", "entered", "refused")
+    __slots__ = ("alerts", "entered", "refused", "throttled")
 
     def __init__(self) -> None:
         self.entered: Counter[str] = Counter()  # by action
         self.refused: Counter[tuple[str, str]] = Counter()  # by action and error code
         self.alerts: Counter[str] = Counter()  # by kind
+        self.throttled: Counter[str] = Counter()  # by tenant: calls that a limit refused
 
     def let_in(self, action: str) -> None:
         """Count a call that passed the gates."""

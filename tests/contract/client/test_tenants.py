@@ -128,3 +128,27 @@ def test_the_server_tells_how_it_is(client: Client) -> None:
     """Health for everyone, metrics for administrators."""
     assert client.health()["status"] == "ready"
     assert "tenantq_" in client.metrics()
+
+
+def test_a_list_of_tenants_tells_in_one_line_how_each_does(server: ServerUnderTest, client: Client) -> None:
+    """Backlog, leases, dead letters, the worst quota, and calls that a limit refused; the list can be cut."""
+    acme = client.tenant("acme")
+    acme.configure(quotas={"backlog": 4}, limits={"read": {"ops_per_sec": 2}})
+    queue = acme.queue("mail")
+    queue.configure(max_attempts=1, dead_letter="graveyard")
+    queue.add_many(["a", "b", "c"])
+    queue.poll()[0].nack()
+    queue.poll()
+    hasty = server.settings("acme", role="consumer", retries=NO_RETRIES)
+    with Client(settings=hasty) as consumer, pytest.raises(RateLimited):
+        consumer.queue("mail").poll(3)
+    assert [tenant.figures for tenant in client.tenants()] == [None, None]
+    (figures,) = [tenant.figures for tenant in client.tenants(figures=True) if tenant.name == "acme"]
+    assert figures is not None
+    assert (figures.backlog, figures.in_flight, figures.dead, figures.queues) == (3, 1, 1, 1)
+    assert (figures.state, figures.stored_bytes) == ("good", 3)
+    assert figures.throttled_total == acme.usage().throttled_total >= 1
+    queue.add("d")
+    assert [tenant.figures.state for tenant in client.tenants(figures=True) if tenant.figures] == ["critical", "good"]
+    assert [tenant.name for tenant in client.tenants(limit=1)] == ["acme"]
+    assert [one.name for one in acme.queues(limit=1)] == ["graveyard"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
-from tenantq.cli.durations import duration, parse_duration, show_duration, show_moment, time_ago, time_ahead
+from tenantq.cli.durations import duration, time_ago, time_ahead
 from tenantq.clock import SystemClock
+from tenantq.readable import parse_duration, show_duration, show_moment
 
 
 @pytest.mark.parametrize(

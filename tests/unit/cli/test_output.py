@@ -15,7 +15,8 @@ from tenantq.cli.box import boxed
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.main import error_line
 from tenantq.cli.main import tenantq as command_line
-from tenantq.cli.output import age, preview, print_facts, print_table, printable
+from tenantq.cli.output import print_facts, print_table
+from tenantq.readable import age, preview, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.http.handlers.queues import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
 from tenantq.whole import whole
 from tenantq.wire import (
@@ -20,9 +21,14 @@ from tenantq.wire import (
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import Suspension
-    from tenantq.http.handlers.queues import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import Service, TenantInfo
+
+
+class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """Which page of tenants, and what of each."""
+
+    figures: Literal["true", "false"] = "false"  # with what each has and does now
 
 
 async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
@@ -38,8 +44,10 @@ async def get_tenant(service: Service, request: Request, _: object) -> Reply:
 
 async def list_tenants(service: Service, request: Request, _: object) -> Reply:
     """Tell all tenants, by name."""
-    query: PageQuery = request.query
-    tenants = await service.list_tenants(request.call, after=query.cursor, limit=query.limit)
+    query: TenantsQuery = request.query
+    tenants = await service.list_tenants(
+        request.call, after=query.cursor, limit=query.limit, figures=query.figures == "true"
+    )
     cursor = tenants[-1].name if len(tenants) == query.limit else None
     return json_reply(TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor))
 
@@ -130,6 +138,7 @@ def _tenant(tenant: TenantInfo) -> TenantReply:
         config=whole(tenant.config),
         hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
         suspension=suspension_item(tenant.suspension),
+        figures=tenant.figures,
     )
 
 

@@ -1,0 +1,104 @@
+"""A table that is drawn again and again: it keeps the cursor on its row, and shows the columns that fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable
+
+from tenantq.console.cells import PADDING, Cell, Column, Row, Tone, fitting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.events import Resize
+
+_STYLES: Final[dict[Tone, str]] = {
+    "": "",
+    "good": "green",
+    "warning": "yellow",
+    "critical": "bold red",
+    "dim": "dim",
+}
+_SCROLLBAR: Final = 1
+_NOTHING: Final = Cell("")
+
+
+class LiveTable(DataTable[Text]):
+    """Rows by key. ``empty`` stands there while there are none."""
+
+    def __init__(self, columns: Sequence[Column], *, empty: str = "nothing", **options: Any) -> None:
+        super().__init__(cursor_type="row", cell_padding=1, **options)
+        self._known = tuple(columns)
+        self._fitted: list[tuple[Column, int]] = []
+        self._rows: list[Row] = []
+        self._drawn: list[Row] = []
+        self.empty = empty
+
+    @property
+    def current(self) -> str | None:
+        """The key of the row under the cursor."""
+        if not 0 <= self.cursor_row < len(self._drawn):
+            return None
+        return self._drawn[self.cursor_row].key
+
+    def show(self, rows: Sequence[Row], *, empty: str | None = None) -> None:
+        """Show these rows; the cursor stays on its row if that is still there, else at its place."""
+        self._rows = list(rows)
+        if empty is not None:
+            self.empty = empty
+        self._draw()
+
+    def point_at(self, key: str) -> None:
+        """Put the cursor on a row, if it is there."""
+        keys = [row.key for row in self._drawn]
+        if key in keys:
+            self.move_cursor(row=keys.index(key), animate=False)
+
+    def on_resize(self, event: Resize) -> None:
+        """Choose the columns that fit."""
+        fitted = fitting(self._known, event.size.width - _SCROLLBAR)
+        if fitted != self._fitted:
+            self._fitted = fitted
+            self._rebuild()
+
+    def _draw(self) -> None:
+        if not self._fitted:  # not laid out yet
+            return
+        if [row.key for row in self._rows] != [row.key for row in self._drawn] or not self._rows:
+            self._rebuild()
+            return
+        for index, (row, before) in enumerate(zip(self._rows, self._drawn, strict=True)):
+            for place, (column, width) in enumerate(self._fitted):
+                cell = row.cells.get(column.key, _NOTHING)
+                if cell != before.cells.get(column.key, _NOTHING):
+                    self.update_cell_at(Coordinate(index, place), _text(cell, column, width))
+        self._drawn = self._rows
+
+    def _rebuild(self) -> None:
+        current, at, top = self.current, self.cursor_row, self.scroll_y
+        self.clear(columns=True)
+        if not self._rows:
+            self.add_column("", width=max(1, self.size.width - PADDING))
+            self.add_row(Text(self.empty, style="dim"))
+        for column, width in self._fitted if self._rows else ():
+            self.add_column(
+                Text(column.heading, justify="right" if column.right else "left"), key=column.key, width=width
+            )
+        for row in self._rows:
+            texts = [_text(row.cells.get(column.key, _NOTHING), column, width) for column, width in self._fitted]
+            self.add_row(*texts, key=row.key)
+        self._drawn = self._rows
+        keys = [row.key for row in self._rows]
+        place = keys.index(current) if current in keys else min(at, len(keys) - 1)
+        if keys:
+            self.move_cursor(row=max(0, place), animate=False, scroll=False)
+            self.scroll_to(y=top, animate=False)
+        self.show_cursor = bool(keys)
+
+
+def _text(cell: Cell, column: Column, width: int) -> Text:
+    text = cell.text if len(cell.text) <= width else f"{cell.text[: max(0, width - 1)]}…"
+    return Text(text, style=_STYLES[cell.tone], justify="right" if column.right else "left", no_wrap=True)

@@ -1,0 +1,133 @@
+"""The main screen: tenants, queues and security side by side, or behind tabs where the terminal is narrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import Footer, Static, Tab, Tabs
+
+from tenantq.console import actions
+from tenantq.console.desk_screen import DeskScreen
+from tenantq.console.manage_screen import ManageScreen
+from tenantq.console.overview import NUMBERED
+from tenantq.console.panel import Panel
+from tenantq.console.queues_panel import QueuesPanel
+from tenantq.console.security_panel import SecurityPanel
+from tenantq.console.status_line import StatusLine
+from tenantq.console.tenant_switcher import TenantSwitcher
+from tenantq.console.tenants_panel import TenantsPanel
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.events import DescendantFocus
+
+_PANELS: Final = {"tenants": "Tenants", "queues": "Queues", "security": "Security"}
+
+
+class MainScreen(DeskScreen):
+    """Three panels. One is active: where the terminal is narrow, or it was zoomed, only that one is seen."""
+
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "switch", "tenant"),
+        Binding("T,shift+t", "manage", "manage", key_display="T"),
+        Binding("ctrl+t", "create", "new tenant", show=False),
+        Binding("tab", "next_panel(1)", "next panel", show=False),
+        Binding("shift+tab", "next_panel(-1)", "previous panel", show=False),
+        Binding("z", "zoom", "zoom"),
+        *(Binding(f"{n},ctrl+{n}", f"number({n})", show=False) for n in range(1, NUMBERED + 1)),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """Lay out the panels."""
+        yield Static("", id="title", markup=False)
+        tabs = Tabs(*(Tab(label, id=f"tab-{id}") for id, label in _PANELS.items()), id="panel-tabs")
+        tabs.can_focus = False
+        yield tabs
+        with Horizontal(id="panels"):
+            yield TenantsPanel(self.desk, "tenants")
+            yield QueuesPanel(self.desk, "queues")
+            yield SecurityPanel(self.desk, "security")
+        yield StatusLine()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Begin with the tenants."""
+        super().on_mount()
+        self.activate("tenants")
+
+    def draw(self) -> None:
+        """Show the three panels."""
+        super().draw()
+        self.query_one("#title", Static).update(self.desk.title())
+        for panel in self.query(Panel):
+            panel.draw()
+
+    def point_at(self, tenant: str) -> None:
+        """Put the cursor of the tenants on one of them."""
+        self.query_one(TenantsPanel).table.point_at(tenant)
+
+    @property
+    def active(self) -> str:
+        """The panel that is active."""
+        return next((str(panel.id) for panel in self.query(Panel) if panel.has_class("-active")), "tenants")
+
+    def activate(self, id: str) -> None:
+        """Make a panel the active one, and give it the focus."""
+        self._mark(id)
+        self.query_one(f"#{id}", Panel).table.focus()
+
+    def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
+        """Go where a tab leads."""
+        id = str(event.tab.id).removeprefix("tab-")
+        if id != self.active:
+            self.activate(id)
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Make the panel that has the focus the active one."""
+        for panel in self.query(Panel):
+            if event.widget in panel.query("*") and not panel.has_class("-active"):
+                self._mark(str(panel.id))
+
+    def action_next_panel(self, step: int) -> None:
+        """Go to another panel."""
+        ids = list(_PANELS)
+        self.activate(ids[(ids.index(self.active) + step) % len(ids)])
+
+    def action_zoom(self) -> None:
+        """Give the active panel the whole width, or let the others back."""
+        self.toggle_class("-zoomed")
+
+    def action_number(self, number: int) -> None:
+        """Show the tenant of a number."""
+        for line in self.desk.lines:
+            if line.number == number:
+                actions.console_of(self).choose(line.name)
+
+    def action_manage(self) -> None:
+        """Open the management panel of the tenant that is shown."""
+        if self.desk.tenant is None:
+            actions.console_of(self).say("this credential may not look at its tenant")
+        else:
+            self.app.push_screen(ManageScreen(self.desk))
+
+    @work(group="action", exclusive=True)
+    async def action_switch(self) -> None:
+        """Choose a tenant from a list."""
+        console = actions.console_of(self)
+        name = await console.push_screen_wait(TenantSwitcher(self.desk.lines, self.desk.tenant))
+        if name is not None:
+            console.choose(name)
+
+    @work(group="action", exclusive=True)
+    async def action_create(self) -> None:
+        """Make a tenant."""
+        await actions.create_tenant(actions.console_of(self))
+
+    def _mark(self, id: str) -> None:
+        for panel in self.query(Panel):
+            panel.set_class(panel.id == id, "-active")
+        self.query_one("#panel-tabs", Tabs).active = f"tab-{id}"

@@ -1,0 +1,89 @@
+"""The management panel: everything that is set for a tenant, its quotas against their use, and what can be done about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.widgets import Footer, Static
+
+from tenantq.console import actions
+from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.cells import Column
+from tenantq.console.desk_screen import DeskScreen
+from tenantq.console.live_table import LiveTable
+from tenantq.console.queue_lines import encryption_line, facts_line, quota_rows, setting_rows
+from tenantq.console.status_line import StatusLine
+from tenantq.readable import show_moment
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+_QUOTAS: Final = (
+    Column("name", "quota", 18, 0),
+    Column("used", "used", 10, 1, width_max=16, right=True),
+    Column("limit", "limit", 10, 2, width_max=16, right=True),
+    Column("use", "use", 17, 3),
+    Column("state", "state", 10, 4),
+    Column("resets", "resets (UTC)", 16, 5),
+)
+_SETTINGS: Final = (Column("name", "setting", 24, 0, width_max=40), Column("value", "value", 20, 1, width_max=100))
+
+
+class ManageScreen(DeskScreen):
+    """One tenant, to be changed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,T,shift+t", "app.pop_screen", "back"),
+        Binding("e", "edit", "edit settings"),
+        Binding("u", "suspend", "suspend, resume"),
+        Binding("ctrl+t", "create", "new tenant"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """Lay out quotas and settings."""
+        yield Static("", classes="head", markup=False)
+        yield LiveTable(_QUOTAS, id="manage-quotas")
+        yield LiveTable(_SETTINGS, id="manage-settings")
+        yield StatusLine()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def draw(self) -> None:
+        """Show the tenant."""
+        super().draw()
+        view = self.desk.look.view if self.desk.look is not None else None
+        if view is None:
+            return
+        lines = [f"Tenant {view.name}: {facts_line(view.facts)}"]
+        security = self.desk.security
+        lines.append(encryption_line(security.encryption if security is not None else None))
+        if not isinstance(view.facts, NotGranted) and (hold := view.facts.hold) is not None:
+            lines.append(f"legal hold since {show_moment(hold.at)[:16]} by {hold.by}: {hold.reason}")
+        self.query_one(".head", Static).update("\n".join(lines))
+        self.query_one("#manage-quotas", LiveTable).show(quota_rows(view.usage))
+        settings = [] if isinstance(view.facts, NotGranted) else setting_rows(view.facts.config)
+        self.query_one("#manage-settings", LiveTable).show(settings, empty=NOT_GRANTED_TEXT)
+
+    @work(group="action", exclusive=True)
+    async def action_edit(self) -> None:
+        """Change its settings."""
+        await self._with_facts(actions.edit_tenant)
+
+    @work(group="action", exclusive=True)
+    async def action_suspend(self) -> None:
+        """Stop its work, or let it work again."""
+        await self._with_facts(actions.suspend_or_resume)
+
+    @work(group="action", exclusive=True)
+    async def action_create(self) -> None:
+        """Make another tenant."""
+        await actions.create_tenant(actions.console_of(self))
+
+    async def _with_facts(self, act: actions.TenantAct) -> None:
+        view = self.desk.look.view if self.desk.look is not None else None
+        console = actions.console_of(self)
+        if view is None or isinstance(view.facts, NotGranted):
+            console.say(NOT_GRANTED_TEXT)
+        else:
+            await act(console, view.facts)

@@ -1,0 +1,155 @@
+"""Messages as the console shows them: a row each, and everything about one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.cells import Cell, Column, Row, size
+from tenantq.readable import age, preview, printable, show_moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.client import StoredMessage
+
+MESSAGE_COLUMNS: Final = (
+    Column("id", "id", 13, 1, width_max=36),
+    Column("state", "state", 9, 2),
+    Column("priority", "prio", 4, 4, right=True),
+    Column("attempts", "tries", 5, 3, right=True),
+    Column("age", "age", 7, 5, right=True),
+    Column("size", "size", 9, 6, right=True),
+    Column("body", "body", 16, 0, width_max=120),
+)
+DEAD_COLUMNS: Final = (
+    Column("id", "id", 13, 2, width_max=36),
+    Column("at", "died (UTC)", 16, 3),
+    Column("source", "came from", 12, 4, width_max=24),
+    Column("attempts", "tries", 5, 1, right=True),
+    Column("reason", "reason", 16, 0, width_max=80),
+    Column("history", "history", 20, 5, width_max=60),
+)
+HIDDEN: Final = "(hidden: this role may not read bodies)"
+_BODY_CHARS_MAX: Final = 16_384
+_PREVIEW_CHARS: Final = 120
+
+
+def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
+    """Return what waiting messages show, in order of delivery."""
+    return [
+        Row(
+            one.id,
+            {
+                "id": Cell(one.id),
+                "state": Cell(one.state.replace("_", " "), "" if one.state == "ready" else "dim"),
+                "priority": Cell(str(one.priority), "" if one.priority else "dim"),
+                "attempts": Cell(str(one.attempts), "warning" if one.attempts else "dim"),
+                "age": Cell(age(max(0, now_ms - one.added_at))),
+                "size": Cell(size(one.size)),
+                "body": _body_cell(one),
+            },
+        )
+        for one in messages
+    ]
+
+
+def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
+    """Return what dead letters show: why, from where, and how each delivery ended."""
+    rows: list[Row] = []
+    for one in messages:
+        dead = one.dead
+        cells = {
+            "id": Cell(one.id),
+            "at": Cell(_second(dead.at)[:16] if dead is not None else "-"),
+            "source": Cell(dead.source if dead is not None else "added here"),
+            "attempts": Cell(str(dead.attempts if dead is not None else one.attempts)),
+            "reason": Cell(printable(dead.reason) if dead is not None else "-"),
+            "history": Cell(printable("; ".join(f"{entry.attempt}: {entry.outcome}" for entry in one.history)), "dim"),
+        }
+        rows.append(Row(one.id, cells))
+    return rows
+
+
+def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGranted) -> str:
+    """Return everything known of a message: facts, history, body, trace."""
+    facts: list[tuple[str, str]] = [
+        ("id", message.id),
+        ("queue", f"{message.tenant} / {message.queue}"),
+        ("state", message.state.replace("_", " ")),
+        ("priority", str(message.priority)),
+        ("attempts", f"{message.attempts} of {message.max_attempts or 'any number'}"),
+        ("added", _second(message.added_at)),
+        ("visible", _second(message.visible_at)),
+    ]
+    if message.expires_at is not None:
+        facts.append(("expires", _second(message.expires_at)))
+    if message.lease_until is not None:
+        facts.append(("leased until", _second(message.lease_until)))
+    if message.group is not None:
+        facts.append(("group", printable(message.group)))
+    facts.append(("size", f"{size(message.size)}{', encrypted at rest' if message.encrypted else ''}"))
+    facts += [(f"attribute {printable(name)}", printable(value)) for name, value in message.attributes.items()]
+    if message.dead is not None:
+        facts.append(
+            ("dead letter", f"{printable(message.dead.reason)}; from {message.dead.source}, {_second(message.dead.at)}")
+        )
+    width = max(len(name) for name, _ in facts)
+    parts = ["\n".join(f"{name:{width}}  {value}" for name, value in facts)]
+    if message.history:
+        ends = [
+            f"  attempt {one.attempt}  {_second(one.at)}  {one.outcome}  {printable(one.reason)}".rstrip()
+            for one in message.history
+        ]
+        parts.append("Deliveries\n" + "\n".join(ends))
+    parts.append(f"Body\n{_indented(body_text(message))}")
+    parts.append(f"Trace\n{_indented(trace_text(trace))}")
+    return "\n\n".join(parts)
+
+
+def body_text(message: StoredMessage) -> str:
+    """Return a body to be read: JSON is laid out, other bytes are as they can be shown, and what is hidden says so."""
+    if message.hidden:
+        return HIDDEN
+    if message.body_error is not None:
+        return f"({message.body_error}: it cannot be shown)"
+    if not message.body:
+        return "(empty)"
+    text = message.body.decode(errors="replace")
+    if text.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(msgspec.DecodeError):
+            text = msgspec.json.format(message.body, indent=2).decode()
+    shown = printable(text[:_BODY_CHARS_MAX])
+    left = len(text) - _BODY_CHARS_MAX
+    return f"{shown}\n… and {left:,} characters more" if left > 0 else shown
+
+
+def trace_text(trace: Sequence[dict[str, Any]] | NotGranted) -> str:
+    """Return the journal's rows about a message, oldest first."""
+    if isinstance(trace, NotGranted):
+        return NOT_GRANTED_TEXT
+    lines: list[str] = []
+    for row in trace:
+        parts = [_second(int(row.get("ts") or 0)), f"{row.get('op', ''):12}", f"{row.get('outcome', ''):9}"]
+        parts += [str(row.get("principal") or ""), printable(str(row.get("details") or ""))]
+        lines.append("  ".join(part for part in parts if part))
+    return "\n".join(lines) or "nothing is known of it"
+
+
+def _body_cell(message: StoredMessage) -> Cell:
+    if message.hidden:
+        return Cell("(hidden)", "dim")
+    if message.body_error is not None:
+        return Cell(f"({message.body_error})", "critical")
+    return Cell(preview(message.body, _PREVIEW_CHARS))
+
+
+def _second(ms: int) -> str:
+    return show_moment(ms)[:19].replace("T", " ")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

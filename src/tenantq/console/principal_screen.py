@@ -1,0 +1,82 @@
+"""What one principal may do, in every tenant that can be looked into; and taking it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from tenantq.console import actions
+from tenantq.console.live_table import LiveTable
+from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
+from tenantq.console.security import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from tenantq.console.desk import Desk
+
+
+class PrincipalScreen(ModalScreen[None]):
+    """Reads once; tenants are asked a few at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "back"),
+        Binding("v", "revoke", "revoke"),
+    ]
+
+    def __init__(self, desk: Desk, principal: str) -> None:
+        super().__init__()
+        self._desk = desk
+        self._principal = principal
+        self._found: list[Permission] = []
+
+    def compose(self) -> ComposeResult:
+        """Lay out the table."""
+        with Vertical(classes="dialog -large") as dialog:
+            dialog.border_title = f"What {self._principal} may do"
+            dialog.border_subtitle = "v: revoke   Esc: back"
+            yield Static("looking …", markup=False)
+            yield LiveTable(GRANT_COLUMNS, empty="…")
+
+    def on_mount(self) -> None:
+        """Read."""
+        self.query_one(LiveTable).focus()
+        self.read_permissions()
+
+    @work(group="page", exclusive=True)
+    async def read_permissions(self) -> None:
+        """Ask the tenants."""
+        console = actions.console_of(self)
+        names = [line.name for line in self._desk.lines][:PERMISSIONS_TENANTS_MAX]
+        found = await console.perform(console.reader.permissions(self._principal, names), lambda _: "")
+        if found is None or not self.is_attached:
+            return
+        self._found = found
+        left = len(self._desk.lines) - len(names)
+        text = f"{len(found)} in {len(names):,} tenants looked at"
+        self.query_one(Static).update(f"{text}; {left:,} tenants were not looked at" if left else text)
+        rows = grant_rows((one.tenant, one.grant) for one in found)
+        self.query_one(LiveTable).show(
+            rows, empty="nothing; a JSON web token or certificate may bring a role of its own"
+        )
+
+    @work(group="action", exclusive=True)
+    async def action_revoke(self) -> None:
+        """Take back what is under the cursor."""
+        console = actions.console_of(self)
+        tenant, _, principal = (self.query_one(LiveTable).current or "").partition(" ")
+        chosen = next((one for one in self._found if (one.tenant, one.grant.principal) == (tenant, principal)), None)
+        if chosen is None:
+            return
+        if chosen.own_key:
+            key_id = principal.removeprefix(KEY_PRINCIPAL)
+            done = await actions.revoke_key(console, tenant, key_id, key_id)
+        else:
+            done = await actions.revoke_grant(console, tenant, principal)
+        if done:
+            self.read_permissions()

@@ -1,0 +1,205 @@
+"""A tenant's queues, a line each, and how its quotas and limits stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.cells import Cell, Column, Row, count_cell, short, size
+from tenantq.console.overview import health_cell
+from tenantq.console.rate_history import RateHistory, pace, sparkline
+from tenantq.readable import age, show_moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tenantq.wire import EncryptionReply, QueueReply, TenantReply, UsageItem, UsageReply
+
+COLUMNS: Final = (
+    Column("name", "queue", 10, 0, width_max=40),
+    Column("status", "state", 8, 3),
+    Column("ready", "ready", 6, 1, right=True),
+    Column("delayed", "delayed", 7, 6, right=True),
+    Column("in_flight", "leased", 6, 2, right=True),
+    Column("dead", "dead", 5, 4, right=True),
+    Column("bytes", "stored", 9, 8, right=True),
+    Column("oldest", "oldest", 7, 5, right=True),
+    Column("added", "added/s", 7, 7, right=True),
+    Column("done", "done/s", 6, 9, right=True),
+    Column("trend", "added", 12, 10),
+)
+_TREND: Final = 12
+_BYTE_QUOTAS: Final = ("stored_bytes",)
+_BAR: Final = 10
+TENANT: Final = "*"
+"""The name under which the rates of all queues together are kept; no queue is called so."""
+
+
+def totals(queues: Iterable[QueueReply]) -> dict[str, int]:
+    """Return the totals that rates are made of, by queue and for all together."""
+    found: dict[str, int] = {f"{TENANT}/added": 0, f"{TENANT}/done": 0}
+    for queue in queues:
+        found[f"{queue.name}/added"], found[f"{queue.name}/done"] = queue.added_total, queue.acked_total
+        found[f"{TENANT}/added"] += queue.added_total
+        found[f"{TENANT}/done"] += queue.acked_total
+    return found
+
+
+def filtered(queues: Iterable[QueueReply], text: str) -> list[QueueReply]:
+    """Return the queues whose name or state contains ``text``, by name."""
+    wanted = text.strip().lower()
+    return [
+        one for one in sorted(queues, key=lambda one: one.name) if wanted in one.name.lower() or wanted in one.status
+    ]
+
+
+def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
+    """Return what a queue's row shows."""
+    added, done = rates.last(f"{queue.name}/added"), rates.last(f"{queue.name}/done")
+    cells = {
+        "name": Cell(queue.name),
+        "status": Cell(queue.status, "dim" if queue.status == "active" else "warning"),
+        "ready": count_cell(queue.ready),
+        "delayed": count_cell(queue.delayed),
+        "in_flight": count_cell(queue.in_flight),
+        "dead": count_cell(queue.dead, "warning"),
+        "bytes": Cell(size(queue.bytes), "" if queue.bytes else "dim"),
+        "oldest": Cell(age(queue.oldest_age_ms) if queue.oldest_age_ms else "-", "" if queue.oldest_age_ms else "dim"),
+        "added": Cell(pace(added), "" if added else "dim"),
+        "done": Cell(pace(done), "" if done else "dim"),
+        "trend": Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good"),
+    }
+    return Row(queue.name, cells)
+
+
+def pace_line(rates: RateHistory, width: int) -> str:
+    """Return how fast a tenant adds and finishes, with how that went lately."""
+    parts: list[str] = []
+    for what, kind in (("added", "added"), ("done", "done")):
+        name = f"{TENANT}/{kind}"
+        parts.append(f"{what} {sparkline(rates.all(name), width)} {pace(rates.last(name))}/s".replace("  ", " "))
+    return "   ".join(parts)
+
+
+def quota_rows(usage: UsageReply | NotGranted) -> list[Row]:
+    """Return each quota against its use."""
+    if isinstance(usage, NotGranted):
+        return [Row("quotas", {"name": Cell("quotas"), "use": Cell(NOT_GRANTED_TEXT, "dim")})]
+    return [_quota_row(name, item) for name, item in usage.quotas.items()]
+
+
+def limited_quotas(usage: UsageReply | NotGranted) -> list[str]:
+    """Return a line with a bar for each quota that has a limit, those nearest to it first."""
+    if isinstance(usage, NotGranted):
+        return [f"quotas: {NOT_GRANTED_TEXT}"]
+    limited = [(name, item) for name, item in usage.quotas.items() if item.limit is not None]
+    limited.sort(key=lambda pair: -_share(pair[1]))
+    lines: list[str] = []
+    for name, item in limited:
+        of = f"{_amount(name, item.used)} of {_amount(name, item.limit or 0)}"
+        lines.append(f"{bar(_share(item), _BAR)} {_share(item):>3}% {name.replace('_', ' ')}, {of}")
+    return lines or ["no quotas are set"]
+
+
+def bar(percent: int, width: int) -> str:
+    """Return a bar that is full at 100 percent."""
+    full = min(width, percent * width // 100)
+    return "█" * full + "░" * (width - full)
+
+
+def rate_limits(config: Mapping[str, Any]) -> str:
+    """Return a tenant's rate limits in one line."""
+    limits = config.get("limits") or {}
+    parts: list[str] = []
+    for kind in ("write", "read"):
+        rate = limits.get(kind) or {}
+        ops, volume = rate.get("ops_per_sec"), rate.get("bytes_per_sec")
+        texts = [text for text in (f"{short(ops)}/s" if ops else "", f"{size(volume)}/s" if volume else "") if text]
+        if texts:
+            parts.append(f"{kind} {' and '.join(texts)}")
+    return ", ".join(parts) or "no rate limits"
+
+
+def encrypted_in_short(encryption: EncryptionReply | NotGranted | None) -> str:
+    """Return in a few words whether messages are encrypted at rest."""
+    if encryption is None or isinstance(encryption, NotGranted):
+        return encryption_line(encryption)
+    return f"encrypted, key {encryption.key_state}" if encryption.enabled else "not encrypted"
+
+
+def encryption_line(encryption: EncryptionReply | NotGranted | None) -> str:
+    """Return whether messages are encrypted at rest, and how the key does."""
+    if encryption is None:
+        return "encryption: …"
+    if isinstance(encryption, NotGranted):
+        return f"encryption: {NOT_GRANTED_TEXT}"
+    if not encryption.enabled:
+        kept = f", {len(encryption.data_keys)} older data keys" if encryption.data_keys else ""
+        return f"encryption: off{kept}"
+    wrapped = f", wrapped by {encryption.key}" if encryption.key else ""
+    keys = len(encryption.data_keys)
+    return f"encryption: on, key {encryption.key_state}, {keys} data key{'' if keys == 1 else 's'}{wrapped}"
+
+
+def setting_rows(config: Mapping[str, Any], prefix: str = "") -> list[Row]:
+    """Return settings, inner ones under dotted names."""
+    rows: list[Row] = []
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            rows += setting_rows(value, f"{prefix}{name}.")
+        else:
+            rows.append(Row(f"{prefix}{name}", {"name": Cell(f"{prefix}{name}"), "value": _setting(name, value)}))
+    return rows
+
+
+def facts_line(tenant: TenantReply | NotGranted) -> str:
+    """Return status, weight and limits of a tenant."""
+    if isinstance(tenant, NotGranted):
+        return NOT_GRANTED_TEXT
+    held = ", under legal hold" if tenant.hold is not None else ""
+    return f"{tenant.status}{held}, weight {tenant.config.get('weight', 1)}, {rate_limits(tenant.config)}"
+
+
+def cut_short(shown: Sequence[object], most: int, total: int | None) -> str:
+    """Return a remark where not everything is shown, else nothing."""
+    if len(shown) < most:
+        return ""
+    return f"first {most:,} of {total:,}" if total is not None and total > most else f"first {most:,}"
+
+
+def _quota_row(name: str, item: UsageItem) -> Row:
+    limit = "no limit" if item.limit is None else _amount(name, item.limit)
+    use = "" if item.limit is None else f"{bar(_share(item), _BAR)} {_share(item)}%"
+    resets = show_moment(item.resets_at)[:16].replace("T", " ") if item.resets_at is not None else ""
+    cells = {
+        "name": Cell(name.replace("_", " ")),
+        "used": Cell(_amount(name, item.used)),
+        "limit": Cell(limit, "dim" if item.limit is None else ""),
+        "use": Cell(use, item.state if item.limit is not None else "dim"),
+        "state": health_cell(item.state),
+        "resets": Cell(resets, "dim"),
+    }
+    return Row(name, cells)
+
+
+def _share(item: UsageItem) -> int:
+    """Return the percentage of a quota that is used; 100 where nothing is allowed."""
+    if item.limit is None:
+        return 0
+    return item.used * 100 // item.limit if item.limit else 100
+
+
+def _amount(name: str, count: int) -> str:
+    return size(count) if name in _BYTE_QUOTAS else f"{count:,}"
+
+
+def _setting(name: str, value: Any) -> Cell:
+    if value is None or value in ("", [], (), {}):
+        return Cell("-", "dim")
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int):
+        return Cell(f"{age(value)} ({value:,} ms)" if name.endswith("_ms") else f"{value:,}")
+    if isinstance(value, list | tuple):
+        return Cell(", ".join(map(str, value)))
+    return Cell(str(value))

@@ -1,0 +1,63 @@
+"""Rates out of totals that were read one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+KEPT: Final = 60
+"""Rates that are kept: two minutes of them at the usual pace."""
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+class RateHistory:
+    """The pace of some counters, from one reading to the next."""
+
+    def __init__(self) -> None:
+        self._at_ms = 0
+        self._totals: dict[str, int] = {}
+        self._rates: dict[str, deque[float]] = {}
+
+    def read(self, totals: Mapping[str, int], at_ms: int) -> None:
+        """Take note of totals, read at ``at_ms`` of a monotonic clock. A total that fell began anew: no rate is told of it."""
+        elapsed_s = (at_ms - self._at_ms) / 1_000
+        if self._totals and elapsed_s <= 0:
+            return
+        for name, total in totals.items():
+            before = self._totals.get(name)
+            if before is not None and total >= before:
+                self._rates.setdefault(name, deque(maxlen=KEPT)).append((total - before) / elapsed_s)
+        for gone in self._rates.keys() - totals.keys():
+            del self._rates[gone]
+        self._totals, self._at_ms = dict(totals), at_ms
+
+    def last(self, name: str) -> float | None:
+        """Return the latest rate a second; None: there were not two readings yet."""
+        rates = self._rates.get(name)
+        return rates[-1] if rates else None
+
+    def all(self, name: str) -> Sequence[float]:
+        """Return the rates that are kept, oldest first."""
+        return tuple(self._rates.get(name, ()))
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the last ``width`` values as blocks, the highest a full one; nothing at all is the lowest block."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0)
+    if top <= 0:
+        return _BLOCKS[0] * len(shown)
+    return "".join(_BLOCKS[min(len(_BLOCKS) - 1, round(value / top * (len(_BLOCKS) - 1)))] for value in shown)
+
+
+def pace(rate: float | None) -> str:
+    """Return a rate in at most six characters; a dash where there is none yet."""
+    if rate is None:
+        return "-"
+    if rate < 9.95:
+        return f"{rate:.1f}".removesuffix(".0")
+    return f"{rate:.0f}" if rate < 99_999.5 else f"{rate / 1_000:.0f}k"

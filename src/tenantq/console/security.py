@@ -1,0 +1,202 @@
+"""The audit trail, keys and grants, a line each, and which rows of the trail are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import msgspec
+
+from tenantq.console.cells import Cell, Column, Row, Tone
+from tenantq.errors import Invalid
+from tenantq.readable import parse_duration, printable, show_moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tenantq.wire import GrantItem, KeyItem
+
+Result = Literal["SUCCESS", "DENIED", "ERROR"]
+
+AUDIT_COLUMNS: Final = (
+    Column("time", "UTC time", 8, 0),
+    Column("tenant", "tenant", 12, 5, width_max=20),
+    Column("outcome", "outcome", 10, 3, width_max=24),
+    Column("op", "what", 7, 1, width_max=16),
+    Column("who", "who", 7, 2, width_max=28),
+    Column("queue", "queue", 8, 4, width_max=20),
+    Column("remote", "from", 12, 6, width_max=20),
+    Column("details", "details", 12, 7, width_max=60),
+)
+KEY_COLUMNS: Final = (
+    Column("state", "state", 7, 1),
+    Column("name", "name", 10, 0, width_max=24),
+    Column("may", "may", 12, 2, width_max=28),
+    Column("id", "key", 12, 4, width_max=20),
+    Column("queues", "queues", 6, 3, width_max=20),
+    Column("used", "last used", 16, 5),
+    Column("expires", "expires", 16, 6),
+)
+GRANT_COLUMNS: Final = (
+    Column("tenant", "tenant", 10, 3, width_max=20),
+    Column("principal", "who", 14, 0, width_max=40),
+    Column("may", "may", 12, 1, width_max=28),
+    Column("queues", "queues", 6, 2, width_max=20),
+    Column("expires", "expires", 16, 4),
+)
+_TONES: Final[dict[str, Tone]] = {
+    "ok": "good",
+    "denied": "critical",
+    "throttled": "warning",
+    "refused": "warning",
+    "failed": "critical",
+}
+KEY_PRINCIPAL: Final = "key:"
+CHANGES: Final = (
+    "create_tenant,configure_tenant,delete_tenant,suspend_tenant,resume_tenant,hold_tenant,release_hold,"
+    "create_key,revoke_key,put_grant,delete_grant,revoke_token,put_data_key,drop_data_keys,"
+    "create_queue,configure_queue,pause_queue,resume_queue,delete_queue,purge"
+)
+"""What changes a tenant, its queues, or who may do what."""
+
+_DAY_MS: Final = 86_400_000
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of the trail; whatever is None is not asked about."""
+
+    result: Result | None = None
+    principal: str | None = None
+    action: str | None = None
+    queue: str | None = None
+    back_ms: int | None = None  # how far back
+    platform: bool = False  # of all tenants and the platform itself
+
+    def asked(self, now_ms: int) -> dict[str, Any]:
+        """Return the arguments of the SDK's audit query, but for limit and cursor."""
+        given = {name: getattr(self, name) for name in ("result", "principal", "action", "queue")}
+        start = None if self.back_ms is None else max(0, now_ms - self.back_ms)
+        return {**given, "start": start, "order": "newest"}
+
+    def described(self) -> str:
+        """Return the filter as people read it."""
+        action = "changes" if self.action == CHANGES else self.action
+        parts = [text for text in (self.result, self.principal, action, self.queue) if text]
+        if self.back_ms is not None:
+            hours = self.back_ms / 3_600_000
+            parts.append(f"last {hours:g} h" if hours >= 1 else f"last {self.back_ms // 60_000} min")
+        return ", ".join(parts) or "everything"
+
+
+FILTERS: Final = (
+    AuditFilter(result="DENIED", back_ms=_DAY_MS),
+    AuditFilter(action=CHANGES),
+    AuditFilter(result="ERROR", back_ms=_DAY_MS),
+    AuditFilter(),
+)
+"""What a key leads to, one after the other: who was denied or throttled, what was changed, what failed, everything."""
+
+
+def next_filter(now: AuditFilter) -> AuditFilter:
+    """Return the next of FILTERS, for the same place."""
+    plain = msgspec.structs.replace(now, platform=False)
+    place = FILTERS.index(plain) if plain in FILTERS else -1
+    return msgspec.structs.replace(FILTERS[(place + 1) % len(FILTERS)], platform=now.platform)
+
+
+def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
+    """Return the filter that was typed, or raise Invalid naming the field."""
+    text = {name: value.strip() for name, value in typed.items()}
+    result = text.get("result", "").upper()
+    if result and result not in get_args(Result):
+        raise Invalid(f"result: one of {', '.join(get_args(Result))}, or nothing")
+    back = text.get("back", "")
+    back_ms = parse_duration(back) if back else None
+    if back and (back_ms is None or back.isdigit()):
+        raise Invalid("how far back: a duration such as 15m, 24h or 7d, or nothing")
+    chosen: Any = result or None
+    return AuditFilter(
+        result=chosen,
+        principal=text.get("principal") or None,
+        action=text.get("action") or None,
+        queue=text.get("queue") or None,
+        back_ms=back_ms,
+        platform=platform,
+    )
+
+
+def audit_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Row]:
+    """Return what the trail's rows show; a row that stands for several says so."""
+    return [_audit_row(row, now_ms) for row in rows]
+
+
+def key_rows(keys: Iterable[KeyItem], now_ms: int) -> list[Row]:
+    """Return what keys show, valid ones first."""
+    shown = sorted(keys, key=lambda key: (_key_state(key, now_ms) != "valid", key.name, key.key_id))
+    return [
+        Row(
+            key.key_id,
+            {
+                "state": Cell(state := _key_state(key, now_ms), "good" if state == "valid" else "dim"),
+                "name": Cell(printable(key.name)),
+                "may": Cell(_may(key)),
+                "id": Cell(key.key_id),
+                "queues": Cell(", ".join(key.queues)),
+                "used": _minute(key.last_used_at, "never"),
+                "expires": _minute(key.expires_at, "never"),
+            },
+        )
+        for key in shown
+    ]
+
+
+def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
+    """Return what grants show, each with its tenant; the key is tenant and principal."""
+    return [
+        Row(
+            f"{tenant} {grant.principal}",
+            {
+                "tenant": Cell(tenant),
+                "principal": Cell(printable(grant.principal)),
+                "may": Cell(_may(grant)),
+                "queues": Cell(", ".join(grant.queues)),
+                "expires": _minute(grant.expires_at, "never"),
+            },
+        )
+        for tenant, grant in grants
+    ]
+
+
+def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
+    ts = int(row.get("ts") or 0)
+    moment = show_moment(ts)
+    recent = now_ms - ts < 86_400_000 and show_moment(now_ms)[:10] == moment[:10]
+    outcome = str(row.get("outcome") or "")
+    code = row.get("error_code")
+    count = int(row.get("count") or 1)
+    cells = {
+        "time": Cell(moment[11:19] if recent else f"{moment[5:10]}"),
+        "tenant": Cell(str(row.get("tenant") or "(platform)")),
+        "outcome": Cell(
+            f"{outcome}{f' x{count}' if count > 1 else ''}{f' {code}' if code else ''}", _TONES.get(outcome, "warning")
+        ),
+        "op": Cell(str(row.get("op") or "")),
+        "who": Cell(printable(str(row.get("principal") or ""))),
+        "queue": Cell(str(row.get("queue") or "")),
+        "remote": Cell(printable(str(row.get("remote") or "")), "dim"),
+        "details": Cell(printable(str(row.get("details") or "")), "dim"),
+    }
+    return Row(f"{row.get('shard')}/{row.get('seq')}/{row.get('n')}", cells)
+
+
+def _key_state(key: KeyItem, now_ms: int) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= now_ms else "valid"
+
+
+def _may(one: KeyItem | GrantItem) -> str:
+    return ", ".join([*([one.role] if one.role else []), *one.actions])
+
+
+def _minute(ms: int | None, none: str) -> Cell:
+    return Cell(none, "dim") if ms is None else Cell(show_moment(ms)[:16].replace("T", " "))

@@ -1,0 +1,102 @@
+"""A tenant's weight, quotas and limits as a form: what is in its fields, and what was changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.limits import REASON_CHARS_MIN
+from tenantq.names import check_tenant_name
+from tenantq.readable import parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One line of a form."""
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""  # shown while it is empty
+
+
+_SETTINGS: Final = (
+    ("weight", "weight", "1 to 1000"),
+    ("quotas.messages_per_hour", "messages an hour", "no limit"),
+    ("quotas.messages_per_day", "messages a day", "no limit"),
+    ("quotas.backlog", "backlog", "no limit"),
+    ("quotas.stored_bytes", "stored bytes", "no limit; 10GiB"),
+    ("quotas.in_flight", "leased at once", "no limit"),
+    ("quotas.message_bytes", "bytes of a message", "no limit; 64KiB"),
+    ("quotas.queues", "queues", "no limit"),
+    ("quotas.consumers_per_queue", "consumers a queue", "no limit"),
+    ("quotas.soft_percent", "warn at percent", "80"),
+    ("limits.write.ops_per_sec", "writes a second", "no limit"),
+    ("limits.write.bytes_per_sec", "bytes written a second", "no limit; 10MiB"),
+    ("limits.write.burst", "writes at once", "a second's worth"),
+    ("limits.read.ops_per_sec", "reads a second", "no limit"),
+    ("limits.read.bytes_per_sec", "bytes read a second", "no limit; 10MiB"),
+    ("limits.read.burst", "reads at once", "a second's worth"),
+)
+_NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
+
+
+def form_fields(config: Mapping[str, Any]) -> list[Field]:
+    """Return the fields of a form, filled with a tenant's settings."""
+    fields: list[Field] = []
+    for name, label, hint in _SETTINGS:
+        value = _lookup(config, name)
+        fields.append(Field(name, label, "" if value is None else str(value), hint))
+    return fields
+
+
+def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return what differs from ``config``, nested as the server takes it; an empty field is no limit. Raises Invalid."""
+    changes: dict[str, Any] = {}
+    for name, label, _ in _SETTINGS:
+        if name not in typed:
+            continue
+        value = _typed_value(name, label, typed[name].strip())
+        if value == _lookup(config, name) or (value is None and name in _NEVER_EMPTY):
+            continue
+        place = changes
+        *sections, last = name.split(".")
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return changes
+
+
+def check_new_tenant(typed: Mapping[str, str]) -> str:
+    """Return the name that was typed, if a tenant may be called so."""
+    return check_tenant_name(typed["name"].strip())
+
+
+def check_destroy(name: str, typed: Mapping[str, str]) -> str:
+    """Return the reason, once the name was repeated and the reason says something. Raises Invalid."""
+    if typed["confirm"].strip() != name:
+        raise Invalid("that is not its name; nothing was changed")
+    reason = typed["reason"].strip()
+    if len(reason) < REASON_CHARS_MIN:
+        raise Invalid(f"say why in {REASON_CHARS_MIN} characters or more; it is kept in the journal")
+    return reason
+
+
+def _lookup(config: Mapping[str, Any], name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _typed_value(name: str, label: str, text: str) -> int | None:
+    if not text:
+        return None
+    value = parse_value(name, text.replace(",", "").replace("_", ""))
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise Invalid(f"{label}: {text[:40]!r} is not a number such as 5000 or 10MiB; empty is no limit")

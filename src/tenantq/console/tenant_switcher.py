@@ -1,0 +1,99 @@
+"""Choosing a tenant: type a part of its name, press Enter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from tenantq.console.cells import short
+from tenantq.console.overview import NUMBERED, TenantLine, arranged, health_cell
+from tenantq.errors import Invalid
+from tenantq.names import check_tenant_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+_SHOWN_MAX: Final = 200
+_NAME_CHARS: Final = 32
+
+
+class TenantSwitcher(ModalScreen[str | None]):
+    """Returns a name, or None. A whole name that is not in the list is taken as well: who is granted elsewhere sees no list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "leave"),
+        Binding("down", "move(1)", show=False),
+        Binding("up", "move(-1)", show=False),
+    ]
+
+    def __init__(self, lines: Sequence[TenantLine], current: str | None) -> None:
+        super().__init__()
+        self._lines = lines
+        self._current = current
+
+    def compose(self) -> ComposeResult:
+        """Lay out the field and the list."""
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = "Switch tenant"
+            dialog.border_subtitle = "type to filter   Enter: go   Esc: leave"
+            yield Input(placeholder="a part of its name", compact=True)
+            options = OptionList(id="choices")
+            options.can_focus = False
+            yield options
+
+    def on_mount(self) -> None:
+        """Show all tenants."""
+        self._fill("")
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show the tenants that fit."""
+        self._fill(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the one that is marked, or what was typed."""
+        options = self.query_one(OptionList)
+        if options.highlighted is not None:
+            self.dismiss(options.get_option_at_index(options.highlighted).id)
+            return
+        try:
+            self.dismiss(check_tenant_name(event.value.strip()))
+        except Invalid as refusal:
+            self.notify(refusal.message, severity="error", markup=False)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Take the one that was clicked."""
+        self.dismiss(event.option_id)
+
+    def action_move(self, step: int) -> None:
+        """Mark the next or the previous one."""
+        options = self.query_one(OptionList)
+        if options.option_count:
+            options.highlighted = ((options.highlighted or 0) + step) % options.option_count
+
+    def action_leave(self) -> None:
+        """Stay where one is."""
+        self.dismiss(None)
+
+    def _fill(self, text: str) -> None:
+        options = self.query_one(OptionList)
+        options.clear_options()
+        found = arranged(self._lines, "name", reverse=False, text=text)[:_SHOWN_MAX]
+        options.add_options([Option(_described(line), id=line.name) for line in found])
+        if found:
+            names = [line.name for line in found]
+            options.highlighted = names.index(self._current) if self._current in names and not text else 0
+
+
+def _described(line: TenantLine) -> Text:
+    number = str(line.number) if line.number <= NUMBERED else " "
+    backlog = f"{short(line.backlog)} stored" if line.backlog is not None else ""
+    return Text(f"{number}  {line.name:{_NAME_CHARS}}  {health_cell(line.health).text:11} {backlog}")

@@ -1,0 +1,94 @@
+"""Values as people read and type them: lengths and points of time, sizes, and text that does nothing to a terminal but appear."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
+_WORDS: Final[dict[str, bool | None]] = {"none": None, "null": None, "true": True, "false": False}
+_UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BYTES: Final = re.compile(r"(\d+)(KiB|MiB|GiB|TiB)")
+_LISTS: Final = {"regions", "secret_attributes"}
+_UNPRINTABLE: Final = {
+    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)
+}
+"""What could move the cursor or colour a terminal, were it printed as it came."""
+
+
+def parse_duration(text: str) -> int | None:
+    """Return the milliseconds of ``30s``, ``5m``, ``1h30m``, ``1.5d``, ``250ms`` or ``250``; None: it is none of these."""
+    text = text.strip().lower()
+    if len(text) > 40 or not text.isascii():
+        return None
+    if text.isdigit():
+        return int(text)
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text)))
+
+
+def show_duration(ms: int) -> str:
+    """Return a length of time in the units people read, exact to the millisecond."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, ms = divmod(ms, _UNIT_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def show_moment(ms: int) -> str:
+    """Return a point of time as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment(ms: int | None) -> str | None:
+    """Return a point of time for a table; None: there is none."""
+    return None if ms is None else show_moment(ms)
+
+
+def age(ms: int) -> str:
+    """Return an age in its one or two largest units."""
+    if ms < 10_000:
+        return show_duration(ms)
+    unit = 1_000 if ms < 3_600_000 else 60_000 if ms < 86_400_000 else 3_600_000
+    return show_duration(ms - ms % unit)
+
+
+def parse_value(name: str, text: str) -> Any:
+    """Return a setting's value as people type it: a number, ``5m``, ``10MiB``, ``true``, ``none``, a list, or text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if name in _LISTS:
+        return [part for part in text.split(",") if part]
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if name.endswith("_ms") and (length := parse_duration(text)) is not None:
+        return length
+    size = parse_size(text)
+    return text if size is None else size
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of ``100``, ``10KiB`` or ``2GiB``; None: it is none of these."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    size = _BYTES.fullmatch(text)
+    return int(size[1]) * _UNITS[size[2]] if size is not None else None
+
+
+def printable(text: str) -> str:
+    """Return text that does nothing to a terminal but appear."""
+    return text.translate(_UNPRINTABLE)
+
+
+def preview(body: bytes, chars: int = 60) -> str:
+    """Return the beginning of a body for a table."""
+    text = " ".join(printable(body[: 4 * chars].decode(errors="replace")).split())
+    return text if len(text) <= chars and len(body) <= 4 * chars else f"{text[: chars - 1]}…"

@@ -1,0 +1,60 @@
+"""What a tenant has, does and uses now, beside its quotas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.engine.usage import reset_time
+from tenantq.quotas import QuotaState, state_of
+from tenantq.wire import TenantFigures, UsageItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.shard import Shard
+
+_STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
+
+
+def usage_items(tenant: TenantState, wall_ms: int) -> dict[str, UsageItem]:
+    """Return each quota that is counted, against its use."""
+    quotas, usage = tenant.config.quotas, tenant.usage
+    items: dict[str, UsageItem] = {}
+    for name, used in usage.used(wall_ms).items():
+        limit: int | None = getattr(quotas, name)
+        items[name] = UsageItem(
+            limit=limit,
+            used=used,
+            remaining=None if limit is None else max(0, limit - used),
+            state=state_of(used, limit, quotas.soft_percent),
+            resets_at=reset_time(usage, name),
+        )
+    return items
+
+
+def worst(states: Iterable[QuotaState]) -> QuotaState:
+    """Return the state of the quota that is nearest to its limit."""
+    return _STATES[max(map(_STATES.index, states), default=0)]
+
+
+def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
+    """Return a tenant in one line. What takes longer with more queues is done only where it has messages."""
+    usage, quotas = tenant.usage, tenant.config.quotas
+    used = usage.used(shard.wall_ms())
+    return TenantFigures(
+        state=worst(state_of(count, getattr(quotas, name), quotas.soft_percent) for name, count in used.items()),
+        backlog=usage.messages,
+        in_flight=usage.in_flight,
+        dead=_dead(shard, tenant) if usage.messages else 0,
+        stored_bytes=usage.bytes,
+        queues=usage.queues,
+        throttled_total=throttled,
+    )
+
+
+def _dead(shard: Shard, tenant: TenantState) -> int:
+    """Return how many messages are in queues that take the dead letters of another."""
+    name_of, queues = shard.core.catalog.dead_letter_name, tenant.queues
+    letters = {name: queues[name] for queue in queues.values() if (name := name_of(queue)) in queues}
+    return sum(queue.messages for queue in letters.values())
