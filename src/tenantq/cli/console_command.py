@@ -64,9 +64,9 @@ async def _run(connection: Connection, refresh_ms: int) -> int:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, app.exit, None, exit_codes.SIGNAL + number)
-        error = await app.run_async()
-    if error is not None:
-        raise error
+        refused = await app.run_async()
+    if refused is not None:
+        raise refused
     return app.return_code or exit_codes.OK
 
 

@@ -36,7 +36,7 @@ class ConsoleApp(App[TenantqError]):
     TITLE = "tenantq"
     CSS_PATH = "console.tcss"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "keys", "keys", key_display="?"),
         Binding("r", "refresh_all", "refresh", show=False),

@@ -59,14 +59,13 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
 
 
 def short(count: int) -> str:
-    """Return a count in at most five characters."""
+    """Return a count, of which there are less than a thousand million million, in at most five characters."""
     if count < 10_000:
         return str(count)
-    for unit, size in (("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)):
-        value = count / size
-        if value < 999.5:
-            return f"{value:.0f}{unit}" if value >= 99.95 else f"{value:.1f}{unit}"
-    return f"{count / 1e12:.0f}T"
+    value, units = count / 1_000, "kMGT"
+    while value >= 999.5:
+        value, units = value / 1_000, units[1:]
+    return f"{value:.0f}{units[0]}" if value >= 99.95 else f"{value:.1f}{units[0]}"
 
 
 def size(count: int) -> str:

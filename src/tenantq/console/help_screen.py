@@ -32,7 +32,7 @@ KEYS: Final = (
         "Tenants",
         (
             ("Enter", "show this tenant"),
-            ("s, Shift+S", "sort by the next column; turn the order around"),
+            ("s, Shift+S", "sort by the next column; turn it around"),
             ("e", "edit weight, quotas and limits"),
             ("u", "suspend, or let work again"),
         ),

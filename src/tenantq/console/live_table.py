@@ -57,10 +57,19 @@ class LiveTable(DataTable[Text]):
         if key in keys:
             self.move_cursor(row=keys.index(key), animate=False)
 
+    def use(self, columns: Sequence[Column]) -> None:
+        """Show other columns."""
+        if tuple(columns) != self._known:
+            self._known = tuple(columns)
+            self._fit(self.size.width)
+
     def on_resize(self, event: Resize) -> None:
         """Choose the columns that fit."""
-        fitted = fitting(self._known, event.size.width - _SCROLLBAR)
-        if fitted != self._fitted:
+        self._fit(event.size.width)
+
+    def _fit(self, width: int) -> None:
+        fitted = fitting(self._known, width - _SCROLLBAR)
+        if fitted != self._fitted and width:
             self._fitted = fitted
             self._rebuild()
 

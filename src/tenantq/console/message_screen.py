@@ -35,7 +35,7 @@ class MessageScreen(DeskScreen):
         self._tenant = tenant
         self._queue = queue
         self._place = place
-        self._id = id
+        self._message = id
 
     def compose(self) -> ComposeResult:
         """Lay out the text."""
@@ -54,10 +54,10 @@ class MessageScreen(DeskScreen):
         """Read it again."""
         console = actions.console_of(self)
         tenant = console.client.tenant(self._tenant)
-        message = await console.perform(tenant.queue(self._place).get(self._id), lambda _: "")
+        message = await console.perform(tenant.queue(self._place).get(self._message), lambda _: "")
         if message is None or not self.is_attached:
             return
-        trace = await console.perform(granted(tenant.queue(self._queue).trace(self._id)), lambda _: "")
+        trace = await console.perform(granted(tenant.queue(self._queue).trace(self._message)), lambda _: "")
         if trace is not None and self.is_attached:
             self.query_one("#message", Static).update(message_text(message, trace))
 
@@ -68,4 +68,4 @@ class MessageScreen(DeskScreen):
         if self._place == self._queue:
             console.say("this is no dead letter")
         else:
-            await actions.redrive(console, self._tenant, self._queue, [self._id])
+            await actions.redrive(console, self._tenant, self._queue, [self._message])

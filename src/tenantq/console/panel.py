@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class FilterInput(Input):
     """A field that is there only while something is filtered."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "end", "end filter", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "show_all", "end filter", show=False)]
 
     def __init__(self) -> None:
         super().__init__(placeholder="filter: type a part of it; Esc ends it", compact=True, classes="filter")
         self.display = False
 
-    def action_end(self) -> None:
+    def action_show_all(self) -> None:
         """Show everything again."""
         self.value = ""
         self.display = False

@@ -27,6 +27,7 @@ AUDIT_COLUMNS: Final = (
     Column("remote", "from", 12, 6, width_max=20),
     Column("details", "details", 12, 7, width_max=60),
 )
+TENANT_AUDIT_COLUMNS: Final = tuple(column for column in AUDIT_COLUMNS if column.key != "tenant")
 KEY_COLUMNS: Final = (
     Column("state", "state", 7, 1),
     Column("name", "name", 10, 0, width_max=24),

@@ -19,6 +19,7 @@ from tenantq.console.security import (
     AUDIT_COLUMNS,
     GRANT_COLUMNS,
     KEY_COLUMNS,
+    TENANT_AUDIT_COLUMNS,
     audit_rows,
     grant_rows,
     key_rows,
@@ -90,6 +91,7 @@ class SecurityPanel(Panel):
                 table.show([], empty="…" if desk.tenant is not None or desk.look is None else NOT_GRANTED_TEXT)
             return
         now = desk.look.wall_ms if desk.look is not None else 0
+        self.query_one("#audit", LiveTable).use(AUDIT_COLUMNS if desk.audit_filter.platform else TENANT_AUDIT_COLUMNS)
         self._show("audit", security.audit, audit_rows(desk.audit_rows(), now), "no such rows")
         keys = [] if isinstance(security.keys, NotGranted) else key_rows(security.keys, now)
         self._show("keys", security.keys, keys, "no keys")

@@ -1,0 +1,102 @@
+"""``tenantq console`` as a process: on a terminal, in a script, and without its extra."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.cli.connection import Connection, Target
+from tenantq.cli.console_command import _run
+from tenantq.client import Tls
+from tenantq.errors import Unavailable
+from tests.acceptance.command import COMMAND, SECONDS_MAX, call
+
+if TYPE_CHECKING:
+    from tests.acceptance.command import Served
+
+ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+def test_a_script_gets_one_look_as_json_or_table(server: Served) -> None:
+    """With what each tenant has, and null where a credential may not see it."""
+    server.ok("tenant", "create", "acme", "--set", "quotas.backlog=2")
+    server.ok("add", "mail", "x", "--tenant", "acme")
+    server.ok("add", "mail", "x", "--tenant", "acme")
+    look = server.ok("console", "--json").json
+    (acme,) = [one for one in look["tenants"] if one["name"] == "acme"]
+    assert look["all_tenants"]
+    assert (acme["backlog"], acme["quota_state"], acme["dead"], acme["throttled_total"]) == (2, "critical", 0, 0)
+    table = server.ok("console", "--once").out.splitlines()
+    assert table[0].split("\t")[:2] == ["name", "status"]
+    assert any(line.startswith("acme\tactive") for line in table)
+    producer = server.ok("key", "create", "p", "--tenant", "acme", "--role", "producer", "--quiet").out.strip()
+    own = server.ok("console", "--json", TENANTQ_TOKEN=producer).json
+    assert (own["all_tenants"], own["tenants"][0]["backlog"]) == (False, None)
+
+
+def test_what_is_wrong_is_one_line(server: Served) -> None:
+    """No terminal, a refresh that is too quick, nobody's token, no server."""
+    for arguments, code, text in (
+        ((), 2, "tenantq console --json"),
+        (("--refresh", "1ms"), 2, "between 500ms and 1h"),
+        (("--json", "--token", "tq_of_nobody"), 4, "unauthenticated"),
+        (("--json", "--url", "http://127.0.0.1:1"), 6, "http://127.0.0.1:1"),
+    ):
+        done = server.call("console", *arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+        assert text in done.err
+
+
+def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what works without it does."""
+    for name in [name for name in sys.modules if name.startswith("tenantq.console.app")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    connection = Connection(Target(url="http://127.0.0.1:1", token=None, tenant=None, tls=Tls()), 1_000)
+    with pytest.raises(Unavailable, match=r"install tenantq\[console\]"):
+        asyncio.run(_run(connection, 1_000))
+    assert call("console", "--json", "--url", "http://127.0.0.1:1").code == 6
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c", "SIGTERM"])
+def test_the_terminal_is_as_before_however_the_console_ends(server: Served, how: str) -> None:
+    """A key, an interrupt, a signal: the screen of before comes back, and the cursor with it."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(child)
+    process = subprocess.Popen(
+        [COMMAND, "console"],
+        stdin=child, stdout=child, stderr=child, start_new_session=True,
+        env=server.environment(TERM="xterm-256color", NO_COLOR="1"),
+    )  # fmt: skip
+    shown = _read_until(parent, b" UTC")
+    if how == "SIGTERM":
+        process.send_signal(signal.SIGTERM)
+    else:
+        os.write(parent, b"q" if how == "q" else b"\x03")
+    shown += _read_until(parent, ALTERNATE_OFF)
+    assert process.wait(timeout=SECONDS_MAX) == (128 + signal.SIGTERM if how == "SIGTERM" else 0)
+    assert ALTERNATE_ON in shown
+    assert b"\x1b[?25h" in shown[shown.rindex(b" UTC") :]
+    assert b"Traceback" not in shown
+    assert termios.tcgetattr(child) == before
+    os.close(parent)
+    os.close(child)
+
+
+def _read_until(descriptor: int, wanted: bytes) -> bytes:
+    """Return what was written up to ``wanted``; the time limit of the test is that of waiting."""
+    shown = b""
+    while wanted not in shown:
+        shown += os.read(descriptor, 65_536)
+    return shown

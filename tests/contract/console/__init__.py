@@ -1,0 +1,1 @@
+"""The console, key by key, against a real server in this process."""

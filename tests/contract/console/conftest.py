@@ -1,0 +1,106 @@
+"""A server with a few tenants for all tests of a module, and consoles on it that refresh when told to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from textual.events import Paste
+
+from tenantq.client import NO_RETRIES, AsyncClient
+from tenantq.console.app import ConsoleApp
+from tenantq.console.live_table import LiveTable
+from tenantq.testing import FakeServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from textual.pilot import Pilot
+
+NEVER_MS = 3_600_000
+WIDE = (120, 35)
+NARROW = (80, 24)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeServer]:
+    """Serve without a port; it is the real thing."""
+    with FakeServer() as server:
+        yield server
+
+
+class Hands:
+    """Somebody at a console."""
+
+    def __init__(self, pilot: Pilot[Any], app: ConsoleApp) -> None:
+        self.pilot = pilot
+        self.app = app
+
+    async def press(self, *keys: str) -> None:
+        """Press keys one after the other, and let each be dealt with."""
+        for key in keys:
+            await self.pilot.press(key)
+
+    async def type(self, text: str) -> None:
+        """Put a text where the cursor is, as a paste does: a key for each character takes long."""
+        assert self.app.screen.focused is not None
+        self.app.screen.focused.post_message(Paste(text))
+        await self.pilot.pause()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what comes back from the server; fails when that does not come."""
+        for _ in range(500):
+            if condition():
+                await self.pilot.pause()
+                return
+            await self.pilot.pause(0.01)
+        pytest.fail(f"it did not come; on the screen: {self.text()}; said: {self.said()}")
+
+    async def refreshed(self) -> None:
+        """Refresh, and wait until it is drawn."""
+        before = self.app.desk.look
+        self.app.refresh_soon()
+        await self.until(lambda: self.app.desk.look is not before and not self.app._busy)
+
+    def rows(self, selector: str) -> list[dict[str, str]]:
+        """Return the rows of a table as they are drawn, by heading."""
+        table = self.app.screen.query_one(selector, LiveTable)
+        headings = [str(column.label) for column in table.ordered_columns]
+        rows = [[text.plain for text in table.get_row_at(index)] for index in range(table.row_count)]
+        return [dict(zip(headings, row, strict=True)) for row in rows]
+
+    def column(self, selector: str, heading: str) -> list[str]:
+        """Return one column of a table; nothing where it is not shown."""
+        return [row[heading] for row in self.rows(selector) if heading in row]
+
+    def text(self) -> str:
+        """Return everything that is on the screen."""
+        lines = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text for strip in lines)
+
+    def said(self) -> list[str]:
+        """Return the notices so far."""
+        return [notice.message for notice in self.app._notifications]
+
+
+OpenConsole = Callable[..., "contextlib.AbstractAsyncContextManager[Hands]"]
+
+
+@pytest.fixture
+def console(server: FakeServer) -> OpenConsole:
+    """Open a console: as the platform's administrator, or with a role in a tenant."""
+
+    @contextlib.asynccontextmanager
+    async def open_one(
+        tenant: str | None = None, *, size: tuple[int, int] = WIDE, shown: str | None = None, **options: Any
+    ) -> AsyncIterator[Hands]:
+        client = AsyncClient(settings=server.settings(tenant, retries=NO_RETRIES, **options))
+        app = ConsoleApp(client, url="http://fake.invalid", tenant=shown, refresh_ms=NEVER_MS, clock=server.clock)
+        async with client, app.run_test(size=size) as pilot:
+            hands = Hands(pilot, app)
+            await hands.until(lambda: app.desk.look is not None and not app._busy)
+            yield hands
+
+    return open_one

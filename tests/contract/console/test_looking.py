@@ -1,0 +1,186 @@
+"""What the console shows, to whom, and what that costs the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import Tabs
+
+from tenantq.client import AsyncClient
+from tenantq.console.app import ConsoleApp
+from tenantq.console.panel import Panel
+from tenantq.console.reader import REFRESH_REQUESTS_MAX, SECURITY_REQUESTS_MAX
+from tenantq.errors import RateLimited, Unauthenticated
+from tests.contract.console.conftest import NARROW, NEVER_MS
+
+if TYPE_CHECKING:
+    from tenantq.client import Client
+    from tenantq.testing import FakeServer
+    from tests.contract.console.conftest import Hands, OpenConsole
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tenants(server: FakeServer) -> None:
+    """Four tenants: one is well, one near its quota, one over it and throttled, one suspended."""
+    admin = server.client()
+    for name, messages, settings in (
+        ("calm", 1, {"quotas": {"backlog": 100}}),
+        ("eager", 8, {"quotas": {"backlog": 10}, "weight": 3}),
+        ("full", 5, {"quotas": {"backlog": 5}, "limits": {"read": {"ops_per_sec": 1}}}),
+        ("quiet", 0, {}),
+    ):
+        admin.tenant(name).configure(**settings)
+        admin.tenant(name).queue("mail").add_many([f'{{"secret": "of {name}"}}'] * messages)
+    hasty = server.client("full", retries=0)
+    with pytest.raises(RateLimited):
+        _poll_often(hasty)
+    admin.tenant("quiet").suspend("nobody is there")
+
+
+async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole) -> None:
+    """Quota health in words, backlog and throttled calls; what is wide enough shows them all."""
+    async with console(size=(160, 40)) as hands:
+        rows = {row["tenant"].removesuffix(" ◂"): row for row in hands.rows("#tenants LiveTable")}
+        assert list(rows) == ["calm", "default", "eager", "full", "quiet"]
+        assert {name: row["quota"] for name, row in rows.items() if name != "default"} == {
+            "calm": "● good",
+            "eager": "▲ warning",
+            "full": "■ critical",
+            "quiet": "● good",
+        }
+        assert (rows["full"]["backlog"], rows["full"]["throttled"]) == ("5", "1")
+        assert rows["eager"]["weight"] == "3"
+        assert "5 tenants, 1 critical, 1 warning, 1 suspended" in hands.text()
+        await hands.press("s", "s")
+        assert hands.column("#tenants LiveTable", "tenant")[:2] == ["eager", "full"]
+        await hands.press("slash")
+        await hands.type("susp")
+        assert hands.column("#tenants LiveTable", "tenant") == ["quiet"]
+        await hands.press("escape")
+        assert len(hands.rows("#tenants LiveTable")) == 5
+
+
+async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) -> None:
+    """And its queues, quotas and trail are shown from then on."""
+    async with console() as hands:
+        await hands.press("4")
+        await hands.until(lambda: hands.app.desk.tenant == "full")
+        assert hands.column("#queues LiveTable", "queue") == ["mail"]
+        assert "100% backlog, 5 of 5" in hands.text()
+        await hands.until(lambda: hands.app.desk.security is not None)
+        assert "poll" in hands.column("#audit", "what")
+        await hands.press("t")
+        await hands.type("eag")
+        await hands.press("enter")
+        await hands.until(lambda: hands.app.desk.tenant == "eager")
+        assert "Queues of eager" in hands.text()
+        await hands.press("up", "up", "enter")
+        await hands.until(lambda: hands.app.desk.tenant == "calm")
+
+
+async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: OpenConsole) -> None:
+    """Nothing else differs: the same keys lead to the same places."""
+
+    def seen(hands: Hands) -> list[str]:
+        return [str(panel.id) for panel in hands.app.screen.query(Panel) if panel.region.width]
+
+    async with console() as hands:
+        assert seen(hands) == ["tenants", "queues", "security"]
+        await hands.press("z")
+        assert seen(hands) == ["tenants"]
+        await hands.press("z")
+        await hands.pilot.resize_terminal(*NARROW)
+        await hands.until(lambda: len(seen(hands)) == 1)
+        assert hands.app.screen.query_one(Tabs).region.height
+        await hands.press("tab")
+        assert seen(hands) == ["queues"]
+        await hands.press("shift+tab", "shift+tab")
+        assert seen(hands) == ["security"]
+        assert all(len(line) <= NARROW[0] for line in hands.text().splitlines())
+
+
+async def test_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
+    server: FakeServer, console: OpenConsole
+) -> None:
+    """The server decides; and nothing that was refused is asked for again, for that would fill the audit trail."""
+    async with console("eager", role="viewer") as hands:
+        await hands.until(lambda: hands.app.desk.security is not None)
+        assert hands.column("#tenants LiveTable", "tenant") == ["eager ◂"]
+        assert "not granted" in hands.text()
+        await hands.press("tab", "enter")
+        await hands.until(lambda: "(hidden)" in hands.text())
+        assert "secret" not in hands.text()
+        await hands.press("enter")
+        await hands.until(lambda: "this role may not read bodies" in hands.text())
+        assert "secret" not in hands.text()
+        await hands.press("escape", "escape", "p")
+        await hands.until(lambda: any("forbidden" in text for text in hands.said()))
+        refused = _refused(server)
+        for _ in range(6):
+            await hands.refreshed()
+        assert _refused(server) == refused
+        await hands.press("r")
+        await hands.until(lambda: _refused(server) > refused)
+
+
+async def test_a_producer_sees_that_nothing_is_granted(console: OpenConsole) -> None:
+    """Not even its tenant's name; nothing breaks."""
+    async with console("eager", role="producer") as hands:
+        assert hands.text().count("not granted") >= 3
+        await hands.press("T", "e", "u", "tab", "p", "enter", "tab", "v", "enter", "o")
+        assert "(own tenant)" in hands.text()
+
+
+async def test_a_refresh_takes_few_requests_however_many_tenants_there_are(
+    server: FakeServer, console: OpenConsole
+) -> None:
+    """One list, and three calls about the tenant that is shown; its security now and then."""
+    async with console() as hands:
+        before = _replies(server)
+        await hands.refreshed()  # with security
+        assert _replies(server) - before <= REFRESH_REQUESTS_MAX + SECURITY_REQUESTS_MAX
+        before = _replies(server)
+        hands.app.refresh_figures()
+        await hands.until(lambda: not hands.app._busy)
+        assert _replies(server) - before <= REFRESH_REQUESTS_MAX
+
+
+async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console: OpenConsole) -> None:
+    """The last figures stay, marked as old."""
+    async with console() as hands:
+        with server.outage():
+            hands.app.refresh_soon()
+            await hands.until(lambda: "cannot reach http://fake.invalid, trying again; figures are of" in hands.text())
+            assert len(hands.rows("#tenants LiveTable")) == 5
+            assert hands.app.screen.has_class("-old")
+            await hands.press("4", "tab", "enter", "escape", "p")
+            await hands.until(lambda: not hands.app._busy)
+        await hands.refreshed()
+        assert "cannot reach" not in hands.text()
+        assert hands.app.desk.tenant == "full"
+
+
+async def test_whoever_has_no_valid_credential_gets_the_error(server: FakeServer) -> None:
+    """The console ends before it shows anything."""
+    client = AsyncClient(settings=server.settings(token="tq_of_nobody"))  # noqa: S106  # of nobody
+    app = ConsoleApp(client, url="http://fake.invalid", refresh_ms=NEVER_MS)
+    async with client, app.run_test() as pilot:
+        for _ in range(500):
+            if app.return_value is not None:
+                break
+            await pilot.pause(0.01)
+    assert isinstance(app.return_value, Unauthenticated)
+
+
+def _poll_often(client: Client) -> None:
+    for _ in range(20):
+        client.queue("mail").poll()
+
+
+def _replies(server: FakeServer) -> int:
+    return sum(server._listener.figures.replies_total.values())
+
+
+def _refused(server: FakeServer) -> int:
+    return server._listener.figures.replies_total.get(403, 0)

@@ -1,0 +1,82 @@
+"""Cells, columns and short numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.console.cells import PADDING, Column, fitting, short, size
+from tenantq.console.overview import COLUMNS
+from tenantq.console.rate_history import RateHistory, pace, sparkline
+
+A, B, C = Column("a", "a", 10, 1), Column("b", "b", 4, 0, width_max=9), Column("c", "c", 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (3, [("b", 4)]),
+        (8, [("b", 6)]),
+        (18, [("a", 10), ("b", 4)]),
+        (26, [("a", 10), ("b", 4), ("c", 6)]),
+        (40, [("a", 10), ("b", 9), ("c", 6)]),
+    ],
+)
+def test_the_most_important_columns_are_shown_that_fit(width: int, shown: list[tuple[str, int]]) -> None:
+    """In their own order; what is left over goes to those that can use it."""
+    assert [(column.key, wide) for column, wide in fitting((A, B, C), width)] == shown
+
+
+@given(st.integers(min_value=20, max_value=300))
+def test_columns_never_take_more_than_there_is(width: int) -> None:
+    """And the more there is, the more are shown."""
+    shown = fitting(COLUMNS, width)
+    assert sum(wide + PADDING for _, wide in shown) <= width
+    assert len(shown) <= len(fitting(COLUMNS, width + 1))
+
+
+@given(st.integers(min_value=0, max_value=10**15 - 10**12))
+def test_a_short_count_is_short_and_near(count: int) -> None:
+    """At most five characters, less than one percent off where it has a unit."""
+    text = short(count)
+    assert len(text) <= 5
+    units = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+    value = float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
+    assert abs(value - count) <= count * 0.01
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB")]
+)
+def test_sizes_are_read_in_their_unit(count: int, text: str) -> None:
+    """Powers of 1,024."""
+    assert size(count) == text
+
+
+def test_rates_come_from_totals_read_one_after_the_other() -> None:
+    """The first reading tells nothing; a total that fell began anew; what is gone is forgotten."""
+    rates = RateHistory()
+    rates.read({"a": 100, "b": 0}, 1_000)
+    assert rates.last("a") is None
+    rates.read({"a": 120, "b": 0}, 3_000)
+    assert (rates.last("a"), rates.last("b")) == (10.0, 0.0)
+    rates.read({"a": 5}, 5_000)
+    assert (rates.all("a"), rates.last("b")) == ((10.0,), None)
+    rates.read({"a": 7}, 5_000)  # at the same moment: no time passed, nothing is told
+    rates.read({"a": 9}, 6_000)
+    assert rates.all("a") == (10.0, 4.0)
+
+
+def test_a_sparkline_is_as_high_as_its_highest_value() -> None:
+    """The latest values, one block each."""
+    assert sparkline([0, 5, 10], 8) == "▁▅█"
+    assert sparkline([0, 0], 8) == "▁▁"
+    assert sparkline(range(100), 3) == "███"
+    assert sparkline([], 8) == ""
+
+
+@pytest.mark.parametrize(("rate", "text"), [(None, "-"), (0.0, "0"), (2.46, "2.5"), (40.2, "40"), (123_456.0, "123k")])
+def test_a_pace_is_short(rate: float | None, text: str) -> None:
+    """A dash where there was only one reading."""
+    assert pace(rate) == text

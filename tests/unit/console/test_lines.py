@@ -1,0 +1,258 @@
+"""What rows show of tenants, queues, quotas, messages and the audit trail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenantq.client import StoredMessage
+from tenantq.console.answers import NOT_GRANTED
+from tenantq.console.desk import Desk
+from tenantq.console.message_lines import HIDDEN, body_text, dead_rows, message_rows
+from tenantq.console.overview import TenantLine, arranged, dead_in, in_short, own_line, tenant_row
+from tenantq.console.queue_lines import (
+    cut_short,
+    encrypted_in_short,
+    encryption_line,
+    limited_quotas,
+    queue_row,
+    quota_rows,
+    rate_limits,
+    setting_rows,
+)
+from tenantq.console.rate_history import RateHistory
+from tenantq.console.reader import Look
+from tenantq.console.security import FILTERS, AuditFilter, audit_rows, key_rows, next_filter, parse_filter
+from tenantq.console.tenant_settings import changed_settings, check_destroy, form_fields
+from tenantq.errors import ConnectionFailed, Invalid, RateLimited
+from tenantq.message import DeadLetter, HistoryEntry
+from tenantq.wire import DataKeyItem, EncryptionReply, KeyItem, QueueReply, UsageItem, UsageReply
+
+NOW = 1_700_000_000_000
+
+
+def _queue(name: str = "mail", **given: Any) -> QueueReply:
+    counts = {field: 0 for field in QueueReply.__struct_fields__ if field not in ("name", "tenant", "status", "config")}
+    return QueueReply(**{"name": name, "tenant": "acme", "status": "active", "config": {}, **counts, **given})
+
+
+def _usage(**limits: tuple[int, int | None]) -> UsageReply:
+    names = ("messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues")
+    items = {}
+    for name in names:
+        used, limit = limits.get(name, (0, None))
+        items[name] = UsageItem(limit=limit, used=used, remaining=None, state="good", resets_at=None)
+    return UsageReply(tenant="acme", state="good", quotas=items)
+
+
+def _message(**given: Any) -> StoredMessage:
+    facts: dict[str, Any] = {
+        "id": "m", "tenant": "acme", "queue": "mail", "state": "ready", "body": b"", "hidden": False, "encrypted": False,
+        "body_error": None, "size": 3, "priority": 0, "attributes": {}, "group": None, "attempts": 0, "max_attempts": 3,
+        "added_at": NOW - 60_000, "visible_at": NOW, "expires_at": None, "lease_until": None, "history": (), "dead": None,
+    }  # fmt: skip
+    return StoredMessage(**{**facts, **given})
+
+
+def test_numbers_sort_from_large_to_small_and_unknown_comes_last() -> None:
+    """Equals are by name; a second time turns it around."""
+    lines = [
+        TenantLine(name="b", number=2, backlog=5),
+        TenantLine(name="a", number=1, backlog=5),
+        TenantLine(name="c", number=3, backlog=9),
+        TenantLine(name="d", number=4),
+    ]
+    assert [line.name for line in arranged(lines, "backlog", reverse=False, text="")] == ["c", "a", "b", "d"]
+    assert arranged(lines, "backlog", reverse=True, text="")[0].name == "d"
+    assert [line.name for line in arranged(lines, "name", reverse=True, text="")] == ["d", "c", "b", "a"]
+
+
+def test_what_is_not_granted_says_so() -> None:
+    """A line without figures has no zeros, for a zero would be a lie."""
+    cells = tenant_row(own_line("acme")).cells
+    assert (cells["quota"].text, cells["status"].text) == ("not granted", "not granted")
+    assert {cells[name].text for name in ("backlog", "dead", "throttled", "weight", "bytes")} == {"-"}
+    assert quota_rows(NOT_GRANTED)[0].cells["use"].text == "not granted"
+    assert limited_quotas(NOT_GRANTED) == ["quotas: not granted"]
+    assert encryption_line(NOT_GRANTED) == encrypted_in_short(NOT_GRANTED) == "encryption: not granted"
+
+
+def test_troubles_are_told_in_short() -> None:
+    """How many are critical, in warning, suspended; nothing about what is well."""
+    lines = [
+        TenantLine(name="a", number=1, health="critical", status="suspended"),
+        TenantLine(name="b", number=2, health="good", status="active"),
+    ]
+    assert in_short(lines) == "2 tenants, 1 critical, 1 suspended"
+    assert in_short(lines[1:]) == "1 tenant"
+
+
+def test_dead_letters_of_shared_queues_count_once() -> None:
+    """Two queues may send theirs to the same one."""
+    queues = [_queue("a", config={"dead_letter": "x"}), _queue("b", config={"dead_letter": "x"}), _queue("x", ready=3)]
+    assert dead_in([*queues, _queue("c"), _queue("c-dlq", ready=1, in_flight=1)]) == 5
+
+
+def test_a_paused_queue_and_its_dead_letters_stand_out() -> None:
+    """By word and by tone."""
+    cells = queue_row(_queue(status="paused", dead=2, oldest_age_ms=90_000), RateHistory()).cells
+    assert (cells["status"].text, cells["status"].tone) == ("paused", "warning")
+    assert (cells["dead"].text, cells["dead"].tone, cells["oldest"].text) == ("2", "warning", "1m30s")
+
+
+def test_quotas_nearest_to_their_limit_come_first() -> None:
+    """A quota of nothing is full; what has no limit is not among them."""
+    lines = limited_quotas(_usage(backlog=(50, 100), queues=(0, 0), stored_bytes=(1 << 20, 1 << 30)))
+    assert [line.split("% ")[1] for line in lines] == [
+        "queues, 0 of 0",
+        "backlog, 50 of 100",
+        "stored bytes, 1.0 MiB of 1.0 GiB",
+    ]
+    assert lines[1].startswith("█████░░░░░  50%")
+    assert limited_quotas(_usage()) == ["no quotas are set"]
+
+
+def test_encryption_is_told_with_the_state_of_its_key() -> None:
+    """In short and in full."""
+    reply = EncryptionReply(
+        tenant="acme", enabled=True, key="local:k", key_state="denied", key_error=None, secret_attributes=(),
+        rotate_every_ms=1, next_rotation_at=None, data_keys=[DataKeyItem(number=1, key="k", created_at=1, uses=1)],
+    )  # fmt: skip
+    assert encrypted_in_short(reply) == "encrypted, key denied"
+    assert encryption_line(reply) == "encryption: on, key denied, 1 data key, wrapped by local:k"
+    off = msgspec.structs.replace(reply, enabled=False)
+    assert (encrypted_in_short(off), encryption_line(off)) == ("not encrypted", "encryption: off, 1 older data keys")
+
+
+def test_limits_and_settings_are_read_by_people() -> None:
+    """Only the limits that are set; lengths of time with their unit; inner names with dots."""
+    config = {
+        "limits": {"write": {"ops_per_sec": 500, "bytes_per_sec": 1 << 20}, "read": {}},
+        "lease_ms": 30_000,
+        "x": [],
+    }
+    assert rate_limits(config) == "write 500/s and 1.0 MiB/s"
+    assert rate_limits({}) == "no rate limits"
+    shown = {row.key: row.cells["value"].text for row in setting_rows(config)}
+    assert (shown["lease_ms"], shown["limits.write.ops_per_sec"], shown["x"]) == ("30s (30,000 ms)", "500", "-")
+
+
+def test_a_list_that_was_cut_says_so() -> None:
+    """With the whole number where that is known."""
+    assert cut_short(range(9), 10, 9) == ""
+    assert cut_short(range(10), 10, 25) == "first 10 of 25"
+    assert cut_short(range(10), 10, None) == "first 10"
+
+
+def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
+    """JSON is laid out; what cannot be opened says why."""
+    assert body_text(_message(hidden=True)) == HIDDEN
+    assert message_rows([_message(hidden=True)], NOW)[0].cells["body"].text == "(hidden)"
+    assert body_text(_message(body_error="seal_broken")).startswith("(seal_broken")
+    assert "\x1b" not in body_text(_message(body=b"\x1b[2Jgone\x07"))
+    assert body_text(_message(body=b'{"a":1}')) == '{\n  "a": 1\n}'
+    assert body_text(_message(body=b"{not json")) == "{not json"
+    assert body_text(_message(body=b"x" * 20_000)).endswith("and 3,616 characters more")
+
+
+def test_a_dead_letter_shows_why_and_how_it_came_to_that() -> None:
+    """Reason, origin, and every delivery's end."""
+    history = (HistoryEntry(1, NOW, "nacked", "boom"), HistoryEntry(2, NOW, "expired", ""))
+    cells = dead_rows([_message(dead=DeadLetter("boom", "mail", 2, NOW), history=history)])[0].cells
+    assert (cells["reason"].text, cells["source"].text, cells["attempts"].text) == ("boom", "mail", "2")
+    assert cells["history"].text == "1: nacked; 2: expired"
+
+
+def test_rows_of_the_trail_tell_how_many_they_stand_for() -> None:
+    """Today's rows have a time, older ones a date."""
+    rows = [
+        {
+            "ts": NOW,
+            "op": "add",
+            "outcome": "throttled",
+            "error_code": "rate_limited",
+            "count": 7,
+            "principal": "key:a",
+        },
+        {"ts": NOW - 3 * 86_400_000, "op": "purge", "outcome": "ok", "shard": "s", "seq": 1, "n": 0},
+    ]
+    new, old = audit_rows(rows, NOW)
+    assert (new.cells["outcome"].text, new.cells["outcome"].tone) == ("throttled x7 rate_limited", "warning")
+    assert (new.cells["time"].text, old.cells["time"].text) == ("22:13:20", "11-11")
+    assert (old.key, old.cells["tenant"].text) == ("s/1/0", "(platform)")
+
+
+def test_keys_that_are_of_no_use_any_more_come_last() -> None:
+    """Revoked or expired."""
+
+    def key(name: str, **given: Any) -> KeyItem:
+        facts = {
+            "role": "viewer",
+            "actions": (),
+            "queues": ("*",),
+            "expires_at": None,
+            "created_at": 1,
+            "created_by": "x",
+        }
+        return KeyItem(**{"key_id": name, "name": name, "revoked_at": None, "last_used_at": None, **facts, **given})
+
+    rows = key_rows([key("a", revoked_at=1), key("b", expires_at=NOW), key("c", expires_at=NOW + 1)], NOW)
+    assert [(row.key, row.cells["state"].text) for row in rows] == [("c", "valid"), ("a", "revoked"), ("b", "expired")]
+
+
+def test_a_filter_is_what_was_typed_or_refused_by_name() -> None:
+    """Small letters will do; a number alone is no duration here, for nobody means milliseconds."""
+    wanted = parse_filter({"result": "denied", "back": "24h", "principal": " key:a "}, platform=True)
+    assert wanted == AuditFilter(result="DENIED", back_ms=86_400_000, principal="key:a", platform=True)
+    assert wanted.asked(100 * 86_400_000)["start"] == 99 * 86_400_000
+    assert wanted.described() == "DENIED, key:a, last 24 h"
+    for typed in ({"result": "maybe"}, {"back": "5"}, {"back": "soon"}):
+        with pytest.raises(Invalid):
+            parse_filter(typed, platform=False)
+
+
+def test_a_key_leads_through_the_usual_filters_and_back() -> None:
+    """Wherever the trail is looked at; from one that was typed it begins anew."""
+    start = msgspec.structs.replace(FILTERS[0], platform=True)
+    now = start
+    for _ in FILTERS:
+        now = next_filter(now)
+        assert now.platform
+    assert now == start
+    assert next_filter(AuditFilter(queue="mail")) == FILTERS[0]
+
+
+def test_a_form_sends_what_was_changed_and_nothing_else() -> None:
+    """An emptied field is no limit; sizes may have units."""
+    config = {"weight": 2, "quotas": {"backlog": 100, "soft_percent": 80}, "limits": {"write": {"ops_per_sec": 5}}}
+    typed = {field.name: field.value for field in form_fields(config)}
+    assert changed_settings(config, typed) == {}
+    typed |= {"quotas.backlog": "", "quotas.stored_bytes": "10MiB", "limits.write.ops_per_sec": "5,000", "weight": ""}
+    assert changed_settings(config, typed) == {
+        "quotas": {"backlog": None, "stored_bytes": 10 << 20},
+        "limits": {"write": {"ops_per_sec": 5_000}},
+    }
+    for wrong in ("many", "true", "1.5"):
+        with pytest.raises(Invalid, match="backlog"):
+            changed_settings(config, {"quotas.backlog": wrong})
+
+
+def test_what_cannot_be_undone_wants_name_and_reason() -> None:
+    """Spaces do not make a reason."""
+    assert check_destroy("mail", {"confirm": "mail", "reason": " no longer needed "}) == "no longer needed"
+    for typed in ({"confirm": "Mail", "reason": "no longer needed"}, {"confirm": "mail", "reason": "   why      "}):
+        with pytest.raises(Invalid):
+            check_destroy("mail", typed)
+
+
+def test_a_desk_says_how_old_its_figures_are() -> None:
+    """A server out of reach is waited for; any other refusal is told as it is."""
+    desk = Desk("http://here")
+    desk.failed(ConnectionFailed())
+    assert desk.trouble == "cannot reach http://here, trying again"
+    desk.took(Look(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
+    assert desk.trouble == ""
+    desk.failed(RateLimited("too\nmany"))
+    assert desk.trouble == "too many [rate_limited]; figures are of 22:13:20 UTC"
