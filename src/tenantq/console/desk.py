@@ -126,7 +126,6 @@ class Desk:
         """Return the first line: where, as whom, how many."""
         if self.look is None:
             return f"tenantq  {self.url}"
-        who = in_short(self.lines) if self.everyone else "own tenant"
         cut = cut_short(self.lines, TENANTS_MAX, None)
         at = f"{show_moment(self.look.wall_ms)[11:19]} UTC"
-        return "  ".join(["tenantq", self.url, who, *([cut] if cut else []), at])
+        return "  ".join(["tenantq", at, self.url, in_short(self.lines), *([cut] if cut else [])])

@@ -48,7 +48,7 @@ class MainScreen(DeskScreen):
         tabs.can_focus = False
         yield tabs
         with Horizontal(id="panels"):
-            yield TenantsPanel(self.desk, "tenants")
+            yield TenantsPanel(self.desk, "tenants", active=True)
             yield QueuesPanel(self.desk, "queues")
             yield SecurityPanel(self.desk, "security")
         yield StatusLine()
@@ -57,7 +57,7 @@ class MainScreen(DeskScreen):
     def on_mount(self) -> None:
         """Begin with the tenants."""
         super().on_mount()
-        self.activate("tenants")
+        self.query_one(TenantsPanel).table.focus()
 
     def draw(self) -> None:
         """Show the three panels."""

@@ -23,14 +23,14 @@ NUMBERED: Final = 9
 """Tenants that a digit leads to."""
 
 COLUMNS: Final = (
-    Column("number", "#", 1, 3),
-    Column("name", "tenant", 10, 0, width_max=32),
+    Column("number", " #", 2, 3),
+    Column("name", "tenant", 12, 0, width_max=32),
     Column("status", "status", 9, 6),
     Column("quota", "quota", 10, 1),
     Column("backlog", "backlog", 7, 2, right=True),
     Column("in_flight", "leased", 6, 7, right=True),
     Column("dead", "dead", 5, 4, right=True),
-    Column("throttled", "throttled", 9, 5, right=True),
+    Column("throttled", "429s", 5, 5, right=True),
     Column("weight", "weight", 6, 8, right=True),
     Column("bytes", "stored", 9, 9, right=True),
     Column("queues", "queues", 6, 10, right=True),
@@ -132,8 +132,10 @@ def tenant_row(line: TenantLine, *, chosen: bool = False) -> Row:
     dead: Tone = "warning" if line.dead else ""
     throttled: Tone = "warning" if line.throttled else ""
     cells = {
-        "number": Cell(str(line.number) if line.number <= NUMBERED else "", "dim"),
-        "name": Cell(f"{line.name} ◂" if chosen else line.name),
+        "number": Cell(
+            f"{'▸' if chosen else ' '}{line.number if line.number <= NUMBERED else ''}", "" if chosen else "dim"
+        ),
+        "name": Cell(line.name),
         "status": Cell(NOT_GRANTED_TEXT, "dim") if line.status is None else _status_cell(line),
         "quota": health_cell(line.health),
         "backlog": _figure(line.backlog),

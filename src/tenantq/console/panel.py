@@ -36,8 +36,8 @@ class Panel(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "filter", "filter")]
 
-    def __init__(self, desk: Desk, id: str) -> None:
-        super().__init__(id=id, classes="panel")
+    def __init__(self, desk: Desk, id: str, *, active: bool = False) -> None:
+        super().__init__(id=id, classes="panel -active" if active else "panel")
         self.desk = desk
 
     @property

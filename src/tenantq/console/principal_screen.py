@@ -14,6 +14,7 @@ from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
 from tenantq.console.security import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
+from tenantq.readable import printable
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -57,6 +58,8 @@ class PrincipalScreen(ModalScreen[None]):
         if found is None or not self.is_attached:
             return
         self._found = found
+        for key_name in (one.key_name for one in found if one.key_name):
+            self.query_one(".dialog").border_title = printable(f"What {key_name} ({self._principal}) may do")
         left = len(self._desk.lines) - len(names)
         text = f"{len(found)} in {len(names):,} tenants looked at"
         self.query_one(Static).update(f"{text}; {left:,} tenants were not looked at" if left else text)
@@ -73,9 +76,9 @@ class PrincipalScreen(ModalScreen[None]):
         chosen = next((one for one in self._found if (one.tenant, one.grant.principal) == (tenant, principal)), None)
         if chosen is None:
             return
-        if chosen.own_key:
+        if chosen.key_name is not None:
             key_id = principal.removeprefix(KEY_PRINCIPAL)
-            done = await actions.revoke_key(console, tenant, key_id, key_id)
+            done = await actions.revoke_key(console, tenant, key_id, chosen.key_name)
         else:
             done = await actions.revoke_grant(console, tenant, principal)
         if done:

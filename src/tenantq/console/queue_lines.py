@@ -77,8 +77,8 @@ def pace_line(rates: RateHistory, width: int) -> str:
     parts: list[str] = []
     for what, kind in (("added", "added"), ("done", "done")):
         name = f"{TENANT}/{kind}"
-        parts.append(f"{what} {sparkline(rates.all(name), width)} {pace(rates.last(name))}/s".replace("  ", " "))
-    return "   ".join(parts)
+        parts.append(f"{what} {pace(rates.last(name))}/s {sparkline(rates.all(name), width)}".rstrip())
+    return "  ".join(parts)
 
 
 def quota_rows(usage: UsageReply | NotGranted) -> list[Row]:

@@ -16,6 +16,7 @@ from tenantq.console.answers import NOT_GRANTED, NotGranted, granted, known
 from tenantq.console.overview import TenantLine, listed_lines, own_line
 from tenantq.console.security import KEY_PRINCIPAL
 from tenantq.errors import NotFound
+from tenantq.names import DEFAULT_TENANT
 from tenantq.wire import AuditReply, EncryptionReply, GrantItem, KeyItem, QueueReply, TenantReply, UsageReply
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Permission(msgspec.Struct, frozen=True):
 
     tenant: str
     grant: GrantItem
-    own_key: bool
+    key_name: str | None = None  # of a key that is the tenant's own
 
 
 class Reader:
@@ -88,6 +89,7 @@ class Reader:
             set()
         )  # what is not granted, and where: asking again would fill the audit trail
         self._own: str | None = tenant
+        self._seen: dict[str, TenantLine] = {}
 
     def ask_again(self) -> None:
         """Ask also for what was not granted before: grants change."""
@@ -99,15 +101,15 @@ class Reader:
         listed = await self._listed()
         view: TenantView | None
         if listed is None:
-            own = view = await self._own_view(selected)
-            lines = [own_line(own.name, own.facts, own.usage, own.queues)]
+            view = await self._own_view(selected)
+            lines = self._visited(view)
         else:
             lines = listed_lines(listed)
-            names = {tenant.name: tenant for tenant in listed}
-            name = selected or self._named
-            if name not in names:
-                name = next((line.name for line in lines if line.name != "default"), lines[0].name) if lines else None
-            view = await self._view(name, names.get(name)) if name is not None else None
+            facts = {tenant.name: tenant for tenant in listed}
+            name = selected or (self._named if self._named in facts else _first(lines))
+            if name is not None and name not in facts and len(listed) < TENANTS_MAX:
+                raise NotFound(f"there is no tenant {name}", tenant=name)
+            view = await self._view(name, facts.get(name)) if name is not None else None
         return Look(
             tenants=lines,
             everyone=listed is not None,
@@ -115,6 +117,15 @@ class Reader:
             at_ms=self._clock.monotonic_ms(),
             wall_ms=self._clock.wall_ms(),
         )
+
+    def _visited(self, view: TenantView) -> list[TenantLine]:
+        """Return the tenants that were looked at so far, as they were then: nobody tells where a credential is granted."""
+        line = own_line(view.name, view.facts, view.usage, view.queues)
+        lines = {**self._seen, line.name: line}
+        if not all(isinstance(part, NotGranted) for part in (view.facts, view.usage, view.queues)):
+            self._seen = lines
+        ordered = [lines[name] for name in sorted(lines)]
+        return [msgspec.structs.replace(one, number=number) for number, one in enumerate(ordered, 1)]
 
     async def _listed(self) -> list[TenantReply] | None:
         """Return all tenants, or None where the credential is not the platform's."""
@@ -184,7 +195,7 @@ class Reader:
     async def _permissions_in(self, principal: str, name: str) -> list[Permission]:
         tenant = self._client.tenant(name)
         grants = await _unless_gone(granted(tenant.grants())) or []
-        found = [Permission(name, grant, False) for grant in grants if grant.principal == principal]
+        found = [Permission(name, grant) for grant in grants if grant.principal == principal]
         if principal.startswith(KEY_PRINCIPAL):
             for key in await _unless_gone(granted(tenant.keys())) or []:
                 if f"{KEY_PRINCIPAL}{key.key_id}" == principal and key.revoked_at is None:
@@ -195,8 +206,14 @@ class Reader:
                         queues=key.queues,
                         expires_at=key.expires_at,
                     )
-                    found.append(Permission(name, own, True))
+                    found.append(Permission(name, own, key.name))
         return found
+
+
+def _first(lines: list[TenantLine]) -> str | None:
+    """Return the tenant to begin with: not the default one where there are others."""
+    names = [line.name for line in lines]
+    return next((name for name in names if name != DEFAULT_TENANT), DEFAULT_TENANT if names else None)
 
 
 async def _unless_gone(call: Awaitable[list[Any] | NotGranted]) -> list[Any] | None:

@@ -20,12 +20,13 @@ Result = Literal["SUCCESS", "DENIED", "ERROR"]
 AUDIT_COLUMNS: Final = (
     Column("time", "UTC time", 8, 0),
     Column("tenant", "tenant", 12, 5, width_max=20),
-    Column("outcome", "outcome", 10, 3, width_max=24),
+    Column("outcome", "outcome", 10, 3, width_max=14),
     Column("op", "what", 7, 1, width_max=16),
-    Column("who", "who", 7, 2, width_max=28),
+    Column("who", "who", 20, 2, width_max=40),
     Column("queue", "queue", 8, 4, width_max=20),
-    Column("remote", "from", 12, 6, width_max=20),
-    Column("details", "details", 12, 7, width_max=60),
+    Column("code", "code", 12, 6, width_max=16),
+    Column("remote", "from", 12, 7, width_max=20),
+    Column("details", "details", 12, 8, width_max=60),
 )
 TENANT_AUDIT_COLUMNS: Final = tuple(column for column in AUDIT_COLUMNS if column.key != "tenant")
 KEY_COLUMNS: Final = (
@@ -172,14 +173,12 @@ def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
     moment = show_moment(ts)
     recent = now_ms - ts < 86_400_000 and show_moment(now_ms)[:10] == moment[:10]
     outcome = str(row.get("outcome") or "")
-    code = row.get("error_code")
     count = int(row.get("count") or 1)
     cells = {
         "time": Cell(moment[11:19] if recent else f"{moment[5:10]}"),
         "tenant": Cell(str(row.get("tenant") or "(platform)")),
-        "outcome": Cell(
-            f"{outcome}{f' x{count}' if count > 1 else ''}{f' {code}' if code else ''}", _TONES.get(outcome, "warning")
-        ),
+        "outcome": Cell(f"{outcome} x{count}" if count > 1 else outcome, _TONES.get(outcome, "warning")),
+        "code": Cell(str(row.get("error_code") or "")),
         "op": Cell(str(row.get("op") or "")),
         "who": Cell(printable(str(row.get("principal") or ""))),
         "queue": Cell(str(row.get("queue") or "")),

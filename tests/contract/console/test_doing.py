@@ -156,6 +156,7 @@ async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: T
         hands.app.screen.query_one("#keys").point_at(made.key_id)  # type: ignore[attr-defined]  # a LiveTable
         await hands.press("w")
         await hands.until(lambda: "2 in " in hands.text())
+        assert "What contractor" in hands.text()
         await hands.press("down", "v")
         await hands.until(lambda: f"What {principal} was granted in other" in hands.text())
         await hands.press("y")

@@ -38,12 +38,12 @@ def test_columns_never_take_more_than_there_is(width: int) -> None:
 
 @given(st.integers(min_value=0, max_value=10**15 - 10**12))
 def test_a_short_count_is_short_and_near(count: int) -> None:
-    """At most five characters, less than one percent off where it has a unit."""
+    """At most five characters, at most five percent off where it has a unit."""
     text = short(count)
     assert len(text) <= 5
     units = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
     value = float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
-    assert abs(value - count) <= count * 0.01
+    assert abs(value - count) <= count * 0.05
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_rows_of_the_trail_tell_how_many_they_stand_for() -> None:
         {"ts": NOW - 3 * 86_400_000, "op": "purge", "outcome": "ok", "shard": "s", "seq": 1, "n": 0},
     ]
     new, old = audit_rows(rows, NOW)
-    assert (new.cells["outcome"].text, new.cells["outcome"].tone) == ("throttled x7 rate_limited", "warning")
+    assert (new.cells["outcome"], new.cells["code"].text) == (("throttled x7", "warning"), "rate_limited")
     assert (new.cells["time"].text, old.cells["time"].text) == ("22:13:20", "11-11")
     assert (old.key, old.cells["tenant"].text) == ("s/1/0", "(platform)")
 
