@@ -63,7 +63,7 @@ async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
 async def redrive(console: ConsoleApp, tenant: str, queue: str, ids: Sequence[str] | None = None) -> None:
     """Count the dead letters that would go back, ask, and send them."""
     there = console.client.tenant(tenant).queue(queue)
-    counted = await console.perform(_finished(there, dry_run=True, ids=ids), lambda _: "")
+    counted = await console.read(_finished(there, dry_run=True, ids=ids))
     if counted is None:
         return
     if not counted.moved:

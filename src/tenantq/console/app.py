@@ -109,14 +109,14 @@ class ConsoleApp(App[TenantqError]):
     async def _read(self) -> None:
         desk = self.desk
         selected = desk.selected
-        look = await self.reader.look(selected)
+        due = self._turns % SECURITY_EVERY == 0
+        look = await self.reader.look(selected, anew=due)
         if desk.selected != selected:  # another tenant was chosen meanwhile
             self._again = True
             return
         desk.took(look)
         tenant = desk.tenant
         stale = desk.security is None or desk.security.tenant != tenant
-        due = self._turns % SECURITY_EVERY == 0
         self._turns += 1
         if tenant is not None and (stale or due) and not desk.older:
             self.draw()
@@ -154,18 +154,20 @@ class ConsoleApp(App[TenantqError]):
         self.refresh_soon()
 
     async def perform(self, work: Awaitable[T], said: Callable[[T], str]) -> T | None:
-        """Do something and say what came of it; None: it failed, and one line said why. With nothing to say, nothing was changed."""
-        try:
-            result = await work
-        except TenantqError as error:
-            doubt = "; it may have been done all the same" if error.maybe_done else ""
-            self.say(f"{one_line(error)}{doubt}", "error")
-            return None
-        text = said(result)
-        if text:
-            self.say(text)
+        """Change something, say what came of it, and refresh; None: it failed, and one line said why."""
+        result = await self.read(work, doubt="; it may have been done all the same")
+        if result is not None:
+            self.say(said(result))
             self.refresh_soon()
         return result
+
+    async def read(self, work: Awaitable[T], *, doubt: str = "") -> T | None:
+        """Return what the server says; None: it failed, and one line said why, with ``doubt`` where it may have been done."""
+        try:
+            return await work
+        except TenantqError as error:
+            self.say(f"{one_line(error)}{doubt if error.maybe_done else ''}", "error")
+            return None
 
     def say(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
         """Show a notice of one line for a while."""

@@ -13,7 +13,7 @@ from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Column
 from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.live_table import LiveTable
-from tenantq.console.queue_lines import encryption_line, facts_line, quota_rows, setting_rows
+from tenantq.console.queue_lines import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
 from tenantq.console.status_line import StatusLine
 from tenantq.readable import show_moment
 
@@ -28,7 +28,6 @@ _QUOTAS: Final = (
     Column("state", "state", 10, 4),
     Column("resets", "resets (UTC)", 16, 5),
 )
-_SETTINGS: Final = (Column("name", "setting", 24, 0, width_max=40), Column("value", "value", 20, 1, width_max=100))
 
 
 class ManageScreen(DeskScreen):
@@ -45,7 +44,7 @@ class ManageScreen(DeskScreen):
         """Lay out quotas and settings."""
         yield Static("", classes="head", markup=False)
         yield LiveTable(_QUOTAS, id="manage-quotas")
-        yield LiveTable(_SETTINGS, id="manage-settings")
+        yield LiveTable(SETTING_COLUMNS, id="manage-settings")
         yield StatusLine()
         yield Footer(show_command_palette=False, compact=True)
 

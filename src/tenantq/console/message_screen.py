@@ -54,10 +54,10 @@ class MessageScreen(DeskScreen):
         """Read it again."""
         console = actions.console_of(self)
         tenant = console.client.tenant(self._tenant)
-        message = await console.perform(tenant.queue(self._place).get(self._message), lambda _: "")
+        message = await console.read(tenant.queue(self._place).get(self._message))
         if message is None or not self.is_attached:
             return
-        trace = await console.perform(granted(tenant.queue(self._queue).trace(self._message)), lambda _: "")
+        trace = await console.read(granted(tenant.queue(self._queue).trace(self._message)))
         if trace is not None and self.is_attached:
             self.query_one("#message", Static).update(message_text(message, trace))
 

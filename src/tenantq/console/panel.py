@@ -34,7 +34,10 @@ class FilterInput(Input):
 class Panel(Vertical):
     """One panel. ``draw`` shows what the desk has."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "filter", "filter")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter"),
+        Binding("escape", "show_all", "end filter", show=False),
+    ]
 
     def __init__(self, desk: Desk, id: str, *, active: bool = False) -> None:
         super().__init__(id=id, classes="panel -active" if active else "panel")
@@ -58,6 +61,10 @@ class Panel(Vertical):
         field = self.query_one(FilterInput)
         field.display = True
         field.focus()
+
+    def action_show_all(self) -> None:
+        """End the filter."""
+        self.query_one(FilterInput).action_show_all()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while it is typed."""

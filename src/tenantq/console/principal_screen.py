@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.markup import escape
 from textual import work
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -39,7 +40,7 @@ class PrincipalScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Lay out the table."""
         with Vertical(classes="dialog -large") as dialog:
-            dialog.border_title = f"What {self._principal} may do"
+            dialog.border_title = escape(f"What {self._principal} may do")
             dialog.border_subtitle = "v: revoke   Esc: back"
             yield Static("looking …", markup=False)
             yield LiveTable(GRANT_COLUMNS, empty="…")
@@ -54,12 +55,12 @@ class PrincipalScreen(ModalScreen[None]):
         """Ask the tenants."""
         console = actions.console_of(self)
         names = [line.name for line in self._desk.lines][:PERMISSIONS_TENANTS_MAX]
-        found = await console.perform(console.reader.permissions(self._principal, names), lambda _: "")
+        found = await console.read(console.reader.permissions(self._principal, names))
         if found is None or not self.is_attached:
             return
         self._found = found
         for key_name in (one.key_name for one in found if one.key_name):
-            self.query_one(".dialog").border_title = printable(f"What {key_name} ({self._principal}) may do")
+            self.query_one(".dialog").border_title = escape(printable(f"What {key_name} ({self._principal}) may do"))
         left = len(self._desk.lines) - len(names)
         text = f"{len(found)} in {len(names):,} tenants looked at"
         self.query_one(Static).update(f"{text}; {left:,} tenants were not looked at" if left else text)

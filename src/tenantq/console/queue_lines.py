@@ -28,6 +28,10 @@ COLUMNS: Final = (
     Column("done", "done/s", 6, 9, right=True),
     Column("trend", "added", 12, 10),
 )
+SETTING_COLUMNS: Final = (
+    Column("name", "setting", 24, 0, width_max=40),
+    Column("value", "value", 20, 1, width_max=100),
+)
 _TREND: Final = 12
 _BYTE_QUOTAS: Final = ("stored_bytes",)
 _BAR: Final = 10

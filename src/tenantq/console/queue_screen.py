@@ -11,12 +11,12 @@ from textual.widgets import Footer, Static, TabbedContent, TabPane
 from tenantq.client import Page
 from tenantq.console import actions
 from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted, granted
-from tenantq.console.cells import Column, size
+from tenantq.console.cells import size
 from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.live_table import LiveTable
 from tenantq.console.message_lines import DEAD_COLUMNS, MESSAGE_COLUMNS, dead_rows, message_rows
 from tenantq.console.message_screen import MessageScreen
-from tenantq.console.queue_lines import setting_rows
+from tenantq.console.queue_lines import SETTING_COLUMNS, setting_rows
 from tenantq.console.rate_history import pace, sparkline
 from tenantq.console.status_line import StatusLine
 from tenantq.errors import NotFound
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 PAGE: Final = 50
 _SPARK: Final = 16
-_SETTINGS: Final = (Column("name", "setting", 24, 0, width_max=40), Column("value", "value", 20, 1, width_max=100))
 
 
 class Pages:
@@ -84,7 +83,7 @@ class QueueScreen(DeskScreen):
             with TabPane("Dead letters", id="dead"):
                 yield LiveTable(DEAD_COLUMNS, empty="…", id="dead-table")
             with TabPane("Settings", id="settings"):
-                yield LiveTable(_SETTINGS, id="settings-table")
+                yield LiveTable(SETTING_COLUMNS, id="settings-table")
         yield StatusLine()
         yield Footer(show_command_palette=False, compact=True)
 
@@ -181,7 +180,7 @@ class QueueScreen(DeskScreen):
             return
         console = actions.console_of(self)
         there = console.client.tenant(self._tenant).queue(pages.queue)
-        page = await console.perform(granted(_or_nothing(there.peek(PAGE, cursor=pages.cursors[-1]))), lambda _: "")
+        page = await console.read(granted(_or_nothing(there.peek(PAGE, cursor=pages.cursors[-1]))))
         if page is not None and self.is_attached:
             pages.page = page
             pages.next = None if isinstance(page, NotGranted) else page.cursor

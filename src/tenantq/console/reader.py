@@ -1,7 +1,7 @@
 """Asks the server, through the SDK, for what is on the screen and nothing else.
 
 A refresh takes at most ``REFRESH_REQUESTS_MAX`` requests, however many tenants and queues there are: the list of tenants with their
-figures, then queues, quotas and settings of the one tenant that is shown. The security panel takes at most ``SECURITY_REQUESTS_MAX``, less
+figures, in pages, a long one only now and then; then queues, quotas and settings of the one tenant that is shown. The security panel takes at most ``SECURITY_REQUESTS_MAX``, less
 often. Contents are looked at only when somebody asks for them, for each such look is in the audit trail.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from tenantq.client.async_client import FIGURES_PAGE
 from tenantq.console.answers import NOT_GRANTED, NotGranted, granted, known
 from tenantq.console.overview import TenantLine, listed_lines, own_line
 from tenantq.console.security import KEY_PRINCIPAL
@@ -33,7 +34,8 @@ QUEUES_MAX: Final = 1_000
 UNNAMED: Final = "(own tenant)"
 """What a tenant is called whose name the credential may not learn."""
 
-REFRESH_REQUESTS_MAX: Final = 4
+LISTED_OFTEN_MAX: Final = 200
+REFRESH_REQUESTS_MAX: Final = TENANTS_MAX // FIGURES_PAGE + 3
 SECURITY_REQUESTS_MAX: Final = 4
 AUDIT_PAGE: Final = 100
 PERMISSIONS_TENANTS_MAX: Final = 200
@@ -90,15 +92,21 @@ class Reader:
         )  # what is not granted, and where: asking again would fill the audit trail
         self._own: str | None = tenant
         self._seen: dict[str, TenantLine] = {}
+        self._listed_last: list[TenantReply] | None = None
 
     def ask_again(self) -> None:
         """Ask also for what was not granted before: grants change."""
         self._everyone = True
         self._refused.clear()
 
-    async def look(self, selected: str | None) -> Look:
-        """Return the tenants, and the queues, quotas and settings of ``selected``, else of the credential's own."""
-        listed = await self._listed()
+    async def look(self, selected: str | None, *, anew: bool = True) -> Look:
+        """Return the tenants, and the queues, quotas and settings of ``selected``, else of the credential's own.
+
+        A list of more than ``LISTED_OFTEN_MAX`` tenants is read only where it is wanted ``anew``; else it is that of before.
+        """
+        if anew or self._listed_last is None or len(self._listed_last) <= LISTED_OFTEN_MAX:
+            self._listed_last = await self._listed()
+        listed = self._listed_last
         view: TenantView | None
         if listed is None:
             view = await self._own_view(selected)

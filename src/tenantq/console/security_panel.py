@@ -161,7 +161,7 @@ class SecurityPanel(Panel):
             console.say("there are no older rows")
             return
         reading = console.reader.audit(console.client.tenant(tenant), self.desk.audit_filter, cursor)
-        page = await console.perform(reading, lambda _: "")
+        page = await console.read(reading)
         if page is not None and security is self.desk.security:
             self.desk.older += page.rows
             self.desk.older_cursor = page.cursor

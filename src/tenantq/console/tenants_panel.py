@@ -84,6 +84,6 @@ class TenantsPanel(Panel):
         name = self.table.current
         if name is None or self.desk.tenant is None:
             return
-        facts = await console.perform(console.client.tenant(name).get(), lambda _: "")
+        facts = await console.read(console.client.tenant(name).get())
         if facts is not None:
             await act(console, facts)

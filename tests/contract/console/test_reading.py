@@ -1,0 +1,60 @@
+"""What the console asks a server with many tenants for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.console.answers import NotGranted
+from tenantq.console.reader import LISTED_OFTEN_MAX, Reader
+from tenantq.errors import NotFound
+
+if TYPE_CHECKING:
+    from tenantq.testing import FakeServer
+
+TENANTS = LISTED_OFTEN_MAX + 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tenants(server: FakeServer) -> None:
+    """Make more tenants than are listed with every refresh; one principal is granted in two of them."""
+    admin = server.client()
+    for number in range(TENANTS):
+        admin.tenant(f"t{number:03}").configure()
+    for name in ("t007", "t008"):
+        admin.tenant(name).grant("jwt:bob", role="viewer")
+
+
+async def test_a_long_list_is_read_now_and_then(server: FakeServer) -> None:
+    """In between, only what is about the tenant that is shown."""
+    async with server.async_client() as client:
+        reader = Reader(client, server.clock)
+        before = _replies(server)
+        look = await reader.look(None)
+        assert len(look.tenants) == TENANTS + 1
+        assert look.view is not None
+        assert look.view.name == "t000"
+        assert _replies(server) - before == 4  # two pages, quotas, queues
+        look = await reader.look("t009", anew=False)
+        assert (_replies(server) - before, len(look.tenants)) == (6, TENANTS + 1)
+        assert look.view is not None
+        assert not isinstance(look.view.facts, NotGranted)
+        with pytest.raises(NotFound, match="nobody"):
+            await reader.look("nobody")
+
+
+async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeServer) -> None:
+    """Each tenant is asked once."""
+    async with server.async_client() as client:
+        before = _replies(server)
+        found = await Reader(client, server.clock).permissions("jwt:bob", [f"t{number:03}" for number in range(20)])
+        assert [(one.tenant, one.grant.role, one.key_name) for one in found] == [
+            ("t007", "viewer", None),
+            ("t008", "viewer", None),
+        ]
+        assert _replies(server) - before == 20
+
+
+def _replies(server: FakeServer) -> int:
+    return sum(server._listener.figures.replies_total.values())
