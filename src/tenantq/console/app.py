@@ -54,6 +54,7 @@ class ConsoleApp(App[TenantqError]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        self.animation_level = "none"  # what moves by itself only costs, over a slow line most of all
         self.client = client
         self.reader = Reader(client, clock or SystemClock(), tenant)
         self.desk = Desk(url, tenant)

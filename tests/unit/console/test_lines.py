@@ -159,10 +159,10 @@ def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
 
 def test_a_dead_letter_shows_why_and_how_it_came_to_that() -> None:
     """Reason, origin, and every delivery's end."""
-    history = (HistoryEntry(1, NOW, "nacked", "boom"), HistoryEntry(2, NOW, "expired", ""))
+    history = (HistoryEntry(1, NOW, "nacked", "boom"), HistoryEntry(2, NOW, "lease_expired", ""))
     cells = dead_rows([_message(dead=DeadLetter("boom", "mail", 2, NOW), history=history)])[0].cells
     assert (cells["reason"].text, cells["source"].text, cells["attempts"].text) == ("boom", "mail", "2")
-    assert cells["history"].text == "1: nacked; 2: expired"
+    assert cells["history"].text == "1: nacked; 2: lease_expired"
 
 
 def test_rows_of_the_trail_tell_how_many_they_stand_for() -> None:
