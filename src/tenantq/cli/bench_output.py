@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tenantq.cli.durations import show_duration
-from tenantq.cli.output import print_table, printable
+from tenantq.cli.output import print_table
+from tenantq.readable import printable, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,11 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected, open_profile
 from tenantq.cli.options import shards_by_region
-from tenantq.cli.output import json_option, moment, print_facts, print_json, print_table
+from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.queue_moves import HeldQueue, home_ids, homeless
 from tenantq.queue_moves import moves as find_moves
+from tenantq.readable import moment
 from tenantq.topology import Topology, check_region, load_topology
 
 if TYPE_CHECKING:
