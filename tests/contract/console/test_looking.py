@@ -100,7 +100,7 @@ async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: O
         assert all(len(line) <= NARROW[0] for line in hands.text().splitlines())
 
 
-async def test_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
+async def test_42_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
     server: FakeServer, console: OpenConsole
 ) -> None:
     """The server decides; and nothing that was refused is asked for again, for that would fill the audit trail."""
@@ -122,6 +122,16 @@ async def test_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
         assert _refused(server) == refused
         await hands.press("r")
         await hands.until(lambda: _refused(server) > refused)
+
+
+async def test_42_a_rate_limit_holds_for_the_console_as_for_anybody(console: OpenConsole) -> None:
+    """It is a notice of one line, and what was shown stays."""
+    async with console(shown="full") as hands:
+        await hands.press("tab", "enter")
+        for _ in range(3):
+            await hands.press("r")
+        await hands.until(lambda: any("rate_limited" in text and "\n" not in text for text in hands.said()))
+        assert "full / mail" in hands.text()
 
 
 async def test_a_producer_sees_that_nothing_is_granted(console: OpenConsole) -> None:
