@@ -71,7 +71,7 @@ class Connection:
     def async_client(self) -> AsyncClient:
         """Return a client for asyncio that tries nothing again by itself, for who shows what happens; close it yourself."""
         target = self.target
-        return AsyncClient(target.url, target.token, timeout_ms=self._timeout_ms, retries=NO_RETRIES, tls=target.tls)
+        return AsyncClient(target.url, target.token, timeout_ms=self.timeout_ms, retries=NO_RETRIES, tls=target.tls)
 
     def queue(self, name: str) -> Queue:
         """Return a queue of the tenant that was named, else of the credential's own."""
