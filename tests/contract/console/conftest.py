@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
 NEVER_MS = 3_600_000
-WIDE = (120, 35)
+WIDE = (120, 24)
 NARROW = (80, 24)
 
 

@@ -150,7 +150,7 @@ async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: T
     made = acme.create_key("contractor", role="viewer")
     principal = f"key:{made.key_id}"
     other.grant(principal, role="operator")
-    async with console(shown="acme", size=(160, 40)) as hands:
+    async with console(shown="acme", size=(160, 24)) as hands:
         await hands.press("shift+tab", "k")
         await hands.until(lambda: "contractor" in hands.column("#keys", "name"))
         hands.app.screen.query_one("#keys").point_at(made.key_id)  # type: ignore[attr-defined]  # a LiveTable
@@ -176,7 +176,7 @@ async def test_the_trail_is_filtered_and_read_on(server: FakeServer, acme: Tenan
     stranger = server.client("stranger", role="viewer")
     with pytest.raises(Exception, match="grant"):
         stranger.tenant("acme").get()
-    async with console(shown="acme", size=(160, 40)) as hands:
+    async with console(shown="acme", size=(160, 24)) as hands:
         await hands.press("shift+tab")
         await hands.until(lambda: "denied" in hands.text())
         await hands.press("c", "c", "c")

@@ -40,7 +40,7 @@ def _tenants(server: FakeServer) -> None:
 
 async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole) -> None:
     """Quota health in words, backlog and throttled calls; what is wide enough shows them all."""
-    async with console(size=(200, 40)) as hands:
+    async with console(size=(200, 24)) as hands:
         rows = {row["tenant"]: row for row in hands.rows("#tenants LiveTable")}
         assert list(rows) == ["calm", "default", "eager", "full", "quiet"]
         assert {name: row["quota"] for name, row in rows.items() if name != "default"} == {
