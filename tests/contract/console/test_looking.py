@@ -183,6 +183,7 @@ async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console
             assert len(hands.rows("#tenants LiveTable")) == 5
             assert hands.app.screen.has_class("-old")
             await hands.press("4", "tab", "enter", "escape", "p")
+            await hands.until(lambda: any(text.endswith("[unavailable]") for text in hands.said()))
             await hands.until(lambda: not hands.app._busy)
         await hands.refreshed()
         assert "cannot reach" not in hands.text()
