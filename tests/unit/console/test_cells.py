@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantq.console.cells import PADDING, Column, fitting, short, size
@@ -28,6 +28,7 @@ def test_the_most_important_columns_are_shown_that_fit(width: int, shown: list[t
     assert [(column.key, wide) for column, wide in fitting((A, B, C), width)] == shown
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.integers(min_value=20, max_value=300))
 def test_columns_never_take_more_than_there_is(width: int) -> None:
     """And the more there is, the more are shown."""
@@ -36,6 +37,7 @@ def test_columns_never_take_more_than_there_is(width: int) -> None:
     assert len(shown) <= len(fitting(COLUMNS, width + 1))
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.integers(min_value=0, max_value=10**15 - 10**12))
 def test_a_short_count_is_short_and_near(count: int) -> None:
     """At most five characters, at most five percent off where it has a unit."""
