@@ -211,7 +211,7 @@ class Control:
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
         """Return a tenant's quotas against its usage."""
         with await self.gates.enter(call, tenant, "usage") as entered:
-            items = usage_items(entered.state, self.shard.wall_ms())
+            items = usage_items(self.shard, entered.state)
             return UsageReply(
                 tenant=entered.tenant,
                 state=worst(item.state for item in items.values()),

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
-def usage_items(tenant: TenantState, wall_ms: int) -> dict[str, UsageItem]:
+def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
     """Return each quota that is counted, against its use."""
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
-    for name, used in usage.used(wall_ms).items():
+    for name, used in shard.usage(tenant.name).items():
         limit: int | None = getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
@@ -41,7 +41,7 @@ def worst(states: Iterable[QuotaState]) -> QuotaState:
 def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
     """Return a tenant in one line. What takes longer with more queues is done only where it has messages."""
     usage, quotas = tenant.usage, tenant.config.quotas
-    used = usage.used(shard.wall_ms())
+    used = shard.usage(tenant.name)
     return TenantFigures(
         state=worst(state_of(count, getattr(quotas, name), quotas.soft_percent) for name, count in used.items()),
         backlog=usage.messages,
