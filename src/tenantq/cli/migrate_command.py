@@ -14,7 +14,7 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected, open_profile, open_url
-from tenantq.cli.durations import duration, show_duration
+from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
 from tenantq.clock import SystemClock
@@ -22,6 +22,7 @@ from tenantq.errors import TenantqError
 from tenantq.migration import Migration, Side
 from tenantq.migration.abort import empty, let_go
 from tenantq.migration.move import LeasesLeft, NotSame
+from tenantq.readable import show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
