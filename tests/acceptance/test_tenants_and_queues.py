@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from tests.acceptance.command import Served
 
-TENANT_KEYS = {"figures", "hold", "name", "id", "status", "version", "config"}
+TENANT_KEYS = {"figures", "hold", "suspension", "name", "id", "status", "version", "config"}
 QUEUE_KEYS = {
-    "id", "name", "tenant", "status", "config", "ready", "delayed", "in_flight", "blocked", "dead", "bytes", "oldest_age_ms",
+    "id", "name", "tenant", "status", "suspension", "config", "ready", "delayed", "in_flight", "blocked", "dead", "bytes", "oldest_age_ms",
     "added_total", "added_bytes_total", "delivered_total", "acked_total", "nacked_total", "lease_expired_total",
     "dead_total", "expired_total", "removed_total", "healed_total",
 }  # fmt: skip

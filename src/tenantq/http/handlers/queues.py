@@ -9,7 +9,7 @@ import msgspec
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
 from tenantq.http.reply import Reply, json_reply
-from tenantq.limits import PAGE_MAX, TIME_MS_MAX
+from tenantq.limits import TIME_MS_MAX
 from tenantq.whole import whole
 from tenantq.wire import (
     DestroyRequest,
@@ -25,15 +25,9 @@ from tenantq.wire import (
 
 if TYPE_CHECKING:
     from tenantq.engine.ops.redrive import RedriveTask
+    from tenantq.http.handlers.page_query import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import QueueInfo, Service
-
-
-class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page of a list."""
-
-    cursor: str | None = None  # the name after which the page starts; the last page's ``cursor``
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tenantq.http.handlers.queues import PageQuery
+from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
 from tenantq.whole import whole
 from tenantq.wire import (
