@@ -7,11 +7,15 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tenantq.engine.committer import PROBATION
 from tenantq.journal.query import END_OF_RECORD, JournalReader
 from tenantq.journal.record import Row
 from tenantq.journal.row_filter import JournalFilter
+from tenantq.kms.interface import KeyRef
 from tenantq.message import NewMessage
+from tenantq.vault.book import WrappedKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +24,11 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
 T, Q = "default", "work"
+
+
+def data_key_row(number: int) -> bytes:
+    """Return a data key as the vault stores it; nothing was ever sealed with it."""
+    return msgspec.msgpack.encode(WrappedKey(number, KeyRef("local", "k"), b"wrapped", 0))
 
 
 def message(body: bytes | str = b"body", **fields: object) -> NewMessage:

@@ -213,6 +213,7 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
     "metrics": ((), {}),
     "topology": ((), {}),
+    "log_in": ((), {}),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from tenantq.store.keys import digest
 from tenantq.store.rows import unpack_message
 from tenantq.vault.sealed import DataKey
 from tests.property.model import Held, Model, ModelQueue
-from tests.shards import freeze, settled
+from tests.shards import data_key_row, freeze, settled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -82,7 +82,7 @@ class ShardMachine(RuleBasedStateMachine):
     async def make_tenant(self, tenant: str) -> None:
         await self.shard.put_tenant(tenant)
         for number in (0, 1):  # what seals is not told in here, but the doctor wants to see that it is there
-            await self.shard.put_data_key(self.shard.tenant_state(tenant).id, number, b"wrapped")
+            await self.shard.put_data_key(self.shard.tenant_state(tenant).id, number, data_key_row(number))
         for name in QUEUES:
             await self.make_queue(tenant, name)
 

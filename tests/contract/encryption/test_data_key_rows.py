@@ -14,7 +14,7 @@ from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import Store
 from tenantq.vault import StoredBook, WrappedKey
-from tests.shards import Q, freeze, journal_rows, message
+from tests.shards import Q, data_key_row, freeze, journal_rows, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,14 +112,14 @@ async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) 
     shard = await open_shard()
     tenant = await acme(shard)
     for number in range(3):
-        await shard.put_data_key(tenant, number, b"wrapped")
+        await shard.put_data_key(tenant, number, data_key_row(number))
     await shard.close()
     report = examine(tmp_path / "data")
     assert (report.figures.data_keys, report.findings) == (3, [])
     store = Store(tmp_path / "data")
     batch = WriteBatch(raw_mode=True)
     batch.delete(DATA_KEY_ROW + tenant.to_bytes(4) + bytes(4), store.meta.handle)
-    batch.put(DATA_KEY_ROW + (99).to_bytes(4) + bytes(4), b"stray", store.meta.handle)
+    batch.put(DATA_KEY_ROW + (99).to_bytes(4) + bytes(4), data_key_row(0), store.meta.handle)
     batch.put(DATA_KEY_ROW + b"odd", b"stray", store.meta.handle)
     store.write(batch)
     store.close()

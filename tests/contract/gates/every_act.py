@@ -91,5 +91,5 @@ ACTS: dict[str, tuple[str, Act]] = {
     "revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.revoke_platform_key(c, "no-such-key")),
 }  # fmt: skip
 
-ANY_CREDENTIAL = {"topology"}  # what everybody may with a valid credential
+ANY_CREDENTIAL = {"log_in", "topology"}  # what everybody may with a valid credential
 NOT_FOR_CALLERS = {"bootstrap", "finish_erasures", "readiness", "durability", "close"}  # what needs no credential

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READS = {
     "get_tenant", "list_tenants", "usage", "audit", "get_queue", "list_queues", "redrive_status", "list_keys",
     "list_grants", "metrics", "get_encryption", "audit_platform", "list_platform_keys", "list_backups", "list_erasures",
-    "get_erasure", "topology", "digest",
+    "get_erasure", "topology", "digest", "log_in",
 }  # fmt: skip
 OF_KEYS = {"rotate_keys", "rewrap_keys"}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
 ELSEWHERE = {"create_backup"}  # which needs a server around it: tests/contract/backup

@@ -109,6 +109,19 @@ async def test_52_the_topology_is_for_everybody_with_a_valid_credential(house: H
             await house.service.topology(Call(bearer=bearer))
 
 
+async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(house: House) -> None:
+    """Whoever has a valid credential may open a session, and leaves no row by that alone."""
+    await house.tenant("acme")
+    end = await house.journal_end()
+    call = await house.key("acme", "viewer")
+    assert (await house.service.log_in(call)).tenant == "acme"
+    before = len(await house.rows(end))
+    with pytest.raises(Unauthenticated):
+        await house.service.log_in(house.call("tq_nobody_nothing"))
+    denied = (await house.rows(end))[before:]
+    assert [(row.op, row.outcome, row.error_code) for row in denied] == [("login", "denied", "unauthenticated")]
+
+
 async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(house: House) -> None:
     """Patterns of queues: what matches is served, everything else is forbidden, also in lists and fleet polls."""
     await house.tenant("acme")
