@@ -16,6 +16,7 @@ REPLY_BYTES_MAX: Final = 16 << 20
 PRIORITY_MAX: Final = 9
 ATTEMPTS_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 366 * 86_400_000
+EXPORTED_IDS_BYTES_MAX: Final = 4 << 20  # of idempotency keys in one part of an export; as text they are twice that
 TTL_MS_MAX: Final = 366 * 86_400_000
 LEASE_MS_MAX: Final = 12 * 3_600_000
 WAIT_MS_MAX: Final = 300_000

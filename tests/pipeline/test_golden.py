@@ -174,6 +174,18 @@ def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: S
     assert hours["01"][0]["removed"] == 1
 
 
+def test_a_lease_that_a_remove_ended_counts_where_the_message_was_moved_to(spark: SparkSession) -> None:
+    """A message that was moved has events of two shards; the remove belongs to the second."""
+    rows = [row(1, START, "add", shard="a", bytes=5)]
+    rows += [
+        row(2 + at, START + (1 + at) * MINUTE, op, shard="b", bytes=5)
+        for at, op in enumerate(("add", "poll", "remove"))
+    ]
+    lives = message_lives(life_events(frame(spark, rows)), None, nothing(spark, RESETS))
+    hours = queue_hours(frame(spark, rows), lives, nothing(spark, RESETS)).collect()
+    assert {one["shard"]: (one["messages_net"], one["in_flight_net"]) for one in hours} == {"a": (1, 0), "b": (0, 0)}
+
+
 def test_one_giant_tenant_beside_small_ones_is_counted_right(spark: SparkSession) -> None:
     """Nine rows of ten belong to one queue; peaks, levels and byte-hours are exact for it and for the others."""
     rows = []

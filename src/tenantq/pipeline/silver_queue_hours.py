@@ -55,7 +55,7 @@ def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFra
 def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
     """Return what was done to which queue, in which epoch of it, and the milliseconds until that or the hour ends."""
     changes = _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
-        _leases_removed(lives), allowMissingColumns=True
+        _leases_removed(rows, lives), allowMissingColumns=True
     )  # fmt: skip
     placed = with_resets(changes, resets, "queue")
     here = f.struct(f.col("seq"), f.col("n"))
@@ -80,7 +80,6 @@ def _sums(changes: DataFrame) -> DataFrame:
     """Add up everything that can be added in any order: each task does most of it alone.
 
     What a row counts for follows from its op and outcome, so rows are added up by these first, and told apart when they are few.
-    Leases were removed in other hours too: those have no row here.
     """
     size, left_ms = f.col("bytes"), f.col("left_ms")
     low, high = size.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("bytes", _LIMB.bit_length() - 1)
@@ -92,15 +91,13 @@ def _sums(changes: DataFrame) -> DataFrame:
     byte_ms = sign * (f.col("high").cast(wide) * _LIMB + f.col("low").cast(wide))
     counts = _counts()
     none = f.lit(0).cast("bigint")
-    sums = done.groupBy(*_KEY).agg(
-        f.bool_or(f.col("op") != _LEASE_REMOVED).alias("is_here"),
+    return done.groupBy(*_KEY).agg(
         *[f.coalesce(f.sum(counts[name]), none).alias(name) for name in _COUNTS],
         f.coalesce(f.sum(sign * f.col("rows")), none).alias("messages"),
         f.coalesce(f.sum(_in_flight() * f.col("rows")), none).alias("in_flight"),
         f.coalesce(f.sum(sign * f.col("bytes")), none).alias("stored"),
         f.coalesce(f.sum(byte_ms), f.lit(0)).cast(BYTE_MS).alias("byte_ms"),
     )  # fmt: skip
-    return sums.where("is_here").drop("is_here")
 
 
 def slices(changes: DataFrame) -> DataFrame:
@@ -199,10 +196,10 @@ def _moved_in(rows: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _leases_removed(lives: DataFrame) -> DataFrame:
-    """Return the leases that ended because their message was removed: that was the last thing in its life."""
-    leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
-    return leased.select(
-        "shard", "tenant", f.col("last.seq").alias("seq"), f.col("last.place").alias("n"), f.col("last.at").alias("ts"),
-        f.col("last.queue").alias("queue"), f.lit(_LEASE_REMOVED).alias("op"),
-    )  # fmt: skip
+def _leases_removed(rows: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return the leases that ended because their message was removed."""
+    leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end")).select("tenant", "message_id")
+    removes = rows.where((f.col("op") == "remove") & (f.col("outcome") == "ok"))
+    return removes.join(leased, ["tenant", "message_id"], "left_semi").select(
+        "shard", "seq", "n", "ts", "tenant", "queue", f.lit(_LEASE_REMOVED).alias("op")
+    )

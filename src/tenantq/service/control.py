@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tenantq.service.self_checks import SelfChecks
 
 _REDRIVES_MAX: Final = 1_000
-_VERSION: Final = version("tenantq")
+VERSION: Final = version("tenantq")
 
 
 class Control:
@@ -118,8 +119,12 @@ class Control:
         throttled = self.gates.tally.throttled
         found: list[TenantInfo] = []
         for name in _page(self.shard.tenants(), after, limit):
-            state = self.shard.tenant_state(name)
+            state = self.shard.tenants_served().get(name)
+            if state is None:
+                continue  # it was deleted meanwhile
             found.append(TenantInfo.of(state, figures_of(self.shard, state, throttled[name]) if figures else None))
+            if figures:
+                await asyncio.sleep(0)  # some have many queues, and others want their turn
         return found
 
     async def suspend_tenant(
@@ -391,7 +396,7 @@ class Control:
             "ready": failure is None,
             "reason": failure.message if failure is not None else "",
             "durability": self.durability,
-            "version": _VERSION,
+            "version": VERSION,
             "journal_records": last - first + 1,
             "journal_lag": self._exporter.lag_records if self._exporter is not None else None,
             "journal_lag_bytes": self._exporter.lag_bytes if self._exporter is not None else None,

@@ -12,7 +12,7 @@ import msgspec
 
 from tenantq import limits
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
-from tenantq.errors import Invalid, SealBroken, TooLarge
+from tenantq.errors import Forbidden, Invalid, SealBroken, TooLarge
 from tenantq.message import check_int
 from tenantq.names import check_queue_name
 from tenantq.service.audit_trail import AuditQuery
@@ -199,10 +199,12 @@ class Moving(Safekeeping):
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
         """Begin to export everything that a tenant has, or one queue of it, as it is at this moment. Close what is returned."""
-        if queue is not None and type(queue) is not str:
-            raise Invalid(f"queue: a name is text, not {type(queue).__name__}")
+        if queue is not None:
+            check_queue_name(queue)
         entered = await self.gates.enter(call, tenant, "export", queue)
         try:
+            if queue is None:
+                self._check_everything_is_theirs(call, entered)
             snapshot = await self.shard.snapshot(entered.tenant, queue)
             told = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
             await self.shard.note_entries([entry("export", entered.tenant, entered.caller, told)])
@@ -210,6 +212,13 @@ class Moving(Safekeeping):
         except BaseException:
             entered.ticket.release()
             raise
+
+    def _check_everything_is_theirs(self, call: Call, entered: Entered) -> None:
+        """Refuse whoever may export some queues only: they are exported one by one."""
+        if self.gates.authorizer.patterns(entered.principal, entered.tenant, "export") is not None:
+            error = Forbidden("You may export some queues only: name one with ?queue=.", tenant=entered.tenant)
+            self.gates.refuse(call, entered.principal, entered.tenant, "export", None, error)
+            raise error
 
     async def import_part(
         self,
@@ -240,6 +249,11 @@ class Moving(Safekeeping):
             raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
         kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
         known = [taken_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
+        size = sum(len(one.ids) for one in known)
+        if size > limits.EXPORTED_IDS_BYTES_MAX:
+            raise TooLarge(
+                f"idempotency: {size} bytes of ids in one part, the limit is {limits.EXPORTED_IDS_BYTES_MAX}"
+            )
         with await self._enter_queue(call, tenant, "import", queue) as entered:
             if entered.state.config.encryption.enabled:
                 assert self._sealing is not None, "nobody is encrypted without it"

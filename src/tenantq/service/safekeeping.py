@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,7 +11,7 @@ from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.record import Entry
 from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
-from tenantq.service.control import check_destroy, check_why
+from tenantq.service.control import VERSION, check_destroy, check_why
 from tenantq.service.credentials import Credentials
 from tenantq.store.opening import FORMAT
 from tenantq.wire import ShardItem, TopologyReply
@@ -78,7 +77,7 @@ class Safekeeping(Credentials):
         return TopologyReply(
             shards=[here],
             server=self._signing_key.public.id if self._signing_key is not None else "",
-            version=version("tenantq"),
+            version=VERSION,
             format=FORMAT,
             now=self.shard.wall_ms(),
             encryption=self._sealing is not None,

@@ -100,7 +100,7 @@ async def test_a_renewal_that_fails_is_tried_again_after_a_while(
             await house.vault.ready(7, POLICY)
             await settle()
     assert len(house.kms.unwraps) == 2
-    assert len(caplog.records) == 2
+    assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 2
     assert house.vault.sealer(7, POLICY) is sealer
     house.kms.error = None
     clock.advance(UPKEEP_PAUSE_MS)

@@ -204,7 +204,8 @@ class Add(Operation):
         row = round.key(queue, digest(message.key.encode()))
         if row is None or row.expires_at <= round.now:
             return None
-        if row.body_digest and row.body_digest not in (message.known_as, _digest(message)):
+        differs = row.body_digest and row.body_digest not in (message.known_as, _digest(message))
+        if differs or len(row.id) != _ID_BYTES:  # an import may have brought it, and may say anything
             return Added(
                 _NO_ID,
                 error=Conflict(
@@ -220,8 +221,10 @@ class Add(Operation):
         row = self._batch_row = round.key(queue, self._batch_hash)
         if row is None or row.expires_at <= round.now:
             return False
-        known = not row.body_digest and len(row.id) == _ID_BYTES * len(self.messages)
-        if not known and row.body_digest not in (self.batch_digests or (self._batch_digest(),)):
+        differs = row.body_digest and row.body_digest not in (self.batch_digests or (self._batch_digest(),))
+        if differs or len(row.id) != _ID_BYTES * len(
+            self.messages
+        ):  # an import may have brought it, and may say anything
             raise Conflict(
                 "key: this idempotency key was used with another batch; use a new key for new work",
                 tenant=self.tenant.name,

@@ -13,7 +13,7 @@ from tenantq.engine.queue_state import ADDED, ADDED_BYTES
 from tenantq.engine.usage import Room
 from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
-from tenantq.limits import SEAL_BYTES
+from tenantq.limits import SEAL_BYTES, TTL_MS_MAX
 from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
 from tenantq.store.rows import (
     QUEUE_DEFAULT_ATTEMPTS,
@@ -66,7 +66,7 @@ class TakeIn(Operation):
         results: Sequence[StoredResult],
         idempotency: Sequence[TakenKey] = (),
     ) -> None:
-        size = sum(len(one.body) for one in messages)
+        size = sum(len(one.body) for one in messages) + sum(len(one.ids) for one in idempotency)
         super().__init__(tenant, caller, len(messages) + len(results) + len(idempotency) + size / BYTES_PER_COST)
         self.queue_name = queue_name
         self.export = export
@@ -118,7 +118,7 @@ class TakeIn(Operation):
         for key in self.idempotency:
             earlier = round.key(queue, key.hashed)
             if key.expires_at - wall > now and (earlier is None or earlier.expires_at <= now):
-                row = KeyRow(key.ids, key.body_digest, key.expires_at - wall)
+                row = KeyRow(key.ids, key.body_digest, min(key.expires_at - wall, now + TTL_MS_MAX))
                 put_key(round, queue, key.hashed, row, earlier)
         if fresh:
             self._count(round, queue, fresh, sizes)

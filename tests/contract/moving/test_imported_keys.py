@@ -1,0 +1,88 @@
+"""Idempotency keys that an import brings may say anything: nothing that they say reaches beyond their queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tenantq import limits
+from tenantq.errors import Conflict, Forbidden, TooLarge
+from tenantq.wire import ExportedKey
+from tests.contract.moving.archive import lines, written
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from tenantq.service import Call
+    from tests.contract.gates.house import House
+
+
+async def known_keys(house: House) -> tuple[Call, ExportedKey, ExportedKey]:
+    """Return acme's administrator, and the keys of a message and of a batch as an export tells them."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.add(owner, "single", "once", key="k")
+    await house.service.add(owner, None, "batch", [message("a"), message("b")], key="k")
+    found = [await written(await house.service.export(owner, None, queue)) for queue in ("single", "batch")]
+    single, batch = (ExportedKey(**lines(files, "idempotency")[0]) for files in found)
+    await house.service.put_queue(owner, None, "there", {})
+    return owner, single, batch
+
+
+async def bring(house: House, call: Call, *keys: ExportedKey) -> None:
+    """Import nothing but keys."""
+    await house.service.import_part(
+        call, None, "there", export="1" * 32, part=1, messages=[], results=[], idempotency=list(keys)
+    )
+
+
+async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard_goes_on(house: House) -> None:
+    """Also where the hash of the body is right, so that the key seems to be of this very call."""
+    owner, single, batch = await known_keys(house)
+    await bring(
+        house,
+        owner,
+        msgspec.structs.replace(single, ids=single.ids * 2),
+        msgspec.structs.replace(batch, ids=batch.ids[:32]),
+    )
+    (refused,) = await house.add(owner, "there", "once", key="k")
+    assert isinstance(refused.error, Conflict)
+    with pytest.raises(Conflict):
+        await house.service.add(owner, None, "there", [message("a"), message("b")], key="k")
+    await house.tenant("other")
+    (added,) = await house.add(await house.key("other"), "work", "of somebody else")
+    assert added.error is None
+
+
+async def test_a_key_is_remembered_no_longer_than_any_other(house: House) -> None:
+    """What an import says lasts for ever lasts as long as a queue can be told to remember keys."""
+    owner, single, _ = await known_keys(house)
+    await bring(house, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
+    (again,) = await house.add(owner, "there", "once", key="k")
+    assert again.duplicate
+    (kept,) = lines(await written(await house.service.export(owner, None, "there")), "idempotency")
+    assert house.clock.wall_ms() < kept["expires_at"] <= house.clock.wall_ms() + limits.TTL_MS_MAX
+
+
+async def test_a_part_holds_so_many_ids_and_no_more(house: House) -> None:
+    """They cost no quota, so they are few."""
+    owner, single, _ = await known_keys(house)
+    ids = single.ids * limits.BATCH_MESSAGES_MAX
+    count = limits.EXPORTED_IDS_BYTES_MAX // (16 * limits.BATCH_MESSAGES_MAX) + 1
+    many = [ExportedKey(hash=f"{at:032x}", ids=ids, expires_at=single.expires_at) for at in range(count)]
+    with pytest.raises(TooLarge):
+        await bring(house, owner, *many)
+
+
+async def test_whoever_may_export_some_queues_exports_them_one_by_one(house: House) -> None:
+    """Everything of the tenant is more than they may see, and asking for it is in the audit trail."""
+    await known_keys(house)
+    some = await house.key("acme", "tenant-admin", queues=("sing*",))
+    await written(await house.service.export(some, None, "single"))
+    end = await house.journal_end()
+    for queue in (None, "batch"):
+        with pytest.raises(Forbidden):
+            await house.service.export(some, None, queue)
+    denied = [(row.op, row.outcome, row.count) for row in await house.rows(end) if row.op == "export"]
+    assert sum(count for _, outcome, count in denied if outcome == "denied") == 2
