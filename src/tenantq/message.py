@@ -270,7 +270,7 @@ def is_plain(message: NewMessage) -> bool:
 
 def _check_attributes(attributes: object) -> None:
     if not isinstance(attributes, dict) or len(attributes) > limits.ATTRIBUTES_MAX:
-        raise Invalid(f"attributes: must be a mapping of at most {limits.ATTRIBUTES_MAX} names to texts")
+        raise too_many_attributes()
     size = 0
     for name, value in attributes.items():
         check_text("attributes: a name", name, limits.ATTRIBUTE_NAME_CHARS_MAX)
@@ -321,4 +321,14 @@ def check_batch(field: str, items: object) -> None:
     if not isinstance(items, list | tuple):
         raise Invalid(f"{field}: must be a list, not {type(items).__name__}")
     if not 1 <= len(items) <= limits.BATCH_MESSAGES_MAX:
-        raise Invalid(f"{field}: {len(items)} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+        raise wrong_number(field, len(items))
+
+
+def wrong_number(field: str, count: int) -> Invalid:
+    """Return what is told of a batch that is empty or too long."""
+    return Invalid(f"{field}: {count} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+
+
+def too_many_attributes() -> Invalid:
+    """Return what is told of a message with more attributes than it may have."""
+    return Invalid(f"attributes: must be a mapping of at most {limits.ATTRIBUTES_MAX} names to texts")

@@ -142,7 +142,7 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
     "RedriveRequest": {
         "source": QUEUE,
         "reason": _text(limits.REASON_CHARS_MAX),
-        "ids": {"items": MESSAGE_ID},
+        "ids": {"items": MESSAGE_ID, "maxItems": limits.REDRIVE_IDS_MAX},
         "limit": _number(0, 1 << 40),
         "rate": _number(1, 1_000_000),
     },

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq import limits
+from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
 from tenantq.errors import Invalid, TenantqError
-from tenantq.message import NewMessage, Result
+from tenantq.message import NewMessage, Result, too_many_attributes, wrong_number
 from tenantq.names import DEFAULT_TENANT
+from tenantq.service.service import wrong_tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_QUEUE: Final = "default"
 _NOT_GIVEN: Final = -1
@@ -34,6 +39,17 @@ def _given(number: int) -> int | None:
     return None if number == _NOT_GIVEN else number
 
 
+def _bounded(given: Any, most: int, refusal: Callable[[int], Invalid]) -> Any:
+    """Return a list of a request, unless it is longer than the service takes: a claim of millions may be few bytes on the wire."""
+    if len(given) > most:
+        raise refusal(len(given))
+    return given
+
+
+def _batch(params: Any, field: str) -> Any:
+    return _bounded(getattr(params, field), limits.BATCH_MESSAGES_MAX, lambda count: wrong_number(field, count))
+
+
 # ---- adding ----
 
 
@@ -41,9 +57,9 @@ def add(params: Any) -> dict[str, Any]:
     """Read messages to add; one that cannot be read keeps its place as an error."""
     messages: list[NewMessage | TenantqError]
     if params.which() == "bodies":
-        messages = [NewMessage(body=body) for body in params.bodies]
+        messages = [NewMessage(body=body) for body in _batch(params, "bodies")]
     else:
-        messages = [_message(message) for message in params.messages]
+        messages = [_message(message) for message in _batch(params, "messages")]
     return {**place(params), "messages": messages, "key": params.key or None}
 
 
@@ -72,7 +88,7 @@ def _message(message: Any) -> NewMessage | TenantqError:
 
 def _attributes(given: Any) -> dict[str, str]:
     attributes: dict[str, str] = {}
-    for one in given:
+    for one in _bounded(given, limits.ATTRIBUTES_MAX, lambda _: too_many_attributes()):
         name = one.name
         if name in attributes:
             raise Invalid(f"attributes: {name[:80]!r} is given twice")
@@ -90,7 +106,9 @@ def poll(params: Any) -> dict[str, Any]:
 
 def fleet_poll(params: Any) -> dict[str, Any]:
     """Read a poll over many tenants."""
-    queue, tenants = DEFAULT_QUEUE, list(params.tenants) if _is_there(params, "tenants") else None
+    queue, tenants = DEFAULT_QUEUE, None
+    if _is_there(params, "tenants"):
+        tenants = list(_bounded(params.tenants, limits.FLEET_TENANTS_MAX, lambda _: wrong_tenants()))
     if _is_there(params, "ref"):
         queue = params.ref.queue or DEFAULT_QUEUE
         if params.ref.tenant:
@@ -114,12 +132,12 @@ def _lease(params: Any) -> dict[str, Any]:
 
 def settle(params: Any) -> dict[str, Any]:
     """Read receipts."""
-    return {**place(params), "receipts": list(params.receipts)}
+    return {**place(params), "receipts": list(_batch(params, "receipts"))}
 
 
 def ack(params: Any) -> dict[str, Any]:
     """Read receipts, and what came of the work."""
-    results = [_result(one) for one in params.results] if _is_there(params, "results") else None
+    results = [_result(one) for one in _batch(params, "results")] if _is_there(params, "results") else None
     return {**settle(params), "results": results or None}
 
 
@@ -150,7 +168,7 @@ def extend(params: Any) -> dict[str, Any]:
 
 def remove(params: Any) -> dict[str, Any]:
     """Read ids of messages."""
-    return {**place(params), "ids": list(params.ids)}
+    return {**place(params), "ids": list(_batch(params, "ids"))}
 
 
 # ---- looking ----
@@ -202,10 +220,11 @@ def delete_queue(params: Any) -> dict[str, Any]:
 
 def redrive(params: Any) -> dict[str, Any]:
     """Read which dead letters to send back, and how fast."""
+    ids = _bounded(params.ids, limits.REDRIVE_IDS_MAX, too_many_ids) if _is_there(params, "ids") else None
     wanted = RedriveFilter(
         source=params.source or None,
         reason=params.reason or None,
-        ids=frozenset(params.ids) if _is_there(params, "ids") else None,
+        ids=frozenset(ids) if ids is not None else None,
         limit=_given(params.limit),
     )
     return {**place(params), "filter": wanted, "rate": _given(params.rate), "dry_run": params.dryRun}

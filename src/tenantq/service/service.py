@@ -435,9 +435,14 @@ def _check_tenants(tenants: object) -> None:
     if tenants is None:
         return
     if not isinstance(tenants, list | tuple) or not 1 <= len(tenants) <= limits.FLEET_TENANTS_MAX:
-        raise Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names; leave it out to mean all")
+        raise wrong_tenants()
     if not all(type(name) is str for name in tenants):
         raise Invalid("tenants: a name is text")
+
+
+def wrong_tenants() -> Invalid:
+    """Return what is told of a fleet poll that names no tenant, or too many."""
+    return Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names; leave it out to mean all")
 
 
 def _within(max: int, left: int) -> int:

@@ -52,7 +52,16 @@ def check_filter(wanted: RedriveFilter) -> RedriveFilter:
         return wanted
     if not isinstance(wanted.ids, frozenset | set | list | tuple):
         raise Invalid(f"filter: ids must be a set of message ids, not {type(wanted.ids).__name__}")
+    if len(wanted.ids) > limits.REDRIVE_IDS_MAX:
+        raise too_many_ids(len(wanted.ids))
     return msgspec.structs.replace(wanted, ids=frozenset(id_bytes(id) for id in wanted.ids))
+
+
+def too_many_ids(count: int) -> Invalid:
+    """Return what is told of a filter that names too many messages."""
+    return Invalid(
+        f"filter: {count} ids, allowed are {limits.REDRIVE_IDS_MAX}; redrive them in parts, or by their reason"
+    )
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):

@@ -1,0 +1,74 @@
+"""Lists that claim more than anybody may give are refused by their length, before one element is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq import limits
+from tenantq.errors import Invalid
+from tenantq.rpc import requests
+from tenantq.rpc.schema import SCHEMA
+from tests.contract.rpc.test_hostile import Raw, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.server import Server
+
+CLAIMED = 8_000_000
+NEW_MESSAGE = (3, 4)  # words of numbers and of pointers
+ONE_TOO_MANY = limits.BATCH_MESSAGES_MAX + 1
+
+
+async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(server: Server) -> None:
+    """Messages of no size cost nothing on the wire; reading them would hold everybody up for a minute."""
+    data = await record(server, ("add", {"messages": [{"body": b""}]}))
+    tag = struct.pack("<IHH", 1 << 2, *NEW_MESSAGE)
+    assert data.count(tag) == 1
+    raw = await Raw.open(server.rpc_port)
+    raw.writer.write(data.replace(tag, struct.pack("<IHH", CLAIMED << 2, 0, 0)))
+    said = b""
+    while b"messages: 8000000 in one batch" not in said:
+        part = await asyncio.wait_for(raw.reader.read(65_536), 10)
+        assert part, said
+        said += part
+    assert b"invalid" in said
+    raw.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("read", "kind", "given", "told"),
+    [
+        (requests.add, "AddRequest", {"messages": [{}] * ONE_TOO_MANY}, "messages: 1001 in one batch"),
+        (requests.add, "AddRequest", {"bodies": [b""] * ONE_TOO_MANY}, "bodies: 1001 in one batch"),
+        (requests.settle, "ReleaseRequest", {"receipts": [""] * ONE_TOO_MANY}, "receipts: 1001 in one batch"),
+        (requests.ack, "AckRequest", {"receipts": [""] * ONE_TOO_MANY}, "receipts: 1001 in one batch"),
+        (requests.ack, "AckRequest", {"results": [{}] * ONE_TOO_MANY}, "results: 1001 in one batch"),
+        (requests.nack, "NackRequest", {"receipts": [""] * ONE_TOO_MANY}, "receipts: 1001 in one batch"),
+        (requests.extend, "ExtendRequest", {"receipts": [""] * ONE_TOO_MANY}, "receipts: 1001 in one batch"),
+        (requests.remove, "RemoveRequest", {"ids": [""] * ONE_TOO_MANY}, "ids: 1001 in one batch"),
+        (requests.fleet_poll, "FleetPollRequest", {"tenants": [""] * 100_001}, "tenants: must be a list of 1 to"),
+        (requests.redrive, "RedriveRequest", {"ids": [""] * 100_001}, "filter: 100001 ids"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_list_of_a_request_has_a_bound(
+    read: Callable[[Any], dict[str, Any]], kind: str, given: dict[str, Any], told: str
+) -> None:
+    """It is that of HTTP, and told in the same words."""
+    request = getattr(SCHEMA, kind).new_message(**given)
+    with pytest.raises(Invalid, match=told):
+        read(request.as_reader())
+
+
+def test_a_message_with_too_many_attributes_is_refused_for_itself() -> None:
+    """The others of its batch are not concerned."""
+    many = [{"name": str(number), "value": ""} for number in range(limits.ATTRIBUTES_MAX + 1)]
+    request = SCHEMA.AddRequest.new_message(messages=[{"attributes": many}, {"attributes": many[:-1]}])
+    refused, taken = requests.add(request.as_reader())["messages"]
+    assert "at most 32 names" in refused.message
+    assert len(taken.attributes) == limits.ATTRIBUTES_MAX
