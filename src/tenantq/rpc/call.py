@@ -81,6 +81,7 @@ class RunningCall:
             self._write(None, error)
             return
         self._task = self._connection.listener.loop.create_task(self._work(arguments))
+        self._task.add_done_callback(self._worked)
         self._write(*await self._replied)
 
     def _read(self) -> dict[str, Any]:
@@ -145,6 +146,17 @@ class RunningCall:
             error = fault()
         if not self._replied.done():
             self._replied.set_result((value, error))
+        self._end()
+
+    def _worked(self, _: asyncio.Task[None]) -> None:
+        """End and answer a call whose work was stopped before its first step; every other has done so itself."""
+        if self._is_over:
+            return
+        if not self._replied.done():
+            if self._is_told_to_stop:
+                self._replied.set_result((self._method.interrupted, None))
+            else:
+                self._replied.cancel()
         self._end()
 
     async def _ask(self, arguments: dict[str, Any]) -> Any:

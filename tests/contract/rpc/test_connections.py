@@ -84,6 +84,41 @@ async def test_70_a_stop_answers_what_waits_and_keeps_leases(serve: Serve, conne
         await connect(server)
 
 
+async def _begun_poll(server: Server) -> tuple[Any, Any]:
+    """Return the connection and the call of a poll whose work is about to take its first step."""
+    while True:
+        for connection in _listener(server).connections:
+            for call in connection.calls:
+                if call._task is not None:
+                    return connection, call
+        await asyncio.sleep(0)
+
+
+async def test_70_a_poll_that_has_just_come_is_answered_by_a_stop(server: Server, connect: Connect) -> None:
+    """Its work is stopped before its first step; it is answered empty all the same, and the stop need not wait for it."""
+    client = await connect(server)
+    await client.ask("putQueue", config="{}")
+    waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
+    connection, call = await _begun_poll(server)
+    connection.drain()
+    assert call._task.cancelling()
+    assert await asyncio.wait_for(waiting, 10) == []
+    await until_not(lambda: bool(_listener(server).connections))
+
+
+async def test_a_poll_that_is_given_up_as_it_begins_leaves_nothing(server: Server, connect: Connect) -> None:
+    """It would count as under way for as long as the connection lasts."""
+    client = await connect(server)
+    await client.ask("putQueue", config="{}")
+    waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
+    connection, call = await _begun_poll(server)
+    call.give_up()
+    with pytest.raises(asyncio.CancelledError):
+        await call._task
+    await until_not(lambda: bool(connection.calls))
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Connect) -> None:
     """A call can be sent before the login is answered; beyond the bound a login is refused until a session is let go."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
