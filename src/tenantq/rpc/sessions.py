@@ -72,10 +72,15 @@ def _read_login(params: Any) -> dict[str, Any]:
 
 async def _log_in(service: Service, call: Any, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
     connection = call.connection
+    _check_room(connection)
+    principal = await service.log_in(call)
+    _check_room(connection)  # others may have logged in meanwhile
+    return principal, Session(connection, bearer, user_agent)
+
+
+def _check_room(connection: Connection) -> None:
     if connection.sessions >= connection.listener.settings.sessions_max:
         raise Unavailable("this connection has as many sessions as it may. Let go of some, or open another connection.")
-    principal = await service.log_in(call)
-    return principal, Session(connection, bearer, user_agent)
 
 
 def _write_session(results: Any, answer: tuple[Principal, Session], _: Connection) -> int:

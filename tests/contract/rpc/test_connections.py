@@ -135,6 +135,24 @@ async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Conn
     assert (await client.login(ADMIN)).which() == "ok"
 
 
+async def test_logins_side_by_side_keep_to_the_bound_of_sessions(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all of them were begun before the first was let in."""
+    server = await serve(rpc_listener=RpcSettings(sessions_max=2))
+    client = await connect(server, None)
+    everybody, log_in = asyncio.Barrier(6), server.service.log_in
+
+    async def log_in_together(call: Call) -> Any:
+        await everybody.wait()
+        return await log_in(call)
+
+    monkeypatch.setattr(server.service, "log_in", log_in_together)
+    replies = await asyncio.gather(*(client.door.login(token=ADMIN) for _ in range(6)))
+    assert sorted(reply.which() for reply in replies) == ["error"] * 4 + ["ok"] * 2
+    assert {reply.error.code for reply in replies if reply.which() == "error"} == {"unavailable"}
+
+
 async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, connect: Connect) -> None:
     """Over TLS with the server's own files; a changed certificate is used for new connections without a restart."""
     authority = Authority(tmp_path)
