@@ -113,6 +113,7 @@ KNOWN_OPS: Final = frozenset(ACTIONS) | {
     "quota_warning", "quota_critical", "note_key_use", "note_entries", "alert", "create_queue", "configure_queue",
     "drop_queue", "trim_journal", "put_data_key", "replace_data_key", "drop_data_keys", "cancel_redrive", "unexplained",
     "checkpoint", "self_check", "restore_backup", "certify_erasure", "suspend_queue", "reopen_queue", "topology",
+    "login",
     "*",  # refusals of many kinds, merged in a flood
 }  # fmt: skip
 """What the journal may say was done; a row with anything else is quarantined, since nobody knows what it changed."""
