@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tenantq import limits
 from tenantq.clock import ManualClock
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.engine.shard import Shard
@@ -70,6 +71,9 @@ async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
     assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3]), reason="y"))).progress.moved == 0
     assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3])))).progress.moved == 2
     assert {one.raw_id for one in await shard.poll(T, Q, max=9)} == set(ids[1:3])
+    many = frozenset(number.to_bytes(16) for number in range(limits.REDRIVE_IDS_MAX + 1))
+    with pytest.raises(Invalid, match="100001 ids, allowed are 100000"):
+        await shard.redrive(T, Q, filter=RedriveFilter(ids=many))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 300, 2_000])
