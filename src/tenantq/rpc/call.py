@@ -110,6 +110,8 @@ class RunningCall:
 
     def _write(self, value: Any, error: TenantqError | None) -> None:
         connection, results = self._connection, self._context.results
+        if connection.listener.durability == "os":  # the other is what a reply says without a word
+            results.durability = "os"
         if error is None:
             try:
                 connection.replies(self._method.write(results, value, connection))

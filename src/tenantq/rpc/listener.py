@@ -43,6 +43,7 @@ class RpcListener:
         turns: Turns | None = None,
     ) -> None:
         self.service = service
+        self.durability = service.durability
         self.settings = check_rpc(settings or RpcSettings())
         self.clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()

@@ -4,8 +4,8 @@
 # Times are milliseconds: names end in Ms (lengths) or At and Until (wall clock, since 1970). Bodies and values are bytes as they are.
 # A number whose default is -1 was not given, and means the queue's own setting, no limit, or "not there". An empty Text was not given.
 #
-# Every reply is a union: what was asked for, or an Error. Look at which of the two it is before reading it. Fields are only ever
-# added; who does not know a new one reads its default.
+# Every reply is a union: what was asked for, or an Error. Look at which of the two it is before reading it. Beside the union every
+# reply tells the server's durability. Fields are only ever added; who does not know a new one reads its default.
 
 struct QueueRef {
   # Which queue is meant. A request without one means default/default.
@@ -36,6 +36,12 @@ struct Attribute {
   value @1 :Text;
 }
 
+enum Durability {
+  # What a reply promises of the changes that it confirms.
+  fsync @0;  # they are on the disk
+  os @1;     # they are with the operating system: a crash of the machine may lose those of the last moments
+}
+
 # ---- who calls ----
 
 interface Tenantq {
@@ -53,6 +59,7 @@ struct LoginReply {
   session @2 :Session; # beside the union, so that calls can be sent to it before the login is answered
   principal @3 :Text;  # as the journal names it
   tenant @4 :Text;     # the credential's own, which a QueueRef without one means
+  durability @5 :Durability;
 }
 
 interface Session {
@@ -117,6 +124,7 @@ struct AddReply {
     messages @0 :List(AddedMessage);
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 # ---- polling ----
@@ -161,6 +169,7 @@ struct PollReply {
     error @1 :Error;
   }
   nowAt @2 :Int64;              # the server's wall clock: leaseUntil less this is how long a lease still lasts
+  durability @3 :Durability;
 }
 
 # ---- settling ----
@@ -214,6 +223,7 @@ struct SettleReply {
     results @0 :List(Settled);
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 struct RemoveRequest {
@@ -234,6 +244,7 @@ struct RemoveReply {
     results @0 :List(Removed);
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 # ---- looking ----
@@ -291,6 +302,7 @@ struct PeekReply {
     error @1 :Error;
   }
   cursor @2 :Text;              # there: a further page starts here
+  durability @3 :Durability;
 }
 
 struct MessageRequest {
@@ -304,6 +316,7 @@ struct MessageReply {
     message @0 :Message;
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 struct ResultRequest {
@@ -321,6 +334,7 @@ struct ResultReply {
     hidden @3 :Void;            # completed; the caller may not read it
     error @4 :Error;
   }
+  durability @5 :Durability;
 }
 
 struct Row {
@@ -353,6 +367,7 @@ struct TraceReply {
     rows @0 :List(Row);         # about one message, oldest first
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 # ---- queues ----
@@ -427,6 +442,7 @@ struct QueueReply {
     error @1 :Error;
   }
   created @2 :Bool;             # after putQueue: it is new
+  durability @3 :Durability;
 }
 
 struct QueuesReply {
@@ -435,6 +451,7 @@ struct QueuesReply {
     error @1 :Error;
   }
   cursor @2 :Text;              # there: a further page starts here
+  durability @3 :Durability;
 }
 
 struct StatsReply {
@@ -442,6 +459,7 @@ struct StatsReply {
     stats @0 :Stats;
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 struct DoneReply {
@@ -449,6 +467,7 @@ struct DoneReply {
     done @0 :Void;
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 struct PurgeReply {
@@ -456,6 +475,7 @@ struct PurgeReply {
     purged @0 :UInt64;
     error @1 :Error;
   }
+  durability @2 :Durability;
 }
 
 struct RedriveRequest {
@@ -489,4 +509,5 @@ struct RedriveReply {
     redrive @0 :Redrive;
     error @1 :Error;
   }
+  durability @2 :Durability;
 }

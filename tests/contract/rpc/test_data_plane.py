@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from tenantq.config import ShardSettings
+from tenantq.rpc.methods import METHODS
 from tenantq.service import Call
 from tests.contract.http.real_server import ADMIN
 
@@ -226,6 +228,25 @@ async def test_42_a_fleet_serves_the_tenants_it_is_granted(server: Server, conne
     assert (await acme.refused("fleetPoll", tenants=["acme", "globex"])).code == "forbidden"
     assert (await acme.refused("fleetPoll", tenant="acme", tenants=["globex"])).code == "invalid"
     assert (await acme.ask("fleetPoll", tenant="acme")).which() == "messages"
+
+
+async def test_weak_durability_is_said_in_every_reply(server: Server, serve: Serve, connect: Connect) -> None:
+    """In that of a login and in refusals, too; where changes are on the disk every reply says that."""
+    for one, durability in ((server, "fsync"), (await serve(shard=ShardSettings(durability="os")), "os")):
+        client = await connect(one, None)
+        assert (await client.login("wrong")).durability == durability
+        assert (await client.login(ADMIN)).durability == durability
+        (id,) = await client.add(b"x")
+        given: dict[str, dict[str, Any]] = {
+            "add": {"bodies": [b"x"]},
+            "ack": {"receipts": ["x"]},
+            "remove": {"ids": [id]},
+            "putQueue": {"config": "{}"},
+        }
+        told = {method: await client.ask(method, **given.get(method, {})) for method in METHODS}
+        assert {str(reply.durability) for reply in told.values()} == {durability}
+        kinds = {told[method].which() for method in ("add", "poll", "ack", "remove", "putQueue", "purge")}
+        assert kinds == {"messages", "results", "queue", "error"}
 
 
 async def test_42_what_is_wrong_with_a_request_is_named(server: Server, connect: Connect) -> None:
