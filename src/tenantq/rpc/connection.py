@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         _keep_alive(transport)
         self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
         self._since_ms = listener.now_ms
-        self._opened_ms = listener.now_ms
+        self._opened_ms = self._called_ms = listener.now_ms
         self._pipe = Pipe(self._feed, self._take_out, self._end)
         self._rpc = capnp.TwoPartyServer(
             self._pipe.stream,
@@ -210,6 +210,7 @@ class Connection(asyncio.Protocol):
     def ended(self, call: RunningCall) -> None:
         """Take note that a call is done; read on."""
         self.calls.discard(call)
+        self._called_ms = self.listener.now_ms
         if self._is_draining:
             self._close_when_sent()
         elif self._pending:
@@ -261,7 +262,16 @@ class Connection(asyncio.Protocol):
                 self._since_ms, self._received_bytes_seen = now_ms, self._received_bytes
         else:
             self._since_ms, self._received_bytes_seen = now_ms, self._received_bytes
+            if self._is_idle(now_ms):
+                self.listener.figures.cut_total["call"] += 1
+                self._abort("nothing was called on this connection for too long. Connect again, and log in.")
         return self.unsent_bytes()
+
+    def _is_idle(self, now_ms: int) -> bool:
+        """Tell whether nothing has been called for too long. Messages that are no calls do not count: they pass no gate and cost nothing."""
+        if self.calls or self._is_blocked:
+            self._called_ms = now_ms
+        return not self._is_closing and now_ms - self._called_ms >= self.listener.settings.idle_timeout_ms
 
     def unfinished_bytes(self) -> int:
         """Return what is counted for a message that has not arrived wholly."""

@@ -23,7 +23,7 @@ class Figures:
         self.connections_refused_total = 0
         self.calls_total = 0
         self.errors_total: dict[str, int] = {}  # by code
-        self.cut_total: dict[str, int] = {"login": 0, "message": 0, "write": 0}  # by what was waited for
+        self.cut_total: dict[str, int] = {"login": 0, "call": 0, "message": 0, "write": 0}  # by what was waited for
         self.malformed_total = 0
         self.certificates_loaded_total = 0
         self.certificates_failed_total = 0

@@ -18,6 +18,7 @@ class RpcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     message_bytes_max: int = 32 << 20  # one message; beyond it the connection is told so and closed
     buffered_bytes_max: int = 256 << 20  # requests of all connections together; beyond it `unavailable`
     login_timeout_ms: int = 10_000  # from the connection's begin to its first login
+    idle_timeout_ms: int = 600_000  # without a call, after which a connection is told so and closed
     message_timeout_ms: int = 30_000  # in which message_progress_bytes must arrive, or the message's end
     message_progress_bytes: int = 1_024
     write_timeout_ms: int = 30_000  # in which a client must take something of what waits for it
@@ -34,6 +35,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "message_bytes_max": (1_024, 1 << 30),
     "buffered_bytes_max": (1_024, 1 << 40),
     "login_timeout_ms": (100, 3_600_000),
+    "idle_timeout_ms": (100, 86_400_000),
     "message_timeout_ms": (100, 3_600_000),
     "message_progress_bytes": (1, 1 << 30),
     "write_timeout_ms": (100, 3_600_000),

@@ -7,6 +7,7 @@ import random
 import struct
 from typing import TYPE_CHECKING, Any
 
+import capnp
 import pytest
 
 from tenantq.clock import ManualClock
@@ -210,7 +211,7 @@ async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect
 
 
 async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcListener) -> None:
-    """Who does not log in, and whose message does not come to its end; a session may be silent for as long as it likes."""
+    """Who does not log in, and whose message does not come to its end."""
     listener, clock = slow_listener, _clock(slow_listener)
     stranger = await Raw.open(listener.port)
     client = await RpcClient.open(listener.port)
@@ -218,8 +219,7 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     assert len(listener.connections) == 2
     clock.advance(listener.settings.login_timeout_ms + TICK_MS)
     assert await stranger.rest() == b""
-    assert listener.figures.cut_total == {"login": 1, "message": 0, "write": 0}
-    clock.advance(24 * 3_600_000)
+    assert listener.figures.cut_total == {"login": 1, "call": 0, "message": 0, "write": 0}
     assert (await client.ask("putQueue", config="{}")).which() == "queue"
     half = await record(server, ("add", {"bodies": [bytes(100_000)]}))
     raw = await Raw.open(listener.port)
@@ -232,6 +232,34 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     assert b"Traceback" not in await raw.rest()
     assert (listener.figures.cut_total["message"], listener.buffered_bytes) == (1, 0)
     client.close()
+
+
+async def test_a_connection_that_calls_nothing_is_told_and_closed(slow_listener: RpcListener) -> None:
+    """A poll that waits is a call, and so is each that was answered; messages that call nothing hold no connection."""
+    listener, clock = slow_listener, _clock(slow_listener)
+    nearly_ms = listener.settings.idle_timeout_ms - 2 * TICK_MS
+    silent, waiting, busy, chatty = [await RpcClient.open(listener.port) for _ in range(4)]
+    for client in (silent, waiting, busy, chatty):
+        await client.login(ADMIN)
+    await waiting.ask("putQueue", config="{}")
+    poll = asyncio.ensure_future(waiting.ask("poll", waitMs=60_000))
+    await until_not(lambda: not any(connection.calls for connection in listener.connections))
+    clock.advance(nearly_ms)
+    assert (await busy.ask("stats")).which() == "stats"
+    door = chatty._client.bootstrap()
+    await until_not(lambda: sum(connection._bootstraps for connection in listener.connections) < 5)
+    clock.advance(3 * TICK_MS)
+    await until_not(lambda: len(listener.connections) > 2)
+    assert listener.figures.cut_total["call"] == 2
+    with pytest.raises(capnp.KjException, match="nothing was called on this connection"):
+        await silent.ask("stats")
+    assert (await busy.ask("add", bodies=[b"x"])).which() == "messages"
+    assert [one.body for one in (await poll).messages] == [b"x"]
+    clock.advance(nearly_ms)
+    assert len(listener.connections) == 2
+    del door
+    for client in (silent, waiting, busy, chatty):
+        client.close()
 
 
 async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, connect: Connect) -> None:
