@@ -169,13 +169,22 @@ class Administration(RoundLoop):
         await self._submit(ResumeQueue(self.core.catalog.tenant(tenant), caller, name))
 
     async def delete_queue(
-        self, tenant: str, name: str, *, force: bool = False, reason: str = "", caller: Caller = LOCAL
+        self,
+        tenant: str,
+        name: str,
+        *,
+        force: bool = False,
+        even_frozen: bool = False,
+        reason: str = "",
+        caller: Caller = LOCAL,
     ) -> None:
         """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
         check_reason(reason)
         check_queue_name(name)
         check_truth("force", force)
-        await self._submit(DeleteQueue(self.core.catalog.tenant(tenant), caller, name, reason, force=force))
+        check_truth("even_frozen", even_frozen)
+        owner = self.core.catalog.tenant(tenant)
+        await self._submit(DeleteQueue(owner, caller, name, reason, force=force, even_frozen=even_frozen))
 
     # ---- suspension and usage ----
 

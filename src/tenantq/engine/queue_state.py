@@ -83,6 +83,15 @@ class TenantState:
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
         self.gone = False  # deleted; operations that still wait are refused
 
+    @property
+    def frozen(self) -> Suspension | None:
+        """The suspension for which nothing of it may change, if there is one."""
+        return self.suspension if self.suspension is not None and self.suspension.mode == "freeze" else None
+
+    def check_thawed(self, queue: str | None = None) -> None:
+        """Raise Suspended if nothing of it may change."""
+        _check_thawed(self.frozen, self.name, queue)
+
     def check_hold(self, queue: str | None = None) -> None:
         """Raise LegalHold if the tenant is under one."""
         if self.hold is not None:
@@ -91,6 +100,15 @@ class TenantState:
                 tenant=self.name,
                 queue=queue,
             )
+
+
+def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> None:
+    if frozen is not None:
+        raise Suspended(
+            f"nothing of this may change: {frozen.reason or 'it is suspended'}",
+            tenant=tenant,
+            queue=queue,
+        )
 
 
 def queue_suspended(queue: QueueState) -> Suspended:
@@ -222,10 +240,8 @@ class QueueState:
     @property
     def frozen(self) -> Suspension | None:
         """The suspension for which nothing of it may change, if there is one."""
-        own, tenant = self.suspension, self.tenant.suspension
-        if own is not None and own.mode == "freeze":
-            return own
-        return tenant if tenant is not None and tenant.mode == "freeze" else None
+        own = self.suspension
+        return own if own is not None and own.mode == "freeze" else self.tenant.frozen
 
     def check_takes(self) -> None:
         """Raise Suspended unless messages are taken and handed out here."""
@@ -236,12 +252,7 @@ class QueueState:
 
     def check_thawed(self) -> None:
         """Raise Suspended if nothing of it may change."""
-        if self.frozen is not None:
-            raise Suspended(
-                f"nothing of this may change: {self.frozen.reason or 'it is suspended'}",
-                tenant=self.tenant.name,
-                queue=self.name,
-            )
+        _check_thawed(self.frozen, self.tenant.name, self.name)
 
     def check_fills(self) -> None:
         """Raise Suspended unless parts of exports are taken in here."""

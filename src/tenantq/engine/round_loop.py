@@ -16,7 +16,7 @@ from tenantq.engine.committer import Committer
 from tenantq.engine.core import Core
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.engine.fair_lines import Line
-from tenantq.engine.ops.lifecycle import DropQueue, PutTenant
+from tenantq.engine.ops.lifecycle import DropQueue, PutTenant, puts_off_drop
 from tenantq.engine.ops.mend import Mend
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
@@ -454,7 +454,7 @@ class RoundLoop:
         if queue.suspect:
             core.push(Mend(core, queue))
         if queue.status == "draining":
-            if (queue.in_flight == 0 or queue.doomed) and queue.tenant.hold is None:
+            if (queue.in_flight == 0 or queue.doomed) and not puts_off_drop(queue.tenant):
                 core.push(DropQueue(core, queue))
                 return
         elif queue.ready > 0:

@@ -79,9 +79,7 @@ class TenantSnapshot:
         self.name = tenant.name
         self.id = tenant.id
         self.queue_id = queue.id if queue is not None else None
-        frozen = tenant.suspension if tenant.suspension is not None and tenant.suspension.mode == "freeze" else None
-        if queue is not None:
-            frozen = queue.frozen
+        frozen = queue.frozen if queue is not None else tenant.frozen
         self._wall = core.timeline.wall_offset_ms()
         self._now = core.timeline.now_ms() if frozen is None else frozen.engine_ms
         self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of

@@ -278,11 +278,18 @@ class Control:
     async def delete_queue(
         self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str, force: bool = False
     ) -> None:
-        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``."""
+        """Begin to delete a queue. It goes when its leases have settled, or at once with ``force``; a frozen one only by the platform, with ``force``."""
         with await self._enter_queue(call, tenant, "delete_queue", queue) as entered:
             with self._noting(call, entered.caller, entered.tenant, "delete_queue", queue):
                 check_destroy(queue, confirm, reason)
-            await self.shard.delete_queue(entered.tenant, queue, force=force, reason=reason, caller=entered.caller)
+            await self.shard.delete_queue(
+                entered.tenant,
+                queue,
+                force=force,
+                even_frozen=entered.principal.is_platform_admin,
+                reason=reason,
+                caller=entered.caller,
+            )
 
     async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
         """Empty a queue; return how many messages went."""

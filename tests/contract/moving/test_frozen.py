@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire import ExportedKey
 from tests.contract.gates.house import REASON, House
@@ -64,17 +65,66 @@ async def test_an_export_of_what_is_frozen_is_the_same_each_time(
         house.take(owner, "work"),
         house.service.purge(owner, None, "work", confirm="work", reason=REASON),
         house.service.remove(owner, None, "work", [lines(first, "messages")[0]["id"]]),
+        house.service.put_queue(owner, None, "work", {"max_attempts": 9}),
+        house.service.pause_queue(owner, None, "work"),
+        house.service.resume_queue(owner, None, "work"),
+        house.service.delete_queue(owner, None, "work", confirm="work", reason=REASON, force=True),
+        house.service.delete_queue(house.admin, "acme", "work", confirm="work", reason=REASON),
     ):
         with pytest.raises(Suspended):
             await refused
     second = await written(await house.service.export(house.admin, "acme", "work"))
-    told = [json.loads(files["manifest.json"]) for files in (first, second)]
-    assert told[0]["export"] == told[1]["export"]
-    for files in (first, second):  # which tell that the tenant was suspended once more
-        del files["manifest.json"], files["tenant.json"]
     assert second == first
     again = await house.service.digest(house.admin, "acme", "work", at=digest.now)
     assert (again.messages, again.digest, again.bytes) == (6, digest.digest, digest.bytes)
+
+
+async def test_a_frozen_tenant_keeps_its_queues_and_settings(house: House) -> None:
+    """None is made, none goes, not even one that was being deleted or by the platform; another reason changes no export."""
+    owner, _ = await furnish(house)
+    await house.service.delete_queue(owner, None, "work", confirm="work", reason=REASON)  # which waits for two leases
+    await freeze_tenant(house)
+    first = await written(await house.service.export(house.admin, "acme"))
+    for refused in (
+        house.service.put_queue(owner, None, "new", {}),
+        house.service.put_tenant(house.admin, "acme", {"weight": 7}),
+        house.service.delete_queue(house.admin, "acme", "work", confirm="work", reason=REASON, force=True),
+    ):
+        with pytest.raises(Suspended, match="nothing of this may change"):
+            await refused
+    await house.service.suspend_tenant(house.admin, "acme", "it was moved", "freeze")
+    await house.pass_time(2 * HOUR)
+    assert await written(await house.service.export(house.admin, "acme")) == first
+    await house.service.resume_tenant(house.admin, "acme")
+    await house.settled()
+    assert "work" not in house.shard.tenant_state("acme").queues
+
+
+async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_thawed(house: House) -> None:
+    """Whatever looks at it meanwhile, and though its last step was under way already."""
+    owner, receipts = await furnish(house)
+    await house.service.delete_queue(owner, None, "work", confirm="work", reason=REASON)
+    await house.service.hold_tenant(house.admin, "acme", REASON)
+    await house.service.ack(owner, None, "work", receipts)  # after which only the hold keeps it
+    await freeze_tenant(house)
+    await house.service.release_hold(house.admin, "acme", REASON)
+    await house.settled()
+    queue = house.shard.tenant_state("acme").queues["work"]
+    house.shard.core.push(DropQueue(house.shard.core, queue))
+    await house.settled()
+    assert (queue.messages, queue.dropping) == (4, False)
+    await house.service.resume_tenant(house.admin, "acme")
+    await house.settled()
+    assert not house.shard.tenant_state("acme").queues
+
+
+async def test_the_platform_deletes_a_frozen_queue_by_force(house: House) -> None:
+    """So that one that was moved away goes without working in between; its leases are not waited for."""
+    await furnish(house)
+    await freeze_queue(house)
+    await house.service.delete_queue(house.admin, "acme", "work", confirm="work", reason=REASON, force=True)
+    await house.settled()
+    assert "work" not in house.shard.tenant_state("acme").queues
 
 
 async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) -> None:

@@ -46,6 +46,8 @@ class PutTenant(Operation):
         catalog = round.core.catalog
         tenant = catalog.tenants.get(self.name)
         self.reply = tenant is None
+        if tenant is not None:
+            tenant.check_thawed()
         config = change_tenant(tenant.config if tenant is not None else TenantConfig(), self.changes)
         region = round.core.settings.region
         if config.regions and region not in config.regions:
@@ -136,11 +138,13 @@ class PutQueue(Operation):
         if self.changes.get("dead_letter") == self.name:
             raise Invalid("dead_letter: a queue cannot take its own dead letters", queue=self.name)
         if queue is None:
+            self.tenant.check_thawed(self.name)
             config = change_queue(self.tenant.config.defaults, self.changes)
             round.create_queue(self.tenant, self.name, config, self.caller)
             return
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
+        queue.check_thawed()
         queue.config = change_queue(queue.config, self.changes)
         round.core.catalog.save_queue(round.batch, queue)
         round.touch(queue)
@@ -163,6 +167,7 @@ class PauseQueue(Operation):
         queue = round.core.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
+        queue.check_thawed()
         queue.status = self.status
         round.core.catalog.save_queue(round.batch, queue)
         round.touch(queue)
@@ -207,21 +212,30 @@ class Purge(Operation):
 
 
 class DeleteQueue(Operation):
-    """Begin to delete a queue: no adds, no polls; when no lease is left, or at once by force, its rows go."""
+    """Begin to delete a queue: no adds, no polls; when no lease is left, or at once by force, its rows go.
 
-    __slots__ = ("force", "name", "reason")
+    One that is frozen by itself goes by force, ``even_frozen``: thawed first, it would work until then. Of a frozen tenant none goes.
+    """
+
+    __slots__ = ("even_frozen", "force", "name", "reason")
     journal_op = "delete_queue"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str, *, force: bool) -> None:
+    def __init__(
+        self, tenant: TenantState, caller: Caller, name: str, reason: str, *, force: bool, even_frozen: bool
+    ) -> None:
         super().__init__(tenant, caller)
         self.name = name
         self.reason = reason
         self.force = force
+        self.even_frozen = even_frozen
 
     def execute(self, round: Round) -> None:
         """Mark the queue as draining; the round's end sees whether it can go."""
         queue = round.core.catalog.queue(self.tenant, self.name)
         self.tenant.check_hold(queue.name)
+        self.tenant.check_thawed(queue.name)
+        if not (self.force and self.even_frozen):
+            queue.check_thawed()
         queue.doomed = queue.doomed or self.force
         round.touch(queue)
         if queue.status == "draining" and not self.force:
@@ -230,6 +244,11 @@ class DeleteQueue(Operation):
         round.core.catalog.save_queue(round.batch, queue)
         round.log("delete_queue", queue, self.caller, details=self.reason)
         send_polls_away(round, queue, Draining(tenant=self.tenant.name, queue=queue.name))
+
+
+def puts_off_drop(tenant: TenantState) -> bool:
+    """Tell whether queues that are being deleted stay for now. What is frozen by itself is deleted only on purpose."""
+    return tenant.hold is not None or tenant.frozen is not None
 
 
 class DropQueue(Operation):
@@ -245,9 +264,9 @@ class DropQueue(Operation):
         queue.dropping = True
 
     def execute(self, round: Round) -> None:
-        """Delete every row under the queue's prefix, counters too; a legal hold puts that off."""
+        """Delete every row under the queue's prefix, counters too; a legal hold or a frozen tenant puts that off."""
         queue = self.queue
-        if queue.tenant.hold is not None:
+        if puts_off_drop(queue.tenant):
             queue.dropping = False
             return
         count, size = queue.messages, queue.bytes

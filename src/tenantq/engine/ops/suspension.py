@@ -42,8 +42,9 @@ class SuspendTenant(Operation):
         """Change the tenant's status, send its waiting polls away, and have its queues looked at again."""
         tenant = round.core.catalog.tenant(self.name)
         tenant.status = "suspended"
+        if tenant.frozen is None or self.mode != "freeze":  # another reason alone leaves exports the same
+            tenant.version += 1
         tenant.suspension = _suspension(round, self.caller, self.mode, self.reason, tenant.suspension)
-        tenant.version += 1
         round.core.catalog.save_tenant(round.batch, tenant)
         for queue in tenant.queues.values():
             send_polls_away(round, queue, Suspended(tenant=tenant.name, queue=queue.name))
