@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.shards import message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tenantq.engine.queue_state import Suspension
     from tenantq.service import Call
 
 HOUR = 3_600_000
@@ -127,6 +128,34 @@ async def test_the_platform_deletes_a_frozen_queue_by_force(house: House) -> Non
     assert "work" not in house.shard.tenant_state("acme").queues
 
 
+@pytest.mark.parametrize(("mode", "others"), [("freeze", ("settle", "fill")), ("fill", ("settle", "freeze"))])
+async def test_no_other_mode_replaces_frozen_or_filled(house: House, mode: Any, others: Any) -> None:
+    """It would end it, and forget why, by which a move goes on; a new reason may be given, and settling comes before."""
+    await furnish(house)
+    acts = house.service
+
+    async def suspend_tenant(reason: str, mode: Any) -> Suspension | None:
+        return (await acts.suspend_tenant(house.admin, "acme", reason, mode)).suspension
+
+    async def suspend_queue(reason: str, mode: Any) -> Suspension | None:
+        return (await acts.suspend_queue(house.admin, "acme", "work", reason, mode)).suspension
+
+    for suspend, way_out in ((suspend_queue, "reopen it first"), (suspend_tenant, "resume it first")):
+        await suspend("moving", "settle")
+        before = await suspend("moving", mode)
+        for other in others:
+            with pytest.raises(Conflict, match=rf"mode {mode} \(moving\).*{way_out}"):
+                await suspend("unpaid", other)
+        after = await suspend("moved", mode)
+        assert before is not None
+        assert after is not None
+        assert (before.mode, before.reason, after.mode, after.reason) == (mode, "moving", mode, "moved")
+    await acts.resume_tenant(house.admin, "acme")
+    await acts.reopen_queue(house.admin, "acme", "work")
+    for suspend in (suspend_queue, suspend_tenant):
+        assert (await suspend("unpaid", "settle")) is not None
+
+
 async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) -> None:
     """Leases that ended meanwhile end now, lifetimes too, and what waits is handed out."""
     owner, _ = await furnish(house)
@@ -172,6 +201,8 @@ async def test_what_is_filled_takes_parts_and_serves_nobody(house: House) -> Non
                 await part
         with pytest.raises(Suspended):
             await house.take(owner, "work")
+        if mode == "freeze":
+            await house.service.resume_tenant(house.admin, "acme")
     assert (await house.service.digest(owner, None, "work", export="1" * 32)).part == 1
     assert (await house.service.digest(owner, None, "work", export="2" * 32)).part == 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import send_polls_away
 from tenantq.engine.queue_state import Suspension, queue_suspended
-from tenantq.errors import Draining, Suspended
+from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
 
 if TYPE_CHECKING:
@@ -26,6 +26,19 @@ def _suspension(
     return Suspension(mode, reason, without_surrogates(caller.principal), at, seq, engine_ms)
 
 
+def _check_change(
+    before: Suspension | None, mode: SuspensionMode, way_out: str, tenant: str, queue: str | None
+) -> None:
+    """Raise Conflict where another mode would end what is frozen or filled, and its reason, which a move goes on by."""
+    if before is not None and before.mode not in {"settle", mode}:
+        why = f" ({before.reason})" if before.reason else ""
+        raise Conflict(
+            f"it is suspended with mode {before.mode}{why}, which mode {mode} would end: {way_out} it first",
+            tenant=tenant,
+            queue=queue,
+        )
+
+
 class SuspendTenant(Operation):
     """Take no new messages of a tenant and hand none out."""
 
@@ -41,6 +54,7 @@ class SuspendTenant(Operation):
     def execute(self, round: Round) -> None:
         """Change the tenant's status, send its waiting polls away, and have its queues looked at again."""
         tenant = round.core.catalog.tenant(self.name)
+        _check_change(tenant.suspension, self.mode, "resume", tenant.name, None)
         tenant.status = "suspended"
         if tenant.frozen is None or self.mode != "freeze":  # another reason alone leaves exports the same
             tenant.version += 1
@@ -92,6 +106,7 @@ class SuspendQueue(Operation):
         queue = round.core.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
+        _check_change(queue.suspension, self.mode, "reopen", self.tenant.name, queue.name)
         queue.suspension = _suspension(round, self.caller, self.mode, self.reason, queue.suspension)
         round.core.catalog.save_queue(round.batch, queue)
         send_polls_away(round, queue, queue_suspended(queue))
