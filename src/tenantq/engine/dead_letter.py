@@ -51,7 +51,7 @@ def bury(
         message = unpack_message(value)
     name = round.core.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
-    if target is not None and (target.status == "draining" or target.frozen is not None):
+    if not (target.takes_letters if target is not None else queue.tenant.takes_letters):
         if lease.expires_at and lease.expires_at <= round.now:
             discard.discard(round, queue, id, message, lease)
             return

@@ -88,6 +88,11 @@ class TenantState:
         """The suspension for which nothing of it may change, if there is one."""
         return self.suspension if self.suspension is not None and self.suspension.mode == "freeze" else None
 
+    @property
+    def takes_letters(self) -> bool:
+        """Whether dead letters are moved in it: also while leased work may finish."""
+        return self.suspension is None or self.suspension.mode == "settle"
+
     def check_thawed(self, queue: str | None = None) -> None:
         """Raise Suspended if nothing of it may change."""
         _check_thawed(self.frozen, self.name, queue)
@@ -235,7 +240,21 @@ class QueueState:
     @property
     def serving(self) -> bool:
         """Whether messages are handed out."""
-        return self.status == "active" and self.tenant.status == "active" and self.suspension is None
+        return self.status == "active" and not self.suspended
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it takes no messages and hands none out, in whichever mode, alone or with its tenant."""
+        return self.tenant.status == "suspended" or self.suspension is not None
+
+    @property
+    def takes_letters(self) -> bool:
+        """Whether dead letters are moved here: also while leased work may finish, since its letters must go somewhere."""
+        return (
+            self.status != "draining"
+            and self.tenant.takes_letters
+            and (self.suspension is None or self.suspension.mode == "settle")
+        )
 
     @property
     def frozen(self) -> Suspension | None:

@@ -375,7 +375,8 @@ class Shard(Administration):
     ) -> RedriveTask:
         """Begin to send dead letters back where they came from.
 
-        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself.
+        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself. Raises Suspended where that
+        queue, its dead-letter queue or the filter's source is; letters of other queues that are stay where they are.
         """
         if rate is not None:
             check_int("rate", rate, 1, 1_000_000)
@@ -390,6 +391,9 @@ class Shard(Administration):
             letters = found
         else:
             wanted = RedriveFilter(source=queue, reason=wanted.reason, ids=wanted.ids, limit=wanted.limit)
+        letters.check_takes()
+        if wanted.source in found.tenant.queues:
+            found.tenant.queues[wanted.source].check_takes()
         task = RedriveTask(self.core, letters, caller, wanted, rate, dry_run=dry_run)
         self._redrives = {one for one in self._redrives if one.state == "running"} | {task}
         task.start()

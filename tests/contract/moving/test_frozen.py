@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.engine.ops.lifecycle import DropQueue
+from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire import ExportedKey
 from tests.contract.gates.house import REASON, House
@@ -170,11 +171,12 @@ async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) 
     assert (await house.service.get_tenant(house.admin, "acme")).suspension is None
 
 
-async def test_a_frozen_queue_leaves_the_others_of_its_tenant_alone(house: House) -> None:
+@pytest.mark.parametrize("mode", ["freeze", "fill"])
+async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(house: House, mode: Any) -> None:
     """They work, and dead letters that are for it wait where they are."""
     owner, _ = await furnish(house)
     await house.service.put_queue(owner, None, "lost", {})
-    await house.service.suspend_queue(house.admin, "acme", "lost", REASON, "freeze")
+    await house.service.suspend_queue(house.admin, "acme", "lost", REASON, mode)
     (one,) = await house.take(owner, "work")
     await house.service.nack(owner, None, "work", [one.receipt])
     assert house.shard.stats("acme", "lost").ready == 0
@@ -186,6 +188,51 @@ async def test_a_frozen_queue_leaves_the_others_of_its_tenant_alone(house: House
         await house.service.suspend_queue(house.admin, "acme", "nothing", REASON)
     with pytest.raises(Invalid, match="mode"):
         await house.service.suspend_tenant(house.admin, "acme", REASON, "sleep")  # type: ignore[arg-type]  # a lie
+
+
+@pytest.mark.parametrize(("mode", "dead"), [("settle", 2), ("fill", 0)])
+async def test_leased_work_that_fails_while_it_may_finish_has_its_dead_letters(
+    house: House, mode: Any, dead: int
+) -> None:
+    """In a queue made for them, if need be; what is filled takes none, and makes no queue either."""
+    owner, receipts = await furnish(house)
+    await house.service.suspend_tenant(house.admin, "acme", REASON, mode)
+    await house.service.nack(owner, None, "work", receipts[:1])
+    await house.pass_time(60_001)  # the other lease ends
+    assert house.shard.tenant_state("acme").queues["work"].messages == 6 - dead
+    assert ("lost" in house.shard.tenant_state("acme").queues) == bool(dead)
+    await house.service.resume_tenant(house.admin, "acme")
+    await house.pass_time(1_000)
+    await house.take(owner, "work", max=9)  # which looks at them again
+    assert house.shard.stats("acme", "lost").ready == 2
+
+
+@pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
+async def test_no_redrive_into_or_out_of_a_suspended_queue(house: House, mode: Any) -> None:
+    """By name it is refused; with others its letters are skipped, and one under way ends."""
+    owner, receipts = await furnish(house)
+    await house.service.nack(owner, None, "work", receipts)
+    await house.service.put_queue(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
+    await house.add(owner, "other", "e")
+    (one,) = await house.take(owner, "other")
+    await house.service.nack(owner, None, "other", [one.receipt])
+    everything = RedriveFilter()
+    await house.service.suspend_queue(house.admin, "acme", "work", REASON, mode)
+    for queue, wanted in (("work", everything), ("lost", RedriveFilter(source="work"))):
+        with pytest.raises(Suspended, match="queue is suspended"):
+            await house.service.redrive(owner, None, queue, filter=wanted)
+    task = await house.service.redrive(owner, None, "lost", filter=everything)
+    await house.shard.finished(task)
+    assert (task.moved, task.skipped) == (1, 2)
+    await house.service.reopen_queue(house.admin, "acme", "work")
+
+    slow = await house.service.redrive(owner, None, "work", filter=everything, rate=1)
+    await house.settled()
+    await house.service.suspend_queue(house.admin, "acme", "lost", REASON, mode)
+    await house.pass_time(10_000)
+    assert (slow.state, slow.moved, house.shard.stats("acme", "lost").ready) == ("done", 1, 1)
+    with pytest.raises(Suspended, match="queue is suspended"):
+        await house.service.redrive(owner, None, "work", filter=everything, dry_run=True)
 
 
 async def test_what_is_filled_takes_parts_and_serves_nobody(house: House) -> None:

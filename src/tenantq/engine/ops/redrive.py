@@ -69,7 +69,7 @@ class RedriveProgress(msgspec.Struct, frozen=True):
 
     state: Literal["running", "done", "cancelled"]
     moved: int  # or, in a dry run, would be moved
-    skipped: int  # did not pass the filter, or their queue is gone
+    skipped: int  # did not pass the filter, or their queue is gone or suspended
     dry_run: bool
 
 
@@ -150,7 +150,7 @@ class RedriveSlice(Operation):
         if (
             task.state != "running"
             or letters_queue.status == "draining"
-            or letters_queue.frozen is not None
+            or letters_queue.suspended
             or letters_queue.prefix in round.cleared
         ):
             task.go_on(more=False)
@@ -174,7 +174,7 @@ class RedriveSlice(Operation):
         task.go_on(more=len(rows) == wanted)
 
     def _move(self, round: Round, id: bytes, past: Past) -> str | None:
-        """Move one letter if it passes the filter, is not in flight, and its queue is there; return that queue's name."""
+        """Move one letter if it passes the filter, is not in flight, and its queue takes messages; return that queue's name."""
         task = self.task
         letters, wanted, dead = task.letters, task.filter, past.dead
         if (
@@ -189,7 +189,7 @@ class RedriveSlice(Operation):
         if (
             target is None
             or target.status == "draining"
-            or target.frozen is not None
+            or target.suspended
             or found is None
             or found.state == "in_flight"
         ):
