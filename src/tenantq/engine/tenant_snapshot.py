@@ -80,11 +80,12 @@ class TenantSnapshot:
         self.id = tenant.id
         self.queue_id = queue.id if queue is not None else None
         frozen = queue.frozen if queue is not None else tenant.frozen
-        self._wall = core.timeline.wall_offset_ms()
+        # What it tells by the wall clock is told by that clock as it went then: it may have been set since.
+        self._wall = core.timeline.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
         self._now = core.timeline.now_ms() if frozen is None else frozen.engine_ms
         self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of
         self.since = tenant.since
-        self.at = self._now + self._wall if frozen is None else frozen.at
+        self.at = self._now + self._wall
         self.config: TenantConfig = tenant.config
         self.status: TenantStatus = tenant.status
         self.version = tenant.version

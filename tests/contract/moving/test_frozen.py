@@ -10,6 +10,7 @@ import pytest
 from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
+from tenantq.message import Result
 from tenantq.wire import ExportedKey
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import lines, written
@@ -79,6 +80,27 @@ async def test_an_export_of_what_is_frozen_is_the_same_each_time(
     assert second == first
     again = await house.service.digest(house.admin, "acme", "work", at=digest.now)
     assert (again.messages, again.digest, again.bytes) == (6, digest.digest, digest.bytes)
+
+
+@pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
+async def test_an_export_of_what_is_frozen_stays_the_same_when_the_wall_clock_is_set(
+    house: House, freeze: Callable[[House], Awaitable[None]]
+) -> None:
+    """Forward or back: all its times are by the clock as it went when it was frozen, results and keys too."""
+    owner, _ = await furnish(house)
+    (done,) = await house.take(owner, "work")
+    await house.service.ack(owner, None, "work", [done.receipt], [Result("completed", b"done")])
+    await freeze(house)
+    first = await written(await house.service.export(house.admin, "acme", "work"))
+    assert {"messages": 5, "results": 1, "idempotency": 1}.items() <= json.loads(first["manifest.json"])[
+        "counts"
+    ].items()
+    at = house.clock.wall_ms()
+    digest = await house.service.digest(house.admin, "acme", "work", at=at)
+    for step in (7_001, -2 * HOUR):
+        house.clock.jump_wall(step)
+        assert await written(await house.service.export(house.admin, "acme", "work")) == first
+        assert (await house.service.digest(house.admin, "acme", "work", at=at)).digest == digest.digest
 
 
 async def test_a_frozen_tenant_keeps_its_queues_and_settings(house: House) -> None:
