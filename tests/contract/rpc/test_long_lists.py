@@ -17,6 +17,7 @@ from tests.contract.rpc.test_hostile import Raw, record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenantq.message import NewMessage
     from tenantq.server import Server
 
 CLAIMED = 8_000_000
@@ -24,19 +25,26 @@ NEW_MESSAGE = (3, 4)  # words of numbers and of pointers
 ONE_TOO_MANY = limits.BATCH_MESSAGES_MAX + 1
 
 
-async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(server: Server) -> None:
+def _look_at(_: object) -> NewMessage:
+    raise Invalid("an element was looked at")
+
+
+async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Messages of no size cost nothing on the wire; reading them would hold everybody up for a minute."""
     data = await record(server, ("add", {"messages": [{"body": b""}]}))
     tag = struct.pack("<IHH", 1 << 2, *NEW_MESSAGE)
     assert data.count(tag) == 1
+    monkeypatch.setattr(requests, "_message", _look_at)
     raw = await Raw.open(server.rpc_port)
     raw.writer.write(data.replace(tag, struct.pack("<IHH", CLAIMED << 2, 0, 0)))
     said = b""
-    while b"messages: 8000000 in one batch" not in said:
+    while b"invalid" not in said:
         part = await asyncio.wait_for(raw.reader.read(65_536), 10)
         assert part, said
         said += part
-    assert b"invalid" in said
+    assert b"messages: 8000000 in one batch" in said
     raw.writer.close()
 
 
