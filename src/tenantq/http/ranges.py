@@ -111,6 +111,7 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "results": {"maxItems": limits.BATCH_MESSAGES_MAX},
         "idempotency": {"maxItems": limits.BATCH_MESSAGES_MAX},
     },
+    "ExportQuery": {"queue": {"pattern": QUEUE["pattern"]}},
     "ExportedKey": {
         "hash": {"pattern": "^[0-9a-f]{32}$"},
         "ids": {"pattern": f"^([0-9a-f]{{32}}){{1,{limits.BATCH_MESSAGES_MAX}}}$"},

@@ -200,6 +200,7 @@ class Moving(Safekeeping):
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
         """Begin to export everything that a tenant has, or one queue of it, as it is at this moment. Close what is returned."""
         if queue is not None:
+            await self.gates.identify(call, "export")  # nobody is told what a name may be
             check_queue_name(queue)
         entered = await self.gates.enter(call, tenant, "export", queue)
         try:
