@@ -1,10 +1,11 @@
-"""Jump consistent hash (Lamping and Veach, 2014): which of N shards a queue belongs to, with nothing to remember.
+"""Jump consistent hash (Lamping and Veach, 2014): which of N shards a tenant belongs to, with nothing to remember.
 
-From N to N + 1 shards about one queue in N + 1 moves, each of them to the new shard; the others stay where they are.
+From N to N + 1 shards about one tenant in N + 1 moves, each of them to the new shard; the others stay where they are.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from tenantq.errors import Invalid
@@ -14,11 +15,9 @@ KEY_BITS: Final = 64
 _MASK: Final = (1 << KEY_BITS) - 1
 
 
-def queue_key(tenant_id: int, queue_id: int) -> int:
-    """Return the key of a queue: its tenant's id and its own, 32 bits each, as every key in the store begins."""
-    if not (0 <= tenant_id < 1 << 32 and 0 <= queue_id < 1 << 32):
-        raise Invalid(f"tenant id {tenant_id}, queue id {queue_id}: an id has 32 bits")
-    return tenant_id << 32 | queue_id
+def tenant_key(name: str) -> int:
+    """Return the key of a tenant: the first 64 bits of its name's SHA-256. Every server gives a name the same, whatever its id there."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[: KEY_BITS // 8])
 
 
 def jump_hash(key: int, buckets: int) -> int:

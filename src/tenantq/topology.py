@@ -1,4 +1,4 @@
-"""Shards and their regions, read from TOML; where a queue belongs among them, and what they become when some are added.
+"""Shards and their regions, read from TOML; where a tenant belongs among them, and what they become when some are added.
 
 [[shards]]
 name = "eu"
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.jump_hash import jump_hash, queue_key
+from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.names import check_shard_name
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Topology(msgspec.Struct, frozen=True):
         wanted = set(allowed)
         return [at for at, shard in enumerate(self.shards) if not wanted or shard.region in wanted]
 
-    def route(self, tenant_id: int, queue_id: int, allowed: Iterable[str] = ()) -> Shard:
-        """Return the shard where a queue belongs: the jump hash of its ids over the shards in regions that its tenant allows.
+    def route(self, tenant: str, allowed: Iterable[str] = ()) -> Shard:
+        """Return the shard where a tenant belongs: the jump hash of its name over the shards in regions that it allows.
 
         Raises Invalid where there is no such shard; another region is never a way out.
         """
@@ -77,7 +77,7 @@ class Topology(msgspec.Struct, frozen=True):
         places = self.eligible(regions)
         if not places:
             raise Invalid(f"no shard is in a region that the tenant allows: {', '.join(regions)}")
-        return self.shards[places[jump_hash(queue_key(tenant_id, queue_id), len(places))]]
+        return self.shards[places[jump_hash(tenant_key(tenant), len(places))]]
 
     def grown(self, shards: int = 0, regions: Mapping[str, int] | None = None) -> Topology:
         """Return it with so many shards more, dealt to its regions in turn, and so many more in each named region.

@@ -94,17 +94,16 @@ def test_a_probe_gives_a_profiles_token_to_no_other_server(two: tuple[Served, Se
     assert states() == ["ok", "ok"]
 
 
-def test_a_queue_is_routed_by_its_ids_inside_its_regions(two: tuple[Served, Served], tmp_path: Path) -> None:
-    """No shard in an allowed region is an error; a queue that is not there is not guessed."""
+def test_a_tenant_is_routed_by_its_name_inside_its_regions(two: tuple[Served, Served], tmp_path: Path) -> None:
+    """No shard in an allowed region is an error; a tenant or queue that is not there is not guessed."""
     first, _ = two
     file = write(tmp_path / "t.toml", ("us-1", "us", "u"), ("eu-1", "eu", "e"), ("us-2", "us", "v"))
-    found = first.ok("topology", "route", "acme", "mail", "--topology", file, "--json").json
-    assert found["routes"] == [{"queue": "mail", "region": "eu", "shard": "eu-1", "address": "e"}]
-    routes = first.ok("topology", "route", "free", "--topology", file, "--json").json["routes"]
-    assert [one["queue"] for one in routes] == ["four", "one", "three", "two"]
-    assert len({one["shard"] for one in routes}) > 1
+    found = first.ok("topology", "route", "acme", "--topology", file, "--json").json
+    assert found == {"tenant": "acme", "region": "eu", "shard": "eu-1", "address": "e"}
+    assert first.ok("topology", "route", "acme", "mail", "--topology", file, "--json").json == found
+    assert first.ok("topology", "route", "free", "--topology", file, "--json").json["shard"] in {"us-1", "eu-1", "us-2"}
     us = write(tmp_path / "us.toml", ("us-1", "us", ""))
-    refused = first.call("topology", "route", "acme", "mail", "--topology", us)
+    refused = first.call("topology", "route", "acme", "--topology", us)
     assert refused.code == 2
     assert "no shard is in a region that the tenant allows: eu" in refused.err
     assert first.call("topology", "route", "acme", "nothing", "--topology", file).code == 3
@@ -117,13 +116,14 @@ def test_a_plan_tells_what_another_topology_would_move(two: tuple[Served, Served
     file = write(tmp_path / "t.toml", ("eu-1", "eu", ""), ("us-1", "us", ""))
     found = first.ok("topology", "plan", "--from", file, "--add", 4, "--add-in", "ap=2", "--json").json
     assert len(found["shards"]) == 8
-    assert sum(one["queues_before"] for one in found["shards"]) == found["queues"]
-    assert sum(one["queues_after"] for one in found["shards"]) == found["queues"]
+    for side in ("before", "after"):
+        assert sum(one[f"tenants_{side}"] for one in found["shards"]) == found["tenants"] == 3
+        assert sum(one[f"queues_{side}"] for one in found["shards"]) == 5
     assert sum(one["bytes_after"] for one in found["shards"]) == sum(one["bytes_before"] for one in found["shards"])
-    assert found["moved_queues"] == len(found["moves"]) > 0
+    assert found["moved_tenants"] == len(found["moves"]) > 0
     assert all(one["to_region"] == "eu" for one in found["moves"] if one["tenant"] == "acme")
     table = first.ok("topology", "plan", "--from", file, "--add", 4).out
-    assert "queues would move" in table
+    assert "tenants would move" in table
     us = write(tmp_path / "us.toml", ("us-1", "us", ""))
     refused = first.call("topology", "plan", "--from", file, "--to", us)
     assert (refused.code, "acme (eu)" in refused.err) == (2, True)

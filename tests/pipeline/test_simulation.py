@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zlib
 from collections import defaultdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from tenantq.cli.main import run as command_line
 from tenantq.errors import Invalid
-from tenantq.jump_hash import jump_hash, queue_key
+from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
 from tenantq.pipeline.simulation.page import simulation_page
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, jump_hash_many, placed
@@ -52,20 +51,19 @@ def test_whole_columns_are_hashed_as_single_keys_are(keys: list[int], buckets: i
     assert jump_hash_many(column, 0).tolist() == [NOWHERE] * len(keys)
 
 
-def test_spark_places_queues_as_the_plain_function_does(spark: SparkSession) -> None:
+def test_spark_places_tenants_as_the_plain_function_does(spark: SparkSession) -> None:
     """Among the shards of the allowed regions, in their order; the new ones stand at the end."""
     before = Topology(tuple(Shard(f"s{at}", ("eu", "us", "")[at % 3]) for at in range(17)))
     after = before.grown(4, {"ap": 3})
     regions = ("", "eu", "eu,us", "ap")
-    rows = [(tenant, queue, regions[tenant % 4]) for tenant in range(1, 60) for queue in (1, 2**32 - 1)]
-    queues = spark.createDataFrame(rows, "tenant_id bigint, queue_id bigint, regions string")
-    found = placed(queues, before, after).collect()
+    rows = [(f"tenant-{at}", regions[at % 4]) for at in range(118)]
+    found = placed(spark.createDataFrame(rows, "tenant string, regions string"), before, after).collect()
     assert len(found) == len(rows)
     for row in found:
         for topology, home in ((before, row["before"]), (after, row["after"])):
             allowed = row["regions"].split(",") if row["regions"] else []
             if topology.eligible(allowed):
-                assert topology.shards[home] == topology.route(row["tenant_id"], row["queue_id"], allowed)
+                assert topology.shards[home] == topology.route(row["tenant"], allowed)
             else:
                 assert home == NOWHERE
 
@@ -94,7 +92,7 @@ def used(spark: SparkSession, lake: Lake) -> tuple[Lake, list[dict[str, Any]]]:
 def test_loads_and_moves_are_those_that_can_be_computed_by_hand(
     used: tuple[Lake, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Busiest hours, stored bytes, fullness and moves of the command equal plain Python; dead letters stay with their queue."""
+    """Busiest hours, stored bytes, fullness and moves of the command equal plain Python; a tenant moves with all of its queues."""
     lake, rows = used
     (tmp_path / "shards.toml").write_text(TOPOLOGY)
     before = load_topology(tmp_path / "shards.toml")
@@ -104,7 +102,7 @@ def test_loads_and_moves_are_those_that_can_be_computed_by_hand(
     homes = {}
     for row in rows:
         allowed = (["eu"], ["us", "eu"], [])[int(row["tenant"][-2:]) % 3]
-        key = queue_key(zlib.crc32(row["tenant"].encode()), zlib.crc32(b"work"))
+        key = tenant_key(row["tenant"])
         for side, topology in (("before", before), ("after", after)):
             places = topology.eligible(allowed)
             homes[side, row["tenant"]] = topology.shards[places[jump_hash(key, len(places))]].name
@@ -120,14 +118,16 @@ def test_loads_and_moves_are_those_that_can_be_computed_by_hand(
         assert (int(listed[shard.name]["busiest_hour"]), int(listed[shard.name]["bytes"])) == (busiest, most)
         full = busiest / 100 if shard.operations_per_hour else most / 1_000
         assert float(listed[shard.name]["fullness"]) == pytest.approx(full, abs=1e-6)
-    moved = {(one["tenant"], one["queue"]): (one["from_shard"], one["to_shard"]) for one in _read(tmp_path / "out" / "moves.csv")}  # fmt: skip
+    listed_moves = _read(tmp_path / "out" / "moves.csv")
+    moved = {one["tenant"]: (one["from_shard"], one["to_shard"]) for one in listed_moves}
+    assert {one["queues"] for one in listed_moves} == {"2"}
     expected = {
-        (row["tenant"], row["queue"]): (homes["before", row["tenant"]], homes["after", row["tenant"]])
+        row["tenant"]: (homes["before", row["tenant"]], homes["after", row["tenant"]])
         for row in rows
         if homes["before", row["tenant"]] != homes["after", row["tenant"]]
     }
     assert moved == expected
-    assert f"would move {len(expected)} queues" in capsys.readouterr().out
+    assert f"would move {len(expected)} tenants" in capsys.readouterr().out
     assert all(target.split("-")[1] == "new" for _, target in moved.values())
     with Chromium() as browser:
         for width in (390, 1280):
@@ -151,7 +151,7 @@ def test_tenants_that_no_shard_may_hold_are_named(
     placement = Placement(spark, lake, before, before.grown(0, {"eu": 1}))
     found = simulate(placement)
     placement.close()
-    assert (found.placed_first, found.queues, found.tenants) == (40, 120, 60)
+    assert (found.placed_first, found.queues, found.tenants) == (20, 120, 60)
     assert {one.regions: (one.tenants, one.shards_before, one.shards_after) for one in found.residency} == {
         "": (20, 1, 2), "eu": (20, 0, 1), "eu,us": (20, 1, 2),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""``tenantq topology``: shards and regions, where a queue belongs among them, and what another topology would move."""
+"""``tenantq topology``: shards and regions, where a tenant belongs among them, and what another topology would move."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected, open_profile
 from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.errors import Invalid, NotFound, TenantqError
-from tenantq.queue_moves import HeldQueue, home_ids, homeless
-from tenantq.queue_moves import moves as find_moves
+from tenantq.errors import Invalid, TenantqError
 from tenantq.readable import moment
+from tenantq.tenant_moves import HeldTenant, homeless
+from tenantq.tenant_moves import moves as find_moves
 from tenantq.topology import Topology, check_region, load_topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.client import Client, Tenant
+    from tenantq.client import Client
     from tenantq.topology import Shard
-    from tenantq.wire import QueueReply, TenantReply
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _PROBE_MS: Final = 5_000
@@ -31,7 +30,7 @@ _LISTED: Final = 50
 
 @click.group()
 def topology() -> None:
-    """Shards and their regions: which there are, where a queue belongs, what another topology would move."""
+    """Shards and their regions: which there are, where a tenant belongs, what another topology would move."""
 
 
 @topology.command()
@@ -97,26 +96,21 @@ def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json
 @json_option
 @connected
 def route(connection: Connection, *, tenant_name: str, queue_name: str | None, file: Path, as_json: bool) -> None:
-    """Tell the region, shard and address where a queue belongs; without QUEUE, all queues of the tenant.
+    """Tell the region, shard and address where a tenant belongs, and with it every queue of it.
 
-    The server at hand is asked for their ids. Exit code 2 where no shard is in a region that the tenant allows.
+    The server at hand is asked for the regions that it allows, and whether it has QUEUE. Exit code 2 where no shard is in one of them.
     """
     shards = load_topology(file)
     tenant = connection.client.tenant(tenant_name)
-    facts, queues = tenant.get(), tenant.queues()
-    homes = _homes(queues)
-    if queue_name is not None and queue_name not in homes:
-        raise NotFound(f"tenant {tenant_name} has no queue {queue_name[:80]}", tenant=tenant_name, queue=queue_name)
-    regions = tuple(facts.config.get("regions") or ())
-    rows = []
-    for name in [queue_name] if queue_name is not None else sorted(homes):
-        shard = shards.route(facts.id, homes[name], regions)
-        rows.append({"queue": name, "region": shard.region, "shard": shard.name, "address": shard.address})
+    facts = tenant.get()
+    if queue_name is not None:
+        tenant.queue(queue_name).stats()
+    shard = shards.route(facts.name, tuple(facts.config.get("regions") or ()))
+    found = {"tenant": facts.name, "region": shard.region, "shard": shard.name, "address": shard.address}
     if as_json:
-        print_json({"tenant": tenant_name, "routes": rows})
-        return
-    headings = ("queue", "region", "shard", "address")
-    print_table(headings, [[row[name] for name in headings] for row in rows], empty="the tenant has no queues")
+        print_json(found)
+    else:
+        print_facts(found)
 
 
 @topology.command()
@@ -124,14 +118,14 @@ def route(connection: Connection, *, tenant_name: str, queue_name: str | None, f
 @click.option("--to", "to_file", type=_FILE, metavar="FILE", help="The shards there would be.")
 @click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead: so many more, over its regions in turn.")  # fmt: skip
 @click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead: so many more in a region, new or not. Can be given again.")  # fmt: skip
-@click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Ask the server of this profile for its queues, not the one at hand. Can be given again.")  # fmt: skip
+@click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Ask the server of this profile for its tenants, not the one at hand. Can be given again.")  # fmt: skip
 @json_option
 @connected
 def plan(
     connection: Connection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
     asked: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Tell which queues would move to which shard, and what each shard would hold.
+    """Tell which tenants would move to which shard, and what each shard would hold.
 
     Nothing is changed; 'tenantq migrate' moves. Exit code 2 where a tenant has no shard.
 
@@ -144,33 +138,33 @@ def plan(
     for region in add_in:
         check_region("--add-in", region)
     after = load_topology(to_file) if to_file is not None else before.grown(add, add_in)
-    queues: list[HeldQueue] = []
+    tenants: list[HeldTenant] = []
     if asked:
         for name in asked:
             with open_profile(name, connection.timeout_ms) as other:
-                queues += _held(other)
+                tenants += _held(other)
     else:
-        queues = _held(connection.client)
+        tenants = _held(connection.client)
     for topology_ in (before, after):
-        _check_homes(topology_, queues)
-    found = find_moves(queues, before, after)
+        _check_homes(topology_, tenants)
+    found = find_moves(tenants, before, after)
     if as_json:
         print_json(found)
         return
     rows = [
-        (one.name, one.region, one.queues_before, one.queues_after, one.messages_before, one.messages_after,
-         one.bytes_before, one.bytes_after)
+        (one.name, one.region, one.tenants_before, one.tenants_after, one.queues_before, one.queues_after,
+         one.messages_before, one.messages_after, one.bytes_before, one.bytes_after)
         for one in found.shards
     ]  # fmt: skip
-    headings = ("shard", "region", "queues", "then", "messages", "then", "bytes", "then")
+    headings = ("shard", "region", "tenants", "then", "queues", "then", "messages", "then", "bytes", "then")
     print_table(headings, rows, empty="")
     click.echo(
-        f"{found.moved_queues} of {found.queues} queues would move ({found.moved_share:.1%}),"
-        f" {found.moved_messages} messages, {found.moved_bytes} bytes"
+        f"{found.moved_tenants} of {found.tenants} tenants would move ({found.moved_share:.1%}),"
+        f" {found.moved_queues} queues, {found.moved_messages} messages, {found.moved_bytes} bytes"
     )
-    moved = [(one.tenant, one.queue, one.from_shard, one.to_shard, one.messages, one.bytes) for one in found.moves]
+    moved = [(one.tenant, one.from_shard, one.to_shard, one.queues, one.messages, one.bytes) for one in found.moves]
     if moved:
-        print_table(("tenant", "queue", "from", "to", "messages", "bytes"), moved[:_LISTED], empty="")
+        print_table(("tenant", "from", "to", "queues", "messages", "bytes"), moved[:_LISTED], empty="")
     if len(moved) > _LISTED:
         click.echo(f"and {len(moved) - _LISTED} more; all of them with --json")
 
@@ -196,29 +190,23 @@ def _probed(shard: Shard, connection: Connection) -> dict[str, object]:
     }
 
 
-def _homes(queues: Sequence[QueueReply]) -> dict[str, int]:
-    return home_ids({one.name: (one.id, one.config.get("dead_letter")) for one in queues})
+def _held(client: Client) -> list[HeldTenant]:
+    """Return all tenants of a server with what they hold."""
+    found: list[HeldTenant] = []
+    for one in client.tenants():
+        queues = client.tenant(one.name).queues()
+        found.append(
+            HeldTenant(
+                name=one.name, regions=tuple(one.config.get("regions") or ()), queues=len(queues),
+                messages=sum(queue.ready + queue.delayed + queue.in_flight for queue in queues),
+                bytes=sum(queue.bytes for queue in queues),
+            )
+        )  # fmt: skip
+    return found
 
 
-def _held(client: Client) -> list[HeldQueue]:
-    """Return all queues of all tenants of a server."""
-    return [queue for one in client.tenants() for queue in _of_tenant(one, client.tenant(one.name))]
-
-
-def _of_tenant(facts: TenantReply, tenant: Tenant) -> list[HeldQueue]:
-    queues = tenant.queues()
-    homes = _homes(queues)
-    return [
-        HeldQueue(
-            tenant=facts.name, tenant_id=facts.id, regions=tuple(facts.config.get("regions") or ()), name=one.name,
-            home_id=homes[one.name], messages=one.ready + one.delayed + one.in_flight, bytes=one.bytes,
-        )
-        for one in queues
-    ]  # fmt: skip
-
-
-def _check_homes(shards: Topology, queues: Sequence[HeldQueue]) -> None:
-    without = homeless(shards, {one.tenant: one.regions for one in queues}.items())
+def _check_homes(shards: Topology, tenants: Sequence[HeldTenant]) -> None:
+    without = homeless(shards, ((one.name, one.regions) for one in tenants))
     if without:
         named = ", ".join(f"{one.tenant} ({', '.join(one.regions)})" for one in without)
         raise Invalid(f"no shard is in a region that these tenants allow: {named}")

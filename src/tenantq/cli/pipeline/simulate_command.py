@@ -29,17 +29,13 @@ if TYPE_CHECKING:
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Where simulation.html, shards.csv and moves.csv go.",
 )  # fmt: skip
-@click.option(
-    "--data-dir", "data_dirs", multiple=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Take the queues' real ids from this store, which no server has open. Can be given again.",
-)  # fmt: skip
 @click.option("--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="The first day of usage.")
 @click.option("--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="The last day of usage.")
 @options.master
 @options.as_json
 def simulate(
     lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
-    data_dirs: tuple[Path, ...], from_date: datetime | None, to_date: datetime | None, master: str | None, as_json: bool,
+    from_date: datetime | None, to_date: datetime | None, master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Place real usage on more shards or regions: what moves, how full shards get, what residency allows.
 
@@ -66,9 +62,8 @@ def simulate(
         lake.need(work.spark, "usage_hourly")
         with lake.locked():  # no run changes it meanwhile
             placement = Placement(
-                work.spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date),
-                data_dirs=data_dirs,
-            )  # fmt: skip
+                work.spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date)
+            )
             try:
                 found = run(placement, work.progress.begin)
                 work.progress.begin("writing")
@@ -80,9 +75,11 @@ def simulate(
     if as_json:
         print_json({**found.summary(), "page": str(out / "simulation.html")})
         return
-    share = found.moved_queues / found.queues if found.queues else 0.0
-    click.echo(f"shards {found.shards_before} -> {found.shards_after}, queues {found.queues}, tenants {found.tenants}")
-    click.echo(f"would move {found.moved_queues} queues ({share:.2%}), {found.moved_bytes} bytes")
+    share = found.moved_tenants / found.tenants if found.tenants else 0.0
+    click.echo(f"shards {found.shards_before} -> {found.shards_after}, tenants {found.tenants}, queues {found.queues}")
+    click.echo(
+        f"would move {found.moved_tenants} tenants ({share:.2%}), {found.moved_queues} queues, {found.moved_bytes} bytes"
+    )
     full = [load.fullness for load in found.after if load.fullness is not None]
     if full:
         click.echo(f"fullest shard {max(full):.1%}, over capacity {sum(one > 1 for one in full)}")

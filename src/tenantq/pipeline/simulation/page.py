@@ -24,7 +24,7 @@ def simulation_page(found: Simulation) -> bytes:
     plots = [
         _curve("Busiest hour of a shard, operations", found, lambda load: load.busiest_hour),
         _curve("Most stored on a shard", found, lambda load: load.bytes, figures.size),
-        _curve("Queues on a shard", found, lambda load: load.queues),
+        _curve("Tenants on a shard", found, lambda load: load.tenants),
     ]
     if any(load.fullness is not None for load in found.after):
         full = Level(name="full", value=1.0)

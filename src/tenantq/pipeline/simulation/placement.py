@@ -1,4 +1,4 @@
-"""Placement on Spark: the shard of every queue before and after, the jump hash computed for whole columns at once."""
+"""Placement on Spark: the shard of every tenant before and after, the jump hash computed for whole columns at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tenantq.jump_hash import MULTIPLIER
+from tenantq.jump_hash import MULTIPLIER, tenant_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenantq.topology import Topology
 
 NOWHERE = -1
-"""The place of a queue that no shard may hold."""
+"""The place of a tenant that no shard may hold."""
 
 
 def jump_hash_many(keys: np.ndarray[Any, np.dtype[np.uint64]], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -38,18 +38,17 @@ def jump_hash_many(keys: np.ndarray[Any, np.dtype[np.uint64]], buckets: int) -> 
     return found
 
 
-def placed(queues: DataFrame, before: Topology, after: Topology) -> DataFrame:
-    """Add ``before`` and ``after``, places in the lists of shards, to rows with tenant_id, queue_id and regions.
+def placed(tenants: DataFrame, before: Topology, after: Topology) -> DataFrame:
+    """Add ``before`` and ``after``, places in the lists of shards, to rows with tenant and regions.
 
     ``regions`` are the names that the tenant allows, with commas between; empty: all.
     """
-    schema = StructType([*queues.schema.fields, StructField("before", IntegerType()), StructField("after", IntegerType())])  # fmt: skip
+    schema = StructType([*tenants.schema.fields, StructField("before", IntegerType()), StructField("after", IntegerType())])  # fmt: skip
 
     def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         eligible: dict[tuple[str, int], np.ndarray[Any, np.dtype[np.int64]]] = {}
         for batch in batches:
-            ids = [batch.column(name).to_numpy(zero_copy_only=False) for name in ("tenant_id", "queue_id")]
-            keys = (ids[0].astype(np.uint64) << np.uint64(32)) | ids[1].astype(np.uint64)
+            keys = np.array([tenant_key(name) for name in batch.column("tenant").to_pylist()], dtype=np.uint64)
             regions = np.array(batch.column("regions").to_pylist(), dtype=object)
             columns = []
             for number, topology in enumerate((before, after)):
@@ -66,7 +65,7 @@ def placed(queues: DataFrame, before: Topology, after: Topology) -> DataFrame:
             names = [*batch.schema.names, "before", "after"]
             yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=names)
 
-    return queues.mapInArrow(place, schema)
+    return tenants.mapInArrow(place, schema)
 
 
 def allowed_regions(changes: DataFrame) -> DataFrame:

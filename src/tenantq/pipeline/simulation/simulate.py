@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
-from tenantq.engine.catalog import Catalog
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, placed
-from tenantq.store.rocks import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from tenantq.topology import Topology
 
 _NAMED_MAX: Final = 20
-_DEAD_LETTERS: Final = r"-dlq(\.fifo)?$"
 
 
 class ShardLoad(msgspec.Struct):
@@ -32,6 +28,7 @@ class ShardLoad(msgspec.Struct):
 
     name: str
     region: str
+    tenants: int = 0
     queues: int = 0
     operations: int = 0  # over the whole period
     busiest_hour: int = 0  # operations in it
@@ -45,9 +42,11 @@ class RegionLoad(msgspec.Struct):
     region: str
     shards_before: int = 0
     shards_after: int = 0
+    tenants_before: int = 0
+    tenants_after: int = 0
     queues_before: int = 0
     queues_after: int = 0
-    arrivals: int = 0  # queues that come from another region
+    arrivals: int = 0  # tenants that come from another region
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -71,10 +70,10 @@ class Simulation(msgspec.Struct):
     queues: int
     shards_before: int
     shards_after: int
+    moved_tenants: int
     moved_queues: int
     moved_bytes: int
-    placed_first: int  # queues that no shard may hold before, and one may after
-    real_ids: bool  # false: ids were made from names, so single queues lie elsewhere than on real shards
+    placed_first: int  # tenants that no shard may hold before, and one may after
     regions: list[RegionLoad]
     residency: list[Residency]
     before: list[ShardLoad]
@@ -87,34 +86,40 @@ class Simulation(msgspec.Struct):
 
 
 class Placement:
-    """Queues on shards, kept by Spark until it is closed."""
+    """Tenants on shards, kept by Spark until it is closed."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, before: Topology, after: Topology, *, from_date: str = "", to_date: str = "",
-        data_dirs: Sequence[Path] = (),
-    ) -> None:  # fmt: skip
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        before: Topology,
+        after: Topology,
+        *,
+        from_date: str = "",
+        to_date: str = "",
+    ) -> None:
         days = [one.removeprefix("date=") for one in sorted(lake.partitions("usage_hourly", staged=False))]
         self.days = [day for day in days if (from_date or day) <= day <= (to_date or day)]
         if not self.days:
             raise NotFound(f"lake {lake.path}: has no usage from {from_date or 'its start'} to {to_date or 'its end'}")
         usage = lake.view(spark, "usage_hourly", lambda one: one.removeprefix("date=") in set(self.days))
-        self.before, self.after, self.real_ids = before, after, bool(data_dirs)
+        self.before, self.after = before, after
         self.usage = usage.where((f.col("tenant") != "") & (f.col("queue") != "")).select(
             "tenant", "queue", "operations", "bytes_stored", "date", "hour"
         )
         queues = self.usage.groupBy("tenant", "queue").agg(f.max("bytes_stored").alias("bytes"))
-        allowed = allowed_regions(lake.view(spark, "tenant_changes"))
-        queues = _with_ids(queues, _known_ids(spark, data_dirs)).join(allowed, "tenant", "left")
+        tenants = queues.groupBy("tenant").agg(f.count("*").alias("queues"), f.sum("bytes").alias("bytes"))
+        tenants = tenants.join(allowed_regions(lake.view(spark, "tenant_changes")), "tenant", "left")
         few = max(2, spark.sparkContext.defaultParallelism)  # what is kept keeps its partitions, however small they are
-        self.queues = placed(queues.fillna("", ["regions"]).coalesce(few), before, after).persist()
+        self.tenants = placed(tenants.fillna("", ["regions"]).coalesce(few), before, after).persist()
 
     def close(self) -> None:
         """Let go of what is kept."""
-        self.queues.unpersist()
+        self.tenants.unpersist()
 
     def check(self) -> None:
         """Raise Invalid naming tenants that no shard may hold afterwards."""
-        homeless = self.queues.where(f.col("after") == NOWHERE).groupBy("tenant", "regions").count()
+        homeless = self.tenants.where(f.col("after") == NOWHERE).groupBy("tenant", "regions").count()
         found = homeless.orderBy("tenant").limit(_NAMED_MAX + 1).collect()
         if not found:
             return
@@ -124,38 +129,38 @@ class Placement:
 
     def moves(self) -> Iterator[bytes]:
         """Yield every move as a line of CSV."""
-        yield b"tenant,queue,from_shard,to_shard,from_region,to_region,bytes\r\n"
-        moved = self.queues.where(f.col("before") != f.col("after")).orderBy("tenant", "queue")
+        yield b"tenant,from_shard,to_shard,from_region,to_region,queues,bytes\r\n"
+        moved = self.tenants.where(f.col("before") != f.col("after")).orderBy("tenant")
         for row in moved.toLocalIterator():
             source = self.before.shards[row["before"]] if row["before"] != NOWHERE else None
             target = self.after.shards[row["after"]]
             yield _csv(
-                row["tenant"], row["queue"], source.name if source else "", target.name, source.region if source else "",
-                target.region, row["bytes"],
+                row["tenant"], source.name if source else "", target.name, source.region if source else "", target.region,
+                row["queues"], row["bytes"],
             )  # fmt: skip
 
     def loads(self) -> tuple[list[ShardLoad], list[ShardLoad]]:
         """Return what each shard bears, before and after."""
-        # Merged, not broadcast: the list of all queues is too large to be unpacked in every task.
-        homes = self.queues.select("tenant", "queue", "before", "after").hint("merge")
+        # Merged, not broadcast: the list of all tenants is too large to be unpacked in every task.
+        homes = self.tenants.select("tenant", "before", "after").hint("merge")
         sides_of = f.explode(f.array(*[f.struct(f.lit(one).alias("side"), f.col(one).alias("place")) for one in ("before", "after")]))  # fmt: skip
 
         def by_side(rows: DataFrame) -> DataFrame:
             return rows.withColumn("home", sides_of).select("*", "home.*").where(f.col("place") != NOWHERE)
 
-        hours = by_side(self.usage.join(homes, ["tenant", "queue"])).groupBy("side", "place", "date", "hour").agg(
+        hours = by_side(self.usage.join(homes, "tenant")).groupBy("side", "place", "date", "hour").agg(
             f.sum("operations").alias("operations"), f.sum("bytes_stored").alias("bytes")
         )  # fmt: skip
         peaks = hours.groupBy("side", "place").agg(
             f.sum("operations").alias("operations"), f.max("operations").alias("busiest_hour"), f.max("bytes").alias("bytes")
         )  # fmt: skip
-        counted = by_side(self.queues).groupBy("side", "place").agg(f.count("*").alias("queues"))
+        counted = by_side(self.tenants).groupBy("side", "place").agg(f.count("*").alias("tenants"), f.sum("queues").alias("queues"))  # fmt: skip
         sides = {}
         for side, topology in (("before", self.before), ("after", self.after)):
             sides[side] = [ShardLoad(shard.name, shard.region) for shard in topology.shards]
         for row in peaks.join(counted, ["side", "place"]).collect():
             load = sides[row["side"]][row["place"]]
-            load.queues, load.operations = row["queues"], row["operations"]
+            load.tenants, load.queues, load.operations = row["tenants"], row["queues"], row["operations"]
             load.busiest_hour, load.bytes = row["busiest_hour"], row["bytes"]
         for side, topology in (("before", self.before), ("after", self.after)):
             for load, shard in zip(sides[side], topology.shards, strict=True):
@@ -166,31 +171,33 @@ class Placement:
 
 def simulate(placement: Placement, progress: Callable[[str], None] = lambda _: None) -> Simulation:
     """Return what would move and how full the shards would be; Invalid where residency allows no shard."""
-    progress("placing queues")
+    progress("placing tenants")
     placement.check()
     moved = f.col("before") != f.col("after")
     known = f.col("before") != NOWHERE
-    (row,) = placement.queues.agg(
-        f.count("*").alias("queues"), f.count_distinct("tenant").alias("tenants"), f.count_if(moved & known).alias("moved"),
-        f.coalesce(f.sum(f.when(moved & known, f.col("bytes"))), f.lit(0)).alias("bytes"), f.count_if(~known).alias("first"),
+    (row,) = placement.tenants.agg(
+        f.count("*").alias("tenants"), f.sum("queues").alias("queues"), f.count_if(moved & known).alias("moved"),
+        *[f.coalesce(f.sum(f.when(moved & known, f.col(name))), f.lit(0)).alias(f"moved_{name}") for name in ("queues", "bytes")],
+        f.count_if(~known).alias("first"),
     ).collect()  # fmt: skip
     progress("adding up loads")
     before, after = placement.loads()
     return Simulation(
         placement.days[0], placement.days[-1], row["tenants"], row["queues"], len(placement.before.shards),
-        len(placement.after.shards), row["moved"], row["bytes"], row["first"], placement.real_ids,
+        len(placement.after.shards), row["moved"], row["moved_queues"], row["moved_bytes"], row["first"],
         _regions(placement, before, after), _residency(placement), before, after,
     )  # fmt: skip
 
 
 def shards_csv(found: Simulation) -> Iterator[bytes]:
     """Yield every shard as a line of CSV."""
-    yield b"shard,region,queues_before,queues,operations,busiest_hour,bytes_before,bytes,fullness_before,fullness\r\n"
+    yield b"shard,region,tenants_before,tenants,queues_before,queues,operations,busiest_hour,bytes_before,bytes,fullness_before,fullness\r\n"
     earlier = {load.name: load for load in found.before}
     for load in found.after:
         was = earlier.get(load.name, ShardLoad(load.name, load.region))
         yield _csv(
-            load.name, load.region, was.queues, load.queues, load.operations, load.busiest_hour, was.bytes, load.bytes,
+            load.name, load.region, was.tenants, load.tenants, was.queues, load.queues, load.operations, load.busiest_hour,
+            was.bytes, load.bytes,
             *["" if one is None else f"{one:.6f}" for one in (was.fullness, load.fullness)],
         )  # fmt: skip
 
@@ -199,11 +206,15 @@ def _regions(placement: Placement, before: list[ShardLoad], after: list[ShardLoa
     found = {region: RegionLoad(region) for region in placement.after.regions}
     for load in before:
         one = found[load.region]
-        one.shards_before, one.queues_before, one.bytes_before = one.shards_before + 1, one.queues_before + load.queues, one.bytes_before + load.bytes  # fmt: skip
+        one.shards_before += 1
+        one.tenants_before, one.queues_before = one.tenants_before + load.tenants, one.queues_before + load.queues
+        one.bytes_before += load.bytes
     for load in after:
         one = found[load.region]
-        one.shards_after, one.queues_after, one.bytes_after = one.shards_after + 1, one.queues_after + load.queues, one.bytes_after + load.bytes  # fmt: skip
-    pairs = placement.queues.where("before != after and before >= 0").groupBy("before", "after").count()
+        one.shards_after += 1
+        one.tenants_after, one.queues_after = one.tenants_after + load.tenants, one.queues_after + load.queues
+        one.bytes_after += load.bytes
+    pairs = placement.tenants.where("before != after and before >= 0").groupBy("before", "after").count()
     for row in pairs.toLocalIterator():
         source, target = placement.before.shards[row["before"]].region, placement.after.shards[row["after"]].region
         if source != target:
@@ -212,47 +223,12 @@ def _regions(placement: Placement, before: list[ShardLoad], after: list[ShardLoa
 
 
 def _residency(placement: Placement) -> list[Residency]:
-    rows = placement.queues.groupBy("regions").agg(f.count("*").alias("queues"), f.count_distinct("tenant").alias("tenants"))  # fmt: skip
+    rows = placement.tenants.groupBy("regions").agg(f.count("*").alias("tenants"), f.sum("queues").alias("queues"))  # fmt: skip
     return [
         Residency(row["regions"], row["tenants"], row["queues"], *[len(topology.eligible(wanted)) for topology in (placement.before, placement.after)])
         for row in rows.orderBy("regions").collect()
         for wanted in [row["regions"].split(",") if row["regions"] else []]
     ]  # fmt: skip
-
-
-def _with_ids(queues: DataFrame, known: DataFrame | None) -> DataFrame:
-    """Add tenant_id and queue_id; without known ones, checksums of the names. Dead letters lie with their queue."""
-    names = queues.select("tenant", f.col("queue").alias("owner")).distinct()
-    owner = f.regexp_replace("queue", _DEAD_LETTERS, "$1").alias("owner")
-    queues = queues.withColumn("owner", owner).join(names.withColumn("there", f.lit(True)), ["tenant", "owner"], "left")
-    queues = queues.withColumn("owner", f.when(f.col("there"), f.col("owner")).otherwise(f.col("queue"))).drop("there")
-    made = (f.crc32("tenant").alias("tenant_id"), f.crc32("owner").alias("queue_id"))
-    if known is None:
-        return queues.select("tenant", "queue", "bytes", *made)
-    joined = queues.join(known, ["tenant", "owner"], "left")
-    return joined.select(
-        "tenant", "queue", "bytes", f.coalesce("known_tenant", made[0]).alias("tenant_id"),
-        f.coalesce("known_queue", made[1]).alias("queue_id"),
-    )  # fmt: skip
-
-
-def _known_ids(spark: SparkSession, data_dirs: Sequence[Path]) -> DataFrame | None:
-    """Return the ids that stores, which no server may have open, gave to tenants and queues."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for data_dir in data_dirs:
-        if not data_dir.is_dir():
-            raise Invalid(f"data directory {data_dir}: is not there")
-        store = Store(data_dir, read_only=True)
-        try:
-            catalog = Catalog(store)
-            catalog.load()
-            for queue in catalog.queues():
-                found.setdefault((queue.tenant.name, queue.name), (queue.tenant.id, queue.id))
-        finally:
-            store.close()
-    rows = [(*names, *ids) for names, ids in sorted(found.items())]
-    schema = "tenant string, owner string, known_tenant bigint, known_queue bigint"
-    return spark.createDataFrame(rows, schema) if data_dirs else None
 
 
 def _csv(*cells: object) -> bytes:
