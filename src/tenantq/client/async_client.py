@@ -12,9 +12,9 @@ from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_queue import AsyncQueue, query
 from tenantq.client.async_tenant import PAGE, AsyncTenant, list_queues
 from tenantq.client.core import Core, Request, encode
-from tenantq.client.pool import Pool
 from tenantq.client.queue_calls import QueueBook
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
+from tenantq.client.ways import Ways
 from tenantq.errors import Closed
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class AsyncClient:
     It belongs to the event loop that uses it first. Many tasks may share it: that is when their calls go out together.
 
     ``timeout_ms`` is for an answer, once a connection is there; a call that waits at the server gets that on top. ``retries`` says how
-    often, and with which pauses, a call is tried again where that is safe. ``tls`` is for ``https`` addresses.
+    often, and with which pauses, a call is tried again where that is safe. ``tls`` is for ``https`` addresses. With ``follow`` requests
+    go straight to the shard that has their tenant, on the same host, where several are behind the address.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class AsyncClient:
         retries: Retries | int = Retries(),  # noqa: B008  # frozen
         connections: int = 32,
         coalesce: bool = True,
+        follow: bool = True,
         tls: Tls = Tls(),  # noqa: B008  # frozen
         settings: Settings | None = None,
     ) -> None:
@@ -68,9 +70,10 @@ class AsyncClient:
             retries=retries,
             connections=connections,
             coalesce=coalesce,
+            follow=follow,
             tls=tls,
         )
-        self._core = Core(self.settings, Pool(self.settings))
+        self._core = Core(self.settings, Ways(self.settings))
         self._book = QueueBook(self._core)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ REPLY_BYTES_MAX: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10
 STOP_MS: Final = 1_000
 """How long a server may take to notice that nobody waits any more."""
-_WANTED_HEADERS: Final = frozenset({"retry-after", "content-encoding"})
+_WANTED_HEADERS: Final = frozenset({"retry-after", "content-encoding", "tenantq-shard"})
 
 
 class HttpReply(msgspec.Struct, frozen=True):

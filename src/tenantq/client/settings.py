@@ -92,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retries: Retries = Retries()
     connections: int = 32
     coalesce: bool = True  # send concurrent adds, acks and polls of one queue together
+    follow: bool = True  # go straight to the shard that has a tenant, where several are behind the address
     tls: Tls = Tls()
     user_agent: str = "tenantq-python"
     clock: Clock = msgspec.field(default_factory=SystemClock)
@@ -119,6 +120,7 @@ def parse(
     connections: int,
     coalesce: bool,
     tls: Tls,
+    follow: bool = True,
     connect: Connect | None = None,
     clock: Clock | None = None,
     randomness: Randomness | None = None,
@@ -141,6 +143,7 @@ def parse(
         retries=retries,
         connections=connections,
         coalesce=coalesce,
+        follow=follow,
         tls=tls,
         connect=connect,
         clock=clock or SystemClock(),

@@ -188,6 +188,7 @@ class Client(Face[AsyncClient]):
         retries: Retries | int = Retries(),  # noqa: B008  # frozen
         connections: int = 32,
         coalesce: bool = True,
+        follow: bool = True,
         tls: Tls = Tls(),  # noqa: B008  # frozen
         settings: Settings | None = None,
     ) -> None:
@@ -200,6 +201,7 @@ class Client(Face[AsyncClient]):
             retries=retries,
             connections=connections,
             coalesce=coalesce,
+            follow=follow,
             tls=tls,
             settings=settings,
         )

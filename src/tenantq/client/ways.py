@@ -1,0 +1,102 @@
+"""The ways to the server: requests of a tenant go straight to the shard that has it, once a reply has told where that is.
+
+Behind one address there can be several shards; each passes on what belongs to another, and says so in the reply's ``Tenantq-Shard``.
+A credential goes to no other host than the one the client was given, and never from https to http.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenantq.client.pool import Pool
+from tenantq.errors import Closed, Unavailable
+
+if TYPE_CHECKING:
+    from tenantq.client.http1 import HttpReply
+    from tenantq.client.pool import HttpRequest
+    from tenantq.client.settings import Settings
+
+SHARD_HEADER: Final = "tenantq-shard"
+CONNECT_MS_MAX: Final = 1_000
+"""A shard's own address that does not answer sooner may be behind a wall; the client's address works in any case."""
+SHUN_MS: Final = 60_000
+"""How long an address that could not be reached is left alone."""
+TENANTS_MAX: Final = 10_000
+_TENANT: Final = "/v1/tenants/"
+_OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
+_OWN_WHOLE: Final = frozenset({"/v1/queues", "/v1/tenant"})
+
+
+class Ways:
+    """Carries requests to one server: over the address it was given, or that of the shard which has the tenant."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._base = Pool(settings)
+        self._follows = settings.follow and not settings.prefix and settings.connect is None
+        self._pools: dict[int, Pool] = {}  # by port: all on the same host
+        self._ports: dict[str | None, int] = {}  # by tenant; "" is the credential's own
+        self._shunned: dict[int, int] = {}  # until when, on the monotonic clock
+        self._closed = False
+
+    async def send(self, request: HttpRequest) -> HttpReply:
+        """Return the reply. Raises Closed, ConnectionFailed or TimedOut."""
+        port = self._ports.get(_tenant_of(request.target)) if self._ports else None
+        if port is None:
+            reply = await self._base.send(request)
+        else:
+            reply = await self._send_straight(request, port)
+        told = reply.headers.get(SHARD_HEADER)
+        if told is not None and self._follows:
+            self._learn(request, told)
+        return reply
+
+    async def _send_straight(self, request: HttpRequest, port: int) -> HttpReply:
+        try:
+            return await self._pools[port].send(request)
+        except Closed:
+            raise
+        except Unavailable as error:
+            self._ports = {tenant: known for tenant, known in self._ports.items() if known != port}
+            if error.maybe_done:
+                raise
+            self._shunned[port] = self._settings.clock.monotonic_ms() + SHUN_MS
+        return await self._base.send(request)  # nothing went out: that address is not to be had from here
+
+    async def close(self) -> None:
+        """Drop all connections."""
+        self._closed = True
+        for pool in (self._base, *self._pools.values()):
+            await pool.close()
+
+    def _learn(self, request: HttpRequest, address: str) -> None:
+        """Remember where a tenant is served, if it may be gone there."""
+        tenant, settings = _tenant_of(request.target), self._settings
+        if tenant is None or self._closed:
+            return
+        try:
+            parts = urlsplit(address)
+            port = parts.port
+        except ValueError:
+            return
+        if port is None or parts.hostname != settings.host or (parts.scheme == "https") != settings.secure:
+            return
+        if self._shunned.get(port, 0) > settings.clock.monotonic_ms():
+            return
+        if port not in self._pools:
+            connect_ms = min(settings.connect_timeout_ms, CONNECT_MS_MAX)
+            self._pools[port] = Pool(msgspec.structs.replace(settings, port=port, connect_timeout_ms=connect_ms))
+        if len(self._ports) >= TENANTS_MAX:
+            self._ports.clear()
+        self._ports[tenant] = port
+
+
+def _tenant_of(target: str) -> str | None:
+    """Return whose request this is, "" for the credential's own tenant; None: the whole server is asked."""
+    if target.startswith(_TENANT):
+        end = target.find("/", len(_TENANT))
+        return target[len(_TENANT) : end] if end > 0 else target[len(_TENANT) :].partition("?")[0]
+    return "" if target.startswith(_OWN) or target in _OWN_WHOLE else None

@@ -1,0 +1,115 @@
+"""The ways to a server of several shards: straight to the one that has the tenant, and never anywhere the credential must not go. Over real sockets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.client.pool import HttpRequest
+from tenantq.client.ways import SHUN_MS, Ways
+from tenantq.clock import ManualClock
+from tenantq.errors import ConnectionFailed
+from tests.unit.client.doubles import make_settings, rough_server, say, say_and_close, say_raw
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+ACME = HttpRequest("POST", "/v1/tenants/acme/queues/work/messages", b"{}")
+
+
+def naming(address: str) -> Callable[[asyncio.StreamWriter], None]:
+    """Answer as a shard that passed the request on."""
+    return say_raw(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTenantq-Shard: {address}\r\n\r\n{{}}".encode())
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/tenants/acme", "/v1/tenants/acme/queues?limit=1", "/v1/queues/work/poll", "/v1/queues"]
+)
+async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> None:
+    """Only this tenant's; whatever concerns the whole server goes where it always went."""
+    async with rough_server() as base, rough_server() as shard:
+        base.behave, shard.behave = [naming(shard.url)], [say()]
+        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        for _ in range(3):
+            await ways.send(HttpRequest("GET", target))
+        assert (len(base.heads), len(shard.heads)) == (1, 2)
+        assert "Bearer secret-token" in shard.heads[0]
+        for other in ("/v1/tenants/other", "/v1/tenants", "/v1/poll", "/v1/topology"):
+            await ways.send(HttpRequest("GET", other))
+        assert len(shard.heads) == 2
+        await ways.close()
+
+
+async def test_a_tenant_that_moved_is_followed_again() -> None:
+    """A shard that passes on names the next one."""
+    async with rough_server() as base, rough_server() as old, rough_server() as new:
+        base.behave, old.behave, new.behave = [naming(old.url)], [naming(new.url)], [say()]
+        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        for _ in range(4):
+            await ways.send(ACME)
+        assert (len(base.heads), len(old.heads), len(new.heads)) == (1, 1, 2)
+        await ways.close()
+
+
+async def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
+    """The request goes by the client's own address, at once and without an error."""
+    clock = ManualClock()
+    async with rough_server() as base:
+        async with rough_server() as gone:
+            address = gone.url
+        base.behave = [naming(address)]
+        ways = Ways(make_settings(base.url, clock=clock))
+        for _ in range(5):
+            assert (await ways.send(ACME)).status == 200
+        assert len(base.heads) == 5
+        assert list(ways._ports) == []
+        clock.advance(SHUN_MS)
+        await ways.send(ACME)
+        assert list(ways._ports) == ["acme"]
+        await ways.close()
+
+
+async def test_a_shard_that_breaks_off_may_have_done_it() -> None:
+    """So the caller is told, and only a repeatable call is tried again; the next one goes by the client's address."""
+    async with rough_server() as base, rough_server() as shard:
+        base.behave, shard.behave = [naming(shard.url)], [say(), say_and_close(b"")]
+        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        await ways.send(ACME)
+        await ways.send(ACME)
+        with pytest.raises(ConnectionFailed) as told:
+            await ways.send(ACME)
+        assert told.value.maybe_done
+        await ways.send(ACME)
+        assert len(base.heads) == 2
+        await ways.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.2:{port}", "https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.1:x", "", "{port}"],
+)
+async def test_a_credential_goes_to_no_other_host(address: str) -> None:
+    """Nor over another protocol, nor where the header makes no sense."""
+    async with rough_server() as base, rough_server() as other:
+        base.behave, other.behave = [naming(address.format(port=other.url.rpartition(":")[2]))], [say()]
+        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        for _ in range(2):
+            await ways.send(ACME)
+        assert (len(base.heads), len(other.heads)) == (2, 0)
+        await ways.close()
+
+
+@pytest.mark.parametrize(("path", "options"), [("/behind", {}), ("", {"follow": False})])
+async def test_no_way_is_followed_from_behind_a_path_or_where_that_is_switched_off(
+    path: str, options: dict[str, Any]
+) -> None:
+    """A shard knows nothing of the path that a proxy serves it under."""
+    async with rough_server() as base, rough_server() as shard:
+        base.behave, shard.behave = [naming(shard.url)], [say()]
+        ways = Ways(make_settings(base.url + path, clock=ManualClock(), **options))
+        for _ in range(2):
+            await ways.send(ACME)
+        assert (len(base.heads), len(shard.heads)) == (2, 0)
+        await ways.close()
