@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.http.intake import BODY
-from tenantq.http.listener import TICK_MS
+from tenantq.listening import TICK_MS
 from tenantq.message import Delivery
 from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
 

@@ -11,8 +11,9 @@ import capnp
 import pytest
 
 from tenantq.clock import ManualClock
+from tenantq.listening import TICK_MS
 from tenantq.rpc.framing import WORD, read_frame
-from tenantq.rpc.listener import TICK_MS, RpcListener
+from tenantq.rpc.listener import RpcListener
 from tenantq.rpc.settings import RpcSettings
 from tests.contract.http.raw_client import until_not
 from tests.contract.http.real_server import ADMIN

@@ -1,0 +1,163 @@
+"""What every listener does, whatever it speaks: accepts connections, keeps their time and bounds, and ends them gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from tenantq.tls import LoadCounts, TlsContext, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.clock import Clock, Timer
+
+TICK_MS: Final = 500
+"""How often slow clients and changed certificates are looked for; time limits are kept to this precision."""
+
+BACKLOG: Final = 1_024
+
+
+class OpenConnection(Protocol):
+    """What a listener asks of its connections."""
+
+    def drain(self) -> None:
+        """Finish what is under way, then close."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def check(self, now_ms: int) -> int:
+        """Cut who is too slow; return how many bytes of replies wait to be sent."""
+
+    def unsent_bytes(self) -> int:
+        """Return how many bytes of replies wait to be sent."""
+
+
+class ListenerFigures(LoadCounts, Protocol):
+    """What a listener counts."""
+
+    cut_total: dict[str, int]
+
+
+C = TypeVar("C", bound=OpenConnection)
+
+
+class Listening(Generic[C]):
+    """The life of a listener's connections. Made and used inside one event loop."""
+
+    figures: ListenerFigures
+
+    def __init__(self, clock: Clock, unsent_bytes_max: int) -> None:
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.port = 0  # of the address started last
+        self.connections: set[C] = set()
+        self.is_closing = False
+        self.now_ms = clock.monotonic_ms()  # as of the last tick
+        self._unsent_bytes_max = unsent_bytes_max
+        self._unsent_bytes = 0  # of replies; about
+        self._servers: list[asyncio.Server] = []
+        self._tls: list[TlsContext] = []
+        self._timer: Timer | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    # ---- opening and closing ----
+
+    async def listen(
+        self,
+        accept: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        tls: TlsFiles | None,
+        *,
+        handshake_ms: int,
+        alpn: str | None = None,
+    ) -> int:
+        """Accept connections on an address; port 0 takes any free one. Return the port. May be called again."""
+        context = None
+        if tls is not None:
+            context = TlsContext(tls, self.figures, alpn=alpn)
+            self._tls.append(context)
+        server = await self.loop.create_server(
+            accept,
+            host,
+            port,
+            ssl=context.context if context is not None else None,
+            ssl_handshake_timeout=handshake_ms / 1_000 if context is not None else None,
+            backlog=BACKLOG,
+        )
+        self._servers.append(server)
+        if self._timer is None:
+            self._tick()
+        self.port = server.sockets[0].getsockname()[1]
+        return self.port
+
+    def stop_accepting(self) -> None:
+        """Take no new connections."""
+        for server in self._servers:
+            server.close()
+
+    async def close(self, grace_ms: int = 30_000) -> None:
+        """Finish what is under way and close, within ``grace_ms``; calling it again forces the end at once.
+
+        Idle connections are closed, and waiting polls are answered empty.
+        """
+        self.stop_accepting()
+        if self.is_closing:
+            self._abort_all()
+        else:
+            self.is_closing = True
+            self._all_closed = self.loop.create_future()
+            for connection in list(self.connections):
+                connection.drain()
+        assert self._all_closed is not None
+        if not self.connections:
+            _let_go(self._all_closed)
+        timer = self.clock.call_later(grace_ms, self._abort_all)
+        try:
+            await asyncio.shield(self._all_closed)
+        finally:
+            timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def closed(self, connection: C) -> None:
+        """Take note that a connection has ended."""
+        self.connections.discard(connection)
+        if self._all_closed is not None and not self.connections:
+            _let_go(self._all_closed)
+
+    def _abort_all(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
+    # ---- what connections ask ----
+
+    def count_unsent(self, size: int) -> None:
+        """Take note that a large reply waits to be sent; where that is too much in all, cut who takes least of it."""
+        self._unsent_bytes += size
+        if self._unsent_bytes <= self._unsent_bytes_max:
+            return
+        waiting = {connection: connection.unsent_bytes() for connection in self.connections}
+        self._unsent_bytes = sum(waiting.values())
+        while self._unsent_bytes > self._unsent_bytes_max and waiting:
+            most = max(waiting, key=waiting.__getitem__)
+            self._unsent_bytes -= waiting.pop(most)
+            self.figures.cut_total["write"] += 1
+            most.abort()
+
+    # ---- time ----
+
+    def _tick(self) -> None:
+        self._timer = self.clock.call_later(TICK_MS, self._tick)
+        self.now_ms = self.clock.monotonic_ms()
+        self._unsent_bytes = sum(connection.check(self.now_ms) for connection in list(self.connections))
+        for tls in self._tls:
+            tls.reload_if_changed()
+
+
+def _let_go(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
