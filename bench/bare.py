@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rocksdict import WriteBatch
 
 from tenantq.store.keys import be64
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ class Bare:
     """Writes what the engine writes, row by row, round by round."""
 
     def __init__(self, path: Path, syncs_per_batch: float = 1.0) -> None:
-        self.store = Store(path)
+        self.store = RocksStore(path)
         self.syncs_per_batch = syncs_per_batch
         self.due = 0.0
         self.seq = 0

@@ -18,7 +18,7 @@ from tenantq.message import NewMessage
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import after, be64
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Rows:
     """The journal's rows, to be tampered with."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = Store(directory)
+        self.store = RocksStore(directory)
         self.batch = WriteBatch(raw_mode=True)
         jn, meta = self.store.jn, self.store.meta
         self.records = {int.from_bytes(key): value for key, value in self.store.scan_items(jn, b"", b"\xff" * 9, 9_999)}

@@ -105,15 +105,15 @@ def test_a_second_demo_on_the_same_directory_is_refused(tmp_path: Path) -> None:
 def test_a_store_that_fails_ends_it_in_one_line(tmp_path: Path) -> None:
     """The demo says why and exits with 1, and the store stays clean."""
     program = (
-        "import sys; from tenantq.cli.main import main; from tenantq.store.rocks import Store\n"
+        "import sys; from tenantq.cli.main import main; from tenantq.store.rocks import RocksStore\n"
         "from tenantq.errors import StoreFailed\n"
-        "good, count = Store.sync, 0\n"
+        "good, count = RocksStore.sync, 0\n"
         "def sync(store):\n"
         "    global count\n"
         "    count += 1\n"
         "    if count > 50: raise StoreFailed('sync: the disk is gone')\n"
         "    return good(store)\n"
-        "Store.sync = sync\n"
+        "RocksStore.sync = sync\n"
         f"sys.argv = ['tenantq', 'demo', '--data-dir', {str(tmp_path)!r}, '--http', '127.0.0.1:0']; main()"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.store.keys import after, queue_prefix
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.acceptance.command import COMMAND, SECONDS_MAX, run, serving
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def data(template: Path, tmp_path: Path) -> Path:
 def _lose_a_row(path: Path) -> None:
     """Take the loud tenant's first message out of the delivery order, behind the engine's back."""
     mail = queue_prefix(4, 1)  # the fourth tenant after default, acme and globex
-    store = Store(path)
+    store = RocksStore(path)
     batch = WriteBatch(raw_mode=True)
     batch.delete(store.scan(store.vi, mail, after(mail), 1)[0], store.vi.handle)
     store.write(batch)

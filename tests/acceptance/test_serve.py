@@ -232,13 +232,13 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_store_that_fails_ends_the_server(tmp_path: Path) -> None:
     """The caller is not told that it worked; one line says why the server stopped; the exit code is 1."""
     program = (
-        "import os, sys; from tenantq.cli.main import main; from tenantq.store.rocks import Store\n"
+        "import os, sys; from tenantq.cli.main import main; from tenantq.store.rocks import RocksStore\n"
         "from tenantq.errors import StoreFailed\n"
-        "good = Store.sync\n"
+        "good = RocksStore.sync\n"
         "def sync(store):\n"
         f"    if os.path.exists({str(tmp_path / 'broken')!r}): raise StoreFailed('sync: the disk is gone')\n"
         "    return good(store)\n"
-        "Store.sync = sync\n"
+        "RocksStore.sync = sync\n"
         f"sys.argv = ['tenantq', 'serve', '--data-dir', {str(tmp_path / 'data')!r}, '--http', '127.0.0.1:0']; main()"
     )
     process = subprocess.Popen(

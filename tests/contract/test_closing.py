@@ -13,7 +13,7 @@ from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.store.heart import read_beat
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, on_a_slow_disk
 
@@ -24,13 +24,13 @@ class Gate:
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         on_a_slow_disk(shard)
         self._opened = threading.Event()
-        real = Store.sync
+        real = RocksStore.sync
 
-        def held(store: Store) -> None:
+        def held(store: RocksStore) -> None:
             self._opened.wait(30)
             real(store)
 
-        patch.setattr(Store, "sync", held)
+        patch.setattr(RocksStore, "sync", held)
 
     def open(self) -> None:
         """Let all syncs go on."""
@@ -67,14 +67,14 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     """The heart says clean only of records that a sync has covered."""
     shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
     synced: list[int] = []
-    real = Store.sync
+    real = RocksStore.sync
 
-    def noted(store: Store) -> None:
+    def noted(store: RocksStore) -> None:
         at = shard._seq
         real(store)
         synced.append(at)
 
-    monkeypatch.setattr(Store, "sync", noted)
+    monkeypatch.setattr(RocksStore, "sync", noted)
     await shard.put_queue(T, Q)
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(30)]
     await asyncio.sleep(0)
@@ -136,7 +136,7 @@ async def test_an_open_whose_first_write_fails_lets_the_directory_go(
     """Another try finds it free, and no thread is left behind."""
     threads = threading.active_count()
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", failing)
+        patch.setattr(RocksStore, "write", failing)
         failed = Shard(tmp_path / "data", clock=ManualClock(), randomness=random.Random(7))
         with pytest.raises(StoreFailed, match="the disk is gone"):
             await failed.open()
@@ -156,7 +156,7 @@ async def test_a_trim_whose_write_fails_stops_the_shard(
     for _ in range(2):
         await shard.add(T, Q, [message()])
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", failing)
+        patch.setattr(RocksStore, "write", failing)
         with pytest.raises(StoreFailed, match="the disk is gone"):
             await shard.trim_journal(1)
     assert shard.failure is not None

@@ -4,7 +4,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from rocksdict import WriteBatch
 
 from tenantq import limits
 from tenantq.clock import ManualClock
@@ -107,7 +106,7 @@ async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_c
     assert value is not None
     row = unpack_lease(value)
     row.attempts = 0xFFFF - 1
-    batch = WriteBatch(raw_mode=True)
+    batch = shard._store.new_batch()
     batch.put(key, pack_lease(row), shard._store.le.handle)
     shard._store.write(batch)
     shard.core.leases.rows.clear()

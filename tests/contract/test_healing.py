@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from rocksdict import WriteBatch
 
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
@@ -18,7 +17,7 @@ ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")  # sorts before every
 
 def inject(shard: Shard, **families: dict[bytes, bytes]) -> None:
     """Write rows behind the engine's back."""
-    batch = WriteBatch(raw_mode=True)
+    batch = shard._store.new_batch()
     for name, values in families.items():
         for key, value in values.items():
             batch.put(key, value, shard._store.family(name).handle)
@@ -27,7 +26,7 @@ def inject(shard: Shard, **families: dict[bytes, bytes]) -> None:
 
 def lose(shard: Shard, id: bytes) -> None:
     """Delete a message's body behind the engine's back."""
-    batch = WriteBatch(raw_mode=True)
+    batch = shard._store.new_batch()
     batch.delete(prefix(shard) + id, shard._store.m.handle)
     shard._store.write(batch)
 
@@ -288,7 +287,7 @@ async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
     shard = await open_shard()
     added = await shard.add(T, Q, [message("a"), message("b", delay_ms=1_000)])
     now = shard.core.timeline.now_ms()
-    batch = WriteBatch(raw_mode=True)
+    batch = shard._store.new_batch()
     batch.delete(waiting_key(prefix(shard), 0, now, added[0].raw_id), shard._store.vi.handle)
     batch.delete(waiting_key(prefix(shard), 0, now + 1_000, added[1].raw_id), shard._store.vi.handle)
     shard._store.write(batch)

@@ -13,7 +13,7 @@ from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, 
 from tenantq.message import Caller, Result
 from tenantq.store.heart import read_beat
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -601,8 +601,8 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     def broken(*_: object) -> None:
         raise StoreFailed("disk on fire")
 
-    monkeypatch.setattr(Store, "get_many", broken)
-    monkeypatch.setattr(Store, "scan_items", broken)
+    monkeypatch.setattr(RocksStore, "get_many", broken)
+    monkeypatch.setattr(RocksStore, "scan_items", broken)
     adding = asyncio.create_task(shard.add(T, Q, [message()]))
     done, _ = await asyncio.wait([waiting, adding], timeout=2)
     assert done == {waiting, adding}

@@ -12,7 +12,7 @@ from tenantq.config import ShardSettings
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
 from tenantq.quotas import DAY_MS, HOUR_MS
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message
 from tests.crash.recount import JournalTally, recount
 from tests.shards import freeze, journal_rows, message, pass_time, settled
@@ -578,7 +578,7 @@ def recounted(directory: Path, wall_ms: int) -> dict[str, int]:
 
 
 def _bodies(directory: Path) -> list[Any]:
-    store = Store(directory, read_only=True)
+    store = RocksStore(directory, read_only=True)
     try:
         return [unpack_message(value) for _, value in store.scan_items(store.m, b"", b"\xff" * 64, 100_000)]
     finally:

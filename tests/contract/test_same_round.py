@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from rocksdict import WriteBatch
 
 from tenantq import limits
 from tenantq.clock import ManualClock
@@ -15,7 +14,7 @@ from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import Row, rows, unseal
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
 from tests.shards import Q, T, freeze, message, pass_time, settled
 
@@ -165,7 +164,7 @@ async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
 ) -> None:
     """Once, as after a sync."""
     emptied: list[bytes] = []
-    monkeypatch.setattr(Store, "compact", lambda _, first, __: emptied.append(first))
+    monkeypatch.setattr(RocksStore, "compact", lambda _, first, __: emptied.append(first))
     shard = await open_shard(settings=ShardSettings(durability="os"))
     await shard.add(T, Q, [message()])
     prefix = shard.core.catalog.tenant(T).queues[Q].prefix
@@ -234,7 +233,7 @@ async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard
     more = await shard.add(T, Q, [message(group="g") for _ in range(201)])
     await shard.add(T, Q, [message("last", group="g")])
     (head,) = await shard.poll(T, Q)
-    lost = WriteBatch(raw_mode=True)
+    lost = shard._store.new_batch()
     prefix = shard.core.catalog.tenant(T).queues[Q].prefix
     for one in (*first[1:], *more):
         lost.delete(prefix + one.raw_id, shard._store.m.handle)

@@ -15,8 +15,9 @@ from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, unseal
 from tenantq.message import Result
 from tenantq.store import database
+from tenantq.store.interface import Family
 from tenantq.store.keys import FAMILIES, be64
-from tenantq.store.rocks import Family, Store
+from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -59,13 +60,13 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     touched: set[str] = set()
 
     def watch(name: str) -> None:
-        real = getattr(Store, name)
+        real = getattr(RocksStore, name)
 
-        def noted(store: Store, family: Family, *rest: object) -> object:
+        def noted(store: RocksStore, family: Family, *rest: object) -> object:
             touched.add(family.name)
             return real(store, family, *rest)
 
-        monkeypatch.setattr(Store, name, noted)
+        monkeypatch.setattr(RocksStore, name, noted)
 
     for name in ("get", "get_many", "scan", "scan_items"):
         watch(name)
@@ -278,8 +279,11 @@ async def test_64_tables_of_nothing_but_deletions_go_by_themselves(open_shard: O
         await pass_time(shard, clock, 1_000)
     await pass_time(shard, clock, 3_600_000)
 
+    store = shard._store
+    assert isinstance(store, RocksStore)
+
     def leftovers() -> list[object]:
-        files = shard._store._db.live_files()
+        files = store._db.live_files()
         return [one for one in files if one["level"] and one["num_entries"] == one["num_deletions"]]
 
     for _ in range(600):  # compactions run in threads of RocksDB, and give way to everything else on the machine

@@ -11,7 +11,7 @@ from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.message import Result
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.shards import Q, T, message, on_a_slow_disk, settled
 
 
@@ -21,19 +21,19 @@ class Syncs:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
         self._passes = threading.Semaphore(0)
-        self._real = Store.sync
+        self._real = RocksStore.sync
         self._loop = asyncio.get_running_loop()
         self._begun = asyncio.Semaphore(0)
 
     def hold(self) -> None:
         """Hold every sync from now on."""
 
-        def held(store: Store) -> None:
+        def held(store: RocksStore) -> None:
             self._loop.call_soon_threadsafe(self._begun.release)
             self._passes.acquire()
             self._real(store)
 
-        self._patch.setattr(Store, "sync", held)
+        self._patch.setattr(RocksStore, "sync", held)
 
     async def begun(self) -> None:
         """Wait until one more sync has begun."""
@@ -98,14 +98,14 @@ async def _awaited(reading: Awaitable[Any]) -> Any:
 async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for it learns that the store failed, as the one who acked does."""
 
-    def broken(_: Store) -> None:
+    def broken(_: RocksStore) -> None:
         raise StoreFailed("the sync failed")
 
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
-    monkeypatch.setattr(Store, "sync", broken)
+    monkeypatch.setattr(RocksStore, "sync", broken)
     with pytest.raises(StoreFailed):
         await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")])
     with pytest.raises(StoreFailed):

@@ -26,12 +26,13 @@ from tenantq.store.keys import (
     split_expiry_key,
     split_waiting_key,
 )
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_counters, unpack_key, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tenantq.store.interface import Store
     from tenantq.store.rows import CountersRow
 
 JOURNAL_ANCHOR = b"journal_anchor"
@@ -98,7 +99,7 @@ def dump(store: Store) -> dict[str, dict[bytes, bytes]]:
 
 def recount(directory: Path, tally: JournalTally) -> Recount:
     """Open the store read-only, recount it, follow its journal, and let it go."""
-    store = Store(directory, read_only=True)
+    store = RocksStore(directory, read_only=True)
     try:
         contents = dump(store)
     finally:

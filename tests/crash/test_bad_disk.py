@@ -13,7 +13,7 @@ import pytest
 
 from tenantq.config import ShardSettings
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.crash import chaos, events
 from tests.crash.damage import fingerprint
 from tests.crash.oracle import Oracle
@@ -152,11 +152,11 @@ async def test_a_sync_that_fails_inside_the_process_confirms_nothing(
     shard = await open_shard("data")
     await shard.add(T, Q, [message("confirmed")])
 
-    def fail(_: Store) -> None:
+    def fail(_: RocksStore) -> None:
         raise StoreFailed("IO error: fdatasync: Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "sync", fail)
+        patch.setattr(RocksStore, "sync", fail)
         with pytest.raises(StoreFailed):
             await shard.add(T, Q, [message("not confirmed")])
     for call in (shard.add(T, Q, [message("later")]), shard.poll(T, Q), shard.peek(T, Q)):
@@ -177,8 +177,8 @@ def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -
     """The refusal says which directory and which process, and changes nothing."""
     directory = tmp_path / "data"
     code = (
-        "import sys\nfrom pathlib import Path\nfrom tenantq.store.rocks import Store\n"
-        "store = Store(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
+        "import sys\nfrom pathlib import Path\nfrom tenantq.store.rocks import RocksStore\n"
+        "store = RocksStore(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
     )
     command = [sys.executable, "-c", code, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -187,19 +187,19 @@ def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -
         assert holder.stdout.readline() == b"open\n"
         before = fingerprint(directory)
         with pytest.raises(StoreLocked) as refused:
-            Store(directory)
+            RocksStore(directory)
         assert str(directory) in str(refused.value)
         assert str(holder.pid) in str(refused.value)
         assert fingerprint(directory) == before
         holder.stdin.close()
-    Store(directory).close()
+    RocksStore(directory).close()
 
 
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """A directory with foreign files is not made into a store."""
     (tmp_path / "thesis.txt").write_text("do not touch", encoding="ascii")
     with pytest.raises(StoreFormat, match=r"thesis\.txt"):
-        Store(tmp_path)
+        RocksStore(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "lock") == ["thesis.txt"]
 
 

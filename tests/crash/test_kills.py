@@ -11,7 +11,7 @@ from rocksdict import WriteBatch
 
 from tenantq.engine.shard import Shard
 from tenantq.errors import LeaseLost
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.crash import chaos, events
 from tests.crash.damage import fingerprint
 from tests.crash.recount import recount
@@ -37,16 +37,16 @@ def test_58_kills_at_every_point_lose_and_invent_nothing(tmp_path: Path) -> None
     assert result.oracle.figures["ack confirmed"] > 100
 
 
-def _drop_a_body(store: Store) -> tuple[bytes, bytes | None]:
+def _drop_a_body(store: RocksStore) -> tuple[bytes, bytes | None]:
     key = store.scan(store.m, b"", b"\xff" * 64, 1)[0]
     return key, None
 
 
-def _drop_an_index_row(store: Store) -> tuple[bytes, bytes | None]:
+def _drop_an_index_row(store: RocksStore) -> tuple[bytes, bytes | None]:
     return store.scan(store.vi, b"", b"\xff" * 64, 1)[0], None
 
 
-def _miscount(store: Store) -> tuple[bytes, bytes | None]:
+def _miscount(store: RocksStore) -> tuple[bytes, bytes | None]:
     (key, value), (_, other) = store.scan_items(store.qc, b"", b"\xff" * 64, 2)
     assert value != other
     return key, other
@@ -57,14 +57,14 @@ def _miscount(store: Store) -> tuple[bytes, bytes | None]:
     [("m", _drop_a_body, "lost"), ("vi", _drop_an_index_row, "drift"), ("qc", _miscount, "drift")],
 )
 def test_the_oracle_notices_what_it_is_there_for(
-    tmp_path: Path, family: str, tamper: Callable[[Store], tuple[bytes, bytes | None]], noticed: str
+    tmp_path: Path, family: str, tamper: Callable[[RocksStore], tuple[bytes, bytes | None]], noticed: str
 ) -> None:
     """A body, an index row or a counter changed behind the engine's back is reported."""
     one = chaos.Chaos(tmp_path, seed=5)
     for _ in range(2):
         one.kill_one()
     assert not one.oracle.wrongs, one.report()
-    store = Store(one.directory)
+    store = RocksStore(one.directory)
     key, value = tamper(store)
     batch = WriteBatch(raw_mode=True)
     if value is None:
@@ -150,7 +150,7 @@ async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_pat
 
 def test_a_refused_second_process_leaves_the_first_alone(tmp_path: Path) -> None:
     """A worker that finds the directory taken ends with a message and changes nothing."""
-    store = Store(tmp_path / "data")
+    store = RocksStore(tmp_path / "data")
     before = fingerprint(tmp_path / "data")
     status = chaos.run_worker(tmp_path / "data", tmp_path / "events", ["--seed", "1"])
     told = (tmp_path / "events.err").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ import pytest
 
 from tenantq.clock import ManualClock, SystemClock
 from tenantq.engine.timeline import Timeline
-from tenantq.store.heart import Beat
+from tenantq.store.interface import Beat
 
 
 def beat(clock: ManualClock, timeline: Timeline) -> Beat:

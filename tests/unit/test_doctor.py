@@ -23,7 +23,7 @@ from tenantq.store.keys import (
     queue_prefix,
     waiting_key,
 )
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import pack_counters, pack_lease, unpack_counters, unpack_lease, unpack_message
 from tests.shards import Q, T, message, pass_time
 
@@ -75,9 +75,9 @@ Q_PREFIX = queue_prefix(1, 1)
 FIFO_PREFIX = queue_prefix(1, 2)
 
 
-def _drift(path: Path, change: Callable[[Store, WriteBatch], None]) -> Report:
+def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> Report:
     """Change rows behind the engine's back, then examine."""
-    store = Store(path)
+    store = RocksStore(path)
     batch = WriteBatch(raw_mode=True)
     change(store, batch)
     store.write(batch)
@@ -90,7 +90,7 @@ def _kinds(report: Report) -> set[str]:
     return {finding.kind for finding in report.findings}
 
 
-def _first_leased(store: Store, prefix: bytes = Q_PREFIX) -> tuple[bytes, bytes]:
+def _first_leased(store: RocksStore, prefix: bytes = Q_PREFIX) -> tuple[bytes, bytes]:
     """Return (id, le value) of a message in flight."""
     for key, value in store.scan_items(store.le, prefix, prefix + b"\xff" * 17, 1_000):
         if unpack_lease(value).token:
@@ -172,82 +172,82 @@ def test_a_directory_without_a_store_is_refused_and_left_alone(tmp_path: Path) -
 # ---- _drift, one kind after the other ----
 
 
-def _lose_place(store: Store, batch: WriteBatch) -> None:
+def _lose_place(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0], store.vi.handle)
 
 
-def _lose_body(store: Store, batch: WriteBatch) -> None:
+def _lose_body(store: RocksStore, batch: WriteBatch) -> None:
     key = store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
     batch.delete(Q_PREFIX + key[-16:], store.m.handle)
 
 
-def _wrong_marker(store: Store, batch: WriteBatch) -> None:
+def _wrong_marker(store: RocksStore, batch: WriteBatch) -> None:
     key, value = store.scan_items(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
     batch.put(key, b"" if value else b"\x01", store.vi.handle)
 
 
-def _second_place(store: Store, batch: WriteBatch) -> None:
+def _second_place(store: RocksStore, batch: WriteBatch) -> None:
     key = store.scan(store.vi, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1)[0]
     batch.put(waiting_key(Q_PREFIX, 7, 12, key[-16:]), b"", store.vi.handle)
 
 
-def _leased_and_waiting(store: Store, batch: WriteBatch) -> None:
+def _leased_and_waiting(store: RocksStore, batch: WriteBatch) -> None:
     id, value = _first_leased(store)
     lease = unpack_lease(value)
     batch.put(waiting_key(Q_PREFIX, lease.priority, lease.visible_at, id), b"\x01", store.vi.handle)
 
 
-def _lose_deadline(store: Store, batch: WriteBatch) -> None:
+def _lose_deadline(store: RocksStore, batch: WriteBatch) -> None:
     id, value = _first_leased(store)
     batch.delete(deadline_key(Q_PREFIX, unpack_lease(value).deadline, id), store.li.handle)
 
 
-def _stray_deadline(store: Store, batch: WriteBatch) -> None:
+def _stray_deadline(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(deadline_key(Q_PREFIX, 1 << 50, bytes(16)), b"", store.li.handle)
 
 
-def _other_deadline(store: Store, batch: WriteBatch) -> None:
+def _other_deadline(store: RocksStore, batch: WriteBatch) -> None:
     id, _ = _first_leased(store)
     batch.put(deadline_key(Q_PREFIX, 1 << 50, id), b"", store.li.handle)
 
 
-def _stray_lease(store: Store, batch: WriteBatch) -> None:
+def _stray_lease(store: RocksStore, batch: WriteBatch) -> None:
     _, value = _first_leased(store)
     batch.put(Q_PREFIX + bytes(16), value, store.le.handle)
 
 
-def _other_size(store: Store, batch: WriteBatch) -> None:
+def _other_size(store: RocksStore, batch: WriteBatch) -> None:
     id, value = _first_leased(store)
     lease = unpack_lease(value)
     lease.size += 1
     batch.put(Q_PREFIX + id, pack_lease(lease), store.le.handle)
 
 
-def _group_rows(store: Store) -> tuple[tuple[bytes, bytes], list[bytes]]:
+def _group_rows(store: RocksStore) -> tuple[tuple[bytes, bytes], list[bytes]]:
     """Return (head key, head id) and the member keys of the first group."""
     head = store.scan_items(store.gr, FIFO_PREFIX, FIFO_PREFIX + b"\xff" * 33, 1)[0]
     members = store.scan(store.gr, head[0] + b"\0", head[0] + b"\xff" * 17, 100)
     return head, members
 
 
-def _lose_head(store: Store, batch: WriteBatch) -> None:
+def _lose_head(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(_group_rows(store)[0][0], store.gr.handle)
 
 
-def _lose_head_member(store: Store, batch: WriteBatch) -> None:
+def _lose_head_member(store: RocksStore, batch: WriteBatch) -> None:
     (key, id), _ = _group_rows(store)
     batch.delete(key + id, store.gr.handle)
 
 
-def _lose_member(store: Store, batch: WriteBatch) -> None:
+def _lose_member(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(_group_rows(store)[1][-1], store.gr.handle)
 
 
-def _stray_member(store: Store, batch: WriteBatch) -> None:
+def _stray_member(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(_group_rows(store)[0][0] + bytes(16), b"", store.gr.handle)
 
 
-def _blocked_and_waiting(store: Store, batch: WriteBatch) -> None:
+def _blocked_and_waiting(store: RocksStore, batch: WriteBatch) -> None:
     id = _group_rows(store)[1][-1][-16:]
     value = store.get(store.m, FIFO_PREFIX + id)
     assert value is not None
@@ -255,59 +255,59 @@ def _blocked_and_waiting(store: Store, batch: WriteBatch) -> None:
     batch.put(waiting_key(FIFO_PREFIX, row.priority, row.visible_at, id), b"", store.vi.handle)
 
 
-def _expiry(store: Store, kind: bytes) -> bytes:
+def _expiry(store: RocksStore, kind: bytes) -> bytes:
     keys = store.scan(store.ex, Q_PREFIX, Q_PREFIX + b"\xff" * 33, 1_000)
     return next(key for key in reversed(keys) if key[16:17] == kind)
 
 
-def _lose_ttl(store: Store, batch: WriteBatch) -> None:
+def _lose_ttl(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(_expiry(store, EXPIRES_TTL), store.ex.handle)
 
 
-def _lose_key_expiry(store: Store, batch: WriteBatch) -> None:
+def _lose_key_expiry(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(_expiry(store, EXPIRES_KEY), store.ex.handle)
 
 
-def _lose_result_expiry(store: Store, batch: WriteBatch) -> None:
+def _lose_result_expiry(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(_expiry(store, EXPIRES_RESULT), store.ex.handle)
 
 
-def _stray_ttl(store: Store, batch: WriteBatch) -> None:
+def _stray_ttl(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(expiry_key(Q_PREFIX, 1 << 50, EXPIRES_TTL, bytes(16)), b"", store.ex.handle)
 
 
-def _stray_key_expiry(store: Store, batch: WriteBatch) -> None:
+def _stray_key_expiry(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(expiry_key(Q_PREFIX, 1 << 50, EXPIRES_KEY, bytes(16)), b"", store.ex.handle)
 
 
-def _unknown_queue(store: Store, batch: WriteBatch) -> None:
+def _unknown_queue(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(queue_prefix(9, 9) + bytes(16), b"who", store.m.handle)
 
 
-def _lose_counters(store: Store, batch: WriteBatch) -> None:
+def _lose_counters(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(Q_PREFIX, store.qc.handle)
 
 
-def _queue_without_tenant(store: Store, batch: WriteBatch) -> None:
+def _queue_without_tenant(store: RocksStore, batch: WriteBatch) -> None:
     value = store.get(store.meta, QUEUE_ROW + Q_PREFIX)
     assert value is not None
     batch.put(QUEUE_ROW + queue_prefix(77, 1), value, store.meta.handle)
 
 
-def _torn_message(store: Store, batch: WriteBatch) -> None:
+def _torn_message(store: RocksStore, batch: WriteBatch) -> None:
     key = store.scan(store.m, Q_PREFIX, Q_PREFIX + b"\xff" * 17, 1)[0]
     batch.put(key, b"torn", store.m.handle)
 
 
-def _torn_counters(store: Store, batch: WriteBatch) -> None:
+def _torn_counters(store: RocksStore, batch: WriteBatch) -> None:
     batch.put(Q_PREFIX, b"torn", store.qc.handle)
 
 
-def _journal_gap(store: Store, batch: WriteBatch) -> None:
+def _journal_gap(store: RocksStore, batch: WriteBatch) -> None:
     batch.delete(be64(4), store.jn.handle)
 
 
-def _journal_edit(store: Store, batch: WriteBatch) -> None:
+def _journal_edit(store: RocksStore, batch: WriteBatch) -> None:
     value = store.get(store.jn, be64(4))
     assert value is not None
     batch.put(be64(4), value.replace(b"local", b"loCal"), store.jn.handle)
@@ -345,7 +345,9 @@ def _journal_edit(store: Store, batch: WriteBatch) -> None:
         (_journal_edit, "journal", "hash chain"),
     ],
 )
-async def test_drift_is_named(stopped: Path, change: Callable[[Store, WriteBatch], None], kind: str, text: str) -> None:
+async def test_drift_is_named(
+    stopped: Path, change: Callable[[RocksStore, WriteBatch], None], kind: str, text: str
+) -> None:
     """Each broken rule is reported under its kind."""
     report = _drift(stopped, change)
     assert not report.clean
@@ -401,7 +403,7 @@ async def test_a_level_that_differs_from_the_recount_is_named(
 
 
 def _change_counters(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> Report:
-    def write(store: Store, batch: WriteBatch) -> None:
+    def write(store: RocksStore, batch: WriteBatch) -> None:
         value = store.get(store.qc, Q_PREFIX)
         assert value is not None
         row = unpack_counters(value)
@@ -447,7 +449,7 @@ async def test_long_lists_of_findings_are_cut_and_counted(tmp_path: Path, open_s
     await shard.close()
     await asyncio.sleep(0)
 
-    def lose_all(store: Store, batch: WriteBatch) -> None:
+    def lose_all(store: RocksStore, batch: WriteBatch) -> None:
         batch.delete_range(Q_PREFIX, Q_PREFIX + b"\xff" * 40, store.vi.handle)
 
     report = _drift(tmp_path / "data", lose_all)

@@ -9,7 +9,7 @@ from rocksdict import WriteBatch
 
 from tenantq.store.framing import torn_logs, walk
 from tenantq.store.log_space import AHEAD_BYTES
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.shards import freeze
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def write(store: Store, key: bytes, value: bytes = b"v") -> None:
+def write(store: RocksStore, key: bytes, value: bytes = b"v") -> None:
     """Write one row."""
     batch = WriteBatch(raw_mode=True)
     batch.put(key, value, store.meta.handle)
@@ -32,7 +32,7 @@ def newest_log(path: Path) -> Path:
 
 def test_the_log_does_not_grow_while_there_is_room(tmp_path: Path) -> None:
     """What is written stands where zeros stood, and the file keeps its length; when the room is used up there is new room."""
-    store = Store(tmp_path)
+    store = RocksStore(tmp_path)
     write(store, b"a")
     length = newest_log(tmp_path).stat().st_size
     assert length > AHEAD_BYTES
@@ -46,7 +46,7 @@ def test_the_log_does_not_grow_while_there_is_room(tmp_path: Path) -> None:
 
 def test_a_new_log_gets_room_too(tmp_path: Path) -> None:
     """After a flush RocksDB goes on in another log."""
-    store = Store(tmp_path)
+    store = RocksStore(tmp_path)
     write(store, b"a")
     before = newest_log(tmp_path)
     store.flush()
@@ -60,7 +60,7 @@ def test_a_new_log_gets_room_too(tmp_path: Path) -> None:
 
 def test_a_log_with_room_ahead_is_read_to_its_last_record(tmp_path: Path) -> None:
     """As a kill leaves it: the zeros are the end, nothing is torn, and everything that was written is there."""
-    store = Store(tmp_path / "live")
+    store = RocksStore(tmp_path / "live")
     for number in range(200):
         write(store, b"key-%03d" % number, bytes([number]) * 700)
     freeze(tmp_path / "live", tmp_path / "copy")
@@ -69,7 +69,7 @@ def test_a_log_with_room_ahead_is_read_to_its_last_record(tmp_path: Path) -> Non
     end, why = walk(log.read_bytes())
     assert (why, torn_logs(tmp_path / "copy" / "db")) == ("room", [])
     assert end < log.stat().st_size
-    again = Store(tmp_path / "copy")
+    again = RocksStore(tmp_path / "copy")
     assert [again.get(again.meta, b"key-%03d" % number) for number in range(200)] == [
         bytes([number]) * 700 for number in range(200)
     ]
@@ -82,7 +82,7 @@ def test_where_there_is_no_space_ahead_writing_goes_on(tmp_path: Path, monkeypat
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    store = Store(tmp_path)
+    store = RocksStore(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         write(store, b"a")

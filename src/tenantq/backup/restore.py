@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from rocksdict import WriteBatch
 
 from tenantq.backup.backups import JOURNAL
 from tenantq.backup.copying import copy_file, growing
@@ -21,7 +20,7 @@ from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.journal.target import DirectoryTarget
 from tenantq.store.keys import tenant_prefix
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.vault.stored_book import used_up
 
 if TYPE_CHECKING:
@@ -152,9 +151,9 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
     """
     if not keys:
         return 0
-    store = Store(partial)
+    store = RocksStore(partial)
     try:
-        rows, batch, count = DataKeyRows(store), WriteBatch(raw_mode=True), 0
+        rows, batch, count = DataKeyRows(store), store.new_batch(), 0
         for tenant_id, numbers in keys.items():
             if store.get(store.meta, TENANT_ROW + tenant_prefix(tenant_id)) is not None:
                 for number, value in numbers.items():

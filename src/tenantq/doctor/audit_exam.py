@@ -11,9 +11,8 @@ from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS
-from tenantq.store.heart import read_beat
 from tenantq.store.keys import after, from_be64
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -50,7 +49,7 @@ class LiveExam:
     def __init__(self, data_dir: Path, key: PublicKey | PublicKeys | None) -> None:
         """Open the store; raise StoreLocked or StoreFormat where that cannot be."""
         self._key = key
-        self._store = Store(data_dir, read_only=True, even_if_cut=True)
+        self._store = RocksStore(data_dir, read_only=True, even_if_cut=True)
         anchor = self._store.get(self._store.meta, ANCHOR_KEY)
         self._anchor = (from_be64(anchor), anchor[8 : 8 + len(GENESIS)]) if anchor else (0, GENESIS)
         self.first_seq = self._anchor[0] + 1
@@ -80,7 +79,7 @@ class LiveExam:
         try:
             self._compare_anchor(archive or {}, archived_seq, found)
             self._take_rows(walk, report)
-            beat = read_beat(self._store.path / "heart")
+            beat = self._store.last_beat()
             ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:

@@ -12,7 +12,7 @@ from tenantq.vault.stored_book import is_key
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 _SECRET: Final = 0
 _ID_BYTES: Final = 4

@@ -13,7 +13,7 @@ from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
 from tenantq.doctor.queue_exam import QueueExam
 from tenantq.doctor.report import Notes, Report
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def examine(data_dir: Path, progress: Callable[[str, int], None] | None = None) 
     """
     notes = Notes(progress)
     try:
-        store = Store(data_dir, read_only=True)
+        store = RocksStore(data_dir, read_only=True)
     except StoreDamaged as error:
         notes.found("damaged", error.message)
         return notes.report()
@@ -39,7 +39,7 @@ def examine(data_dir: Path, progress: Callable[[str, int], None] | None = None) 
     return notes.report()
 
 
-def _examine(store: Store, notes: Notes) -> None:
+def _examine(store: RocksStore, notes: Notes) -> None:
     queues: dict[bytes, KnownQueue] = {}
     with _Damage(notes, "the catalog cannot be read"):
         queues = load_queues(store, notes)

@@ -8,12 +8,11 @@ from tenantq.doctor.pages import pages_of_items
 from tenantq.doctor.usage_exam import UsageRecount
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
-from tenantq.store.heart import read_beat
 from tenantq.store.keys import be64, from_be64
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 _END = b"\xff" * 9
 _HASH_BYTES = 32
@@ -21,7 +20,7 @@ _HASH_BYTES = 32
 
 def last_time_ms(store: Store) -> int:
     """Return the latest shard time that the store knows of, from the heart or the newest journal record."""
-    beat = read_beat(store.path / "heart")
+    beat = store.last_beat()
     newest = store.last_item(store.jn, b"", _END)
     journaled = unseal(newest[1])[1].engine_ms if newest is not None else 0
     return max(journaled, beat.engine_ms if beat is not None else 0)
@@ -45,7 +44,7 @@ def examine_journal(store: Store, notes: Notes) -> None:
                 notes.found("journal", f"Records {seq + 1} to {at - 1} are missing.")
             link, seq = _check(notes, usage, at, value, link if whole else None), at
         notes.passed("journal", len(page))
-    beat = read_beat(store.path / "heart")
+    beat = store.last_beat()
     if beat is not None and seq < beat.seq:
         notes.found("journal", f"The journal ends at record {seq}, but record {beat.seq} was synced.")
     usage.compare(store, notes)

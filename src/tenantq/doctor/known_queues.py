@@ -13,7 +13,7 @@ from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, spli
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 _END = b"\xff" * 65
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

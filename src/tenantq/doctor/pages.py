@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenantq.store.rocks import Family, Store
+    from tenantq.store.interface import Family, Store
 
 KEYS_PER_PAGE: Final = 1_000
 VALUES_PER_PAGE: Final = 64

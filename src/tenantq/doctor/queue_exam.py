@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tenantq.doctor.known_queues import KnownQueue
     from tenantq.doctor.report import Kind, Notes
-    from tenantq.store.rocks import Family, Store
+    from tenantq.store.interface import Family, Store
 
 _DELIVERED_BEFORE = b"\x01"
 

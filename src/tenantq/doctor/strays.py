@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.doctor.queue_exam import QueueExam
-    from tenantq.store.rocks import Family
+    from tenantq.store.interface import Family
 
 _HEAD_KEY = PREFIX_BYTES + ID_BYTES
 _MEMBER_KEY = PREFIX_BYTES + 2 * ID_BYTES

@@ -15,7 +15,7 @@ from tenantq.store.keys import after
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes
     from tenantq.journal.record import Record
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 _ID_BYTES = 16
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

@@ -22,10 +22,8 @@ from tenantq.store.keys import after, tenant_prefix
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from rocksdict import WriteBatch
-
     from tenantq.engine.catalog import Catalog
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Batch, Store
 
 KEY_ROW: Final = b"key/"
 USE_ROW: Final = b"keyuse/"
@@ -107,7 +105,7 @@ class AccessBook:
 
     # ---- changing, into a round's batch ----
 
-    def put_key(self, batch: WriteBatch, tenant_id: int, key: StoredKey) -> None:
+    def put_key(self, batch: Batch, tenant_id: int, key: StoredKey) -> None:
         """Store a new key."""
         held = self._keys.setdefault(tenant_id, {})
         if key.token_hash in self._by_hash:
@@ -120,7 +118,7 @@ class AccessBook:
             )
         self._save_key(batch, tenant_id, key)
 
-    def _drop_ended_keys(self, batch: WriteBatch, held: dict[str, StoredKey], now_ms: int) -> None:
+    def _drop_ended_keys(self, batch: Batch, held: dict[str, StoredKey], now_ms: int) -> None:
         """Make room: forget a tenant's keys that are revoked or have expired. The journal still knows them."""
         for key in list(held.values()):
             expires_at = key.grant.expires_at
@@ -128,13 +126,13 @@ class AccessBook:
                 del held[key.id]
                 self._drop_key(batch, key)
 
-    def _drop_key(self, batch: WriteBatch, key: StoredKey) -> None:
+    def _drop_key(self, batch: Batch, key: StoredKey) -> None:
         del self._by_hash[key.token_hash], self._owners[key.id]
         self._uses.pop(key.id, None)
         batch.delete(KEY_ROW + key.id.encode(), self._store.meta.handle)
         batch.delete(USE_ROW + key.id.encode(), self._store.meta.handle)
 
-    def revoke_key(self, batch: WriteBatch, tenant_id: int, key_id: str, now_ms: int) -> StoredKey:
+    def revoke_key(self, batch: Batch, tenant_id: int, key_id: str, now_ms: int) -> StoredKey:
         """Refuse a key from now on. It stays listed while there is room, and its id is never given out again."""
         key = self.keys(tenant_id).get(key_id)
         if key is None:
@@ -144,21 +142,21 @@ class AccessBook:
             self._save_key(batch, tenant_id, key)
         return key
 
-    def _save_key(self, batch: WriteBatch, tenant_id: int, key: StoredKey) -> None:
+    def _save_key(self, batch: Batch, tenant_id: int, key: StoredKey) -> None:
         batch.put(KEY_ROW + key.id.encode(), _encode(KeyRow(tenant_id, key)), self._store.meta.handle)
         self._keys.setdefault(tenant_id, {})[key.id] = key
         self._by_hash[key.token_hash] = key
         self._owners[key.id] = tenant_id
         self.version += 1
 
-    def note_use(self, batch: WriteBatch, key_id: str, use: KeyUse) -> None:
+    def note_use(self, batch: Batch, key_id: str, use: KeyUse) -> None:
         """Remember when and from where a key was used; of one that is gone, nothing."""
         if key_id not in self._owners:
             return
         batch.put(USE_ROW + key_id.encode(), _encode(use), self._store.meta.handle)
         self._uses[key_id] = use
 
-    def put_grant(self, batch: WriteBatch, tenant_id: int, tenant: str, principal: str, grant: Grant) -> None:
+    def put_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str, grant: Grant) -> None:
         """Store what a principal may do in a tenant, in place of what it might before."""
         held = self._grants.setdefault(tenant, {})
         if principal not in held and len(held) >= limits.GRANTS_MAX:
@@ -169,7 +167,7 @@ class AccessBook:
         self._tenants_of.setdefault(principal, {})[tenant] = None
         self.version += 1
 
-    def drop_grant(self, batch: WriteBatch, tenant_id: int, tenant: str, principal: str) -> None:
+    def drop_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str) -> None:
         """Forget what is stored for a principal in a tenant."""
         if self._grants.get(tenant, {}).pop(principal, None) is None:
             raise NotFound("no such grant")
@@ -185,7 +183,7 @@ class AccessBook:
 
     def revoke_token(
         self,
-        batch: WriteBatch,
+        batch: Batch,
         tenant_id: int,
         tenant: str | None,
         token_id: str | None,
@@ -208,7 +206,7 @@ class AccessBook:
                 batch.put(key, _encode(end), self._store.meta.handle)
         self.version += 1
 
-    def collect(self, batch: WriteBatch, catalog: Catalog, now_ms: int) -> int:
+    def collect(self, batch: Batch, catalog: Catalog, now_ms: int) -> int:
         """Forget revocations whose tokens have expired; return how many."""
         over = [one for one, until in self._revoked.items() if until <= now_ms]
         for one in over:
@@ -219,7 +217,7 @@ class AccessBook:
             batch.delete(REVOKED_ROW + tenant_prefix(tenant_id) + kind + what.encode(), self._store.meta.handle)
         return len(over)
 
-    def drop_tenant(self, batch: WriteBatch, tenant_id: int, tenant: str) -> None:
+    def drop_tenant(self, batch: Batch, tenant_id: int, tenant: str) -> None:
         """Forget everything about a tenant that goes."""
         meta = self._store.meta.handle
         for key in self._keys.pop(tenant_id, {}).values():

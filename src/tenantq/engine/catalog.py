@@ -25,9 +25,7 @@ from tenantq.store.rows import unpack_counters
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocksdict import WriteBatch
-
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Batch, Store
 
 TENANT_ROW: Final = b"tenant/"
 QUEUE_ROW: Final = b"queue/"
@@ -119,7 +117,7 @@ class Catalog:
 
     # ---- changing, into a round's batch ----
 
-    def create_tenant(self, batch: WriteBatch, name: str, config: TenantConfig, seq: int) -> TenantState:
+    def create_tenant(self, batch: Batch, name: str, config: TenantConfig, seq: int) -> TenantState:
         """Make a tenant with an id that no tenant ever had, in the round of journal record ``seq``."""
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
@@ -131,7 +129,7 @@ class Catalog:
         self.tenants[name] = self._by_id[tenant.id] = tenant
         return tenant
 
-    def save_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
+    def save_tenant(self, batch: Batch, tenant: TenantState) -> None:
         """Write a tenant's row."""
         row = TenantRow(
             tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
@@ -139,11 +137,11 @@ class Catalog:
         )  # fmt: skip
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
-    def save_usage(self, batch: WriteBatch, tenant: TenantState) -> None:
+    def save_usage(self, batch: Batch, tenant: TenantState) -> None:
         """Write the counted hours and days of a tenant."""
         batch.put(USAGE_ROW + tenant_prefix(tenant.id), tenant.usage.pack(), self._store.meta.handle)
 
-    def drop_tenant(self, batch: WriteBatch, tenant: TenantState) -> None:
+    def drop_tenant(self, batch: Batch, tenant: TenantState) -> None:
         """Forget a tenant and its queues."""
         prefix = tenant_prefix(tenant.id)
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
@@ -152,7 +150,7 @@ class Catalog:
         del self.tenants[tenant.name], self._by_id[tenant.id]
 
     def create_queue(
-        self, batch: WriteBatch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
+        self, batch: Batch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
     ) -> QueueState:
         """Make a queue with an id that no queue of the tenant ever had."""
         if tenant.next_queue_id > limits.QUEUE_ID_MAX:
@@ -166,12 +164,12 @@ class Catalog:
         self.save_queue(batch, queue)
         return queue
 
-    def save_queue(self, batch: WriteBatch, queue: QueueState) -> None:
+    def save_queue(self, batch: Batch, queue: QueueState) -> None:
         """Write a queue's row."""
         row = QueueRow(queue.name, queue.config, queue.status, queue.doomed, queue.system_made, queue.suspension)
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
-    def drop_queue(self, batch: WriteBatch, queue: QueueState) -> None:
+    def drop_queue(self, batch: Batch, queue: QueueState) -> None:
         """Forget a queue."""
         batch.delete(QUEUE_ROW + queue.prefix, self._store.meta.handle)
         del queue.tenant.queues[queue.name]

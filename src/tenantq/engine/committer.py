@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tenantq.clock import Clock
     from tenantq.engine.round import Round
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 QUICK_MS: Final = 2
 """A sync that takes longer shows a slow disk, which the event loop does not wait for."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenantq.engine.timeline import Timeline
     from tenantq.message import Caller
     from tenantq.randomness import MessageIds, Randomness
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Store
 
 
 _LANES_MAX = 1_000

@@ -13,9 +13,7 @@ from tenantq.store.keys import after, tenant_prefix
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rocksdict import WriteBatch
-
-    from tenantq.store.rocks import Store
+    from tenantq.store.interface import Batch, Store
 
 DATA_KEY_ROW: Final = b"datakey/"
 _PLACE = struct.Struct(">II")
@@ -42,12 +40,12 @@ class DataKeyRows:
 
     # ---- changing, into a round's batch ----
 
-    def put(self, batch: WriteBatch, tenant_id: int, number: int, value: bytes) -> None:
+    def put(self, batch: Batch, tenant_id: int, number: int, value: bytes) -> None:
         """Write a row, new or in place of one."""
         batch.put(DATA_KEY_ROW + _PLACE.pack(tenant_id, number), value, self._store.meta.handle)
         self.by_tenant.setdefault(tenant_id, {})[number] = value
 
-    def drop(self, batch: WriteBatch, tenant_id: int) -> int:
+    def drop(self, batch: Batch, tenant_id: int) -> int:
         """Delete all of a tenant's rows; return how many there were."""
         batch.delete_range(*tenant_range(tenant_id), self._store.meta.handle)
         self.destroyed.add(tenant_id)

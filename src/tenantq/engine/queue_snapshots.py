@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState
     from tenantq.message import Facts
-    from tenantq.store.moment import Moment
+    from tenantq.store.interface import Moment
 
 _WALK_ROWS: Final = 2_000  # keys that are passed before others have their turn
 _PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2
@@ -77,7 +77,9 @@ class Snapshots:
                 queue=queue.name,
             )
         id = f"{self._core.randomness.getrandbits(64):016x}"
-        taken = _Open(self._core, queue, id, self._core.store.moment(after(queue.prefix), "m", "le", "gr"), keep_ms)
+        taken = _Open(
+            self._core, queue, id, self._core.store.moment(queue.prefix, after(queue.prefix), "m", "le", "gr"), keep_ms
+        )
         self._open[id] = taken
         self._keep(taken)
         return SnapshotFacts(id, taken.now + taken.wall, queue.messages, queue.bytes, [])

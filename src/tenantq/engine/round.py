@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from rocksdict import WriteBatch
 
 from tenantq.engine import groups, serve, usage
 from tenantq.engine.core import QuotaEvent
@@ -97,7 +96,7 @@ class Round:
         self.now = core.timeline.now_ms()
         self._started_ms = core.clock.monotonic_ms()
         self.wall = core.timeline.wall_offset_ms()
-        self.batch = WriteBatch(raw_mode=True)
+        self.batch = core.store.new_batch()
         self.entries: list[Entry] = []
         self.dirty: dict[QueueState, None] = {}
         self.adding: dict[TenantState, None] = {}  # tenants to which messages were added

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from pathlib import Path
@@ -30,7 +31,7 @@ from tenantq.message import LOCAL, Caller, check_caller
 from tenantq.names import DEFAULT_TENANT
 from tenantq.randomness import MessageIds, Randomness, system_randomness
 from tenantq.store.keys import after, from_be64
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.engine.queue_state import QueueState
+    from tenantq.store.interface import OpenStore, Store
 
 
 log = logging.getLogger("tenantq")
@@ -76,14 +78,19 @@ class RoundLoop:
         randomness: Randomness | None = None,
         name: str = "0",
         probe: Callable[[str], None] = _no_probe,
+        open_store: OpenStore | None = None,
     ) -> None:
-        """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests."""
+        """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests.
+
+        ``open_store`` None: an embedded store in ``path``.
+        """
         self._path = Path(path)
         self._settings = check_shard(settings or ShardSettings())
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._name = name
         self._probe = probe
+        self._open_store = open_store or self._open_embedded
         self._failure: StoreFailed | None = None
         self._closing = False
         self._closed = False
@@ -116,9 +123,10 @@ class RoundLoop:
     async def open(self) -> None:
         """Open or make the store, rebuild what is kept in memory, and start serving."""
         self._loop = asyncio.get_running_loop()
-        store = Store(self._path, memory_bytes=self._settings.memory_bytes)
+        store = await self._open_store(self._name)
         try:
             self._start(store)
+            store.watch(self._lost)
             self._committer = Committer(store, self._loop, self._clock, self._synced, self._probe)
             if self.core.catalog.is_new:
                 await self._submit(PutTenant(self._system, SYSTEM, DEFAULT_TENANT, {}))
@@ -132,6 +140,9 @@ class RoundLoop:
             raise
         self._beat_while_idle()
         self._schedule()
+
+    async def _open_embedded(self, _: str) -> Store:
+        return RocksStore(self._path, memory_bytes=self._settings.memory_bytes)
 
     def _start(self, store: Store) -> None:
         self._store = store
@@ -423,6 +434,11 @@ class RoundLoop:
             self._sync_waiters.append((self._seq, future))
             await future
             self._check_open()
+
+    def _lost(self, error: StoreFailed) -> None:
+        """Stop because the store says so; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the shard with it
+            self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: StoreFailed) -> None:
         """Stop for good: whoever waits learns that nothing more is confirmed."""

@@ -95,7 +95,8 @@ class TenantSnapshot:
             for queue in (sorted(tenant.queues.values(), key=lambda one: one.id) if queue is None else [queue])
         ]
         self.messages_total = sum(tenant.queues[one.name].messages for one in self.queues)
-        self._moment = core.store.moment(after(tenant_prefix(tenant.id)), *_FAMILIES)
+        lower = tenant_prefix(tenant.id) if queue is None else queue.prefix
+        self._moment = core.store.moment(lower, after(lower), *_FAMILIES)
 
     def close(self) -> None:
         """Let the store's old files go."""

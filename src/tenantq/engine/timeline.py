@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tenantq.clock import Clock
-    from tenantq.store.heart import Beat
+    from tenantq.store.interface import Beat
 
 
 class Timeline:

@@ -11,8 +11,7 @@ from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.archive import need_warm
-from tenantq.store.heart import read_beat
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +85,7 @@ def read_counters(data_dir: Path) -> tuple[dict[tuple[str, str], dict[str, int]]
     """Return the counters of every queue in a store, and its last synced record."""
     if not data_dir.is_dir():
         raise Invalid(f"data directory {data_dir}: is not there")
-    store = Store(data_dir, read_only=True)
+    store = RocksStore(data_dir, read_only=True)
     try:
         catalog = Catalog(store)
         catalog.load()
@@ -96,7 +95,7 @@ def read_counters(data_dir: Path) -> tuple[dict[tuple[str, str], dict[str, int]]
             }
             for queue in catalog.queues()
         }  # fmt: skip
-        beat = read_beat(store.path / "heart")
+        beat = store.last_beat()
     finally:
         store.close()
     return found, beat.seq if beat is not None else 0

@@ -16,7 +16,7 @@ from tenantq.errors import StoreDamaged
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.store.heart import Beat
+    from tenantq.store.interface import Beat
 
 _BLOCK = 32_768
 _HEAD = struct.Struct("<IHB")

@@ -16,9 +16,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tenantq.errors import StoreDamaged
+from tenantq.store.interface import Beat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,20 +25,6 @@ if TYPE_CHECKING:
 _SLOT = struct.Struct(">QQQQQ16sBQQ")
 _SLOT_BYTES = 128
 _CRC = struct.Struct(">I")
-
-
-class Beat(msgspec.Struct, frozen=True):
-    """One reading of the heart."""
-
-    count: int  # rises with every beat
-    seq: int  # the last journal record that was synced
-    engine_ms: int
-    wall_ms: int
-    monotonic_ms: int
-    boot_id: bytes
-    clean: bool  # the store was closed in good order after this
-    manifest_number: int  # which MANIFEST was current ...
-    manifest_bytes: int  # ... and how long it was
 
 
 class Heart:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.store.interface import Items
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -16,13 +18,7 @@ if TYPE_CHECKING:
     from tenantq.errors import StoreFailed
 
 
-class Items(list[tuple[bytes, bytes]]):
-    """Rows in order; ``cut``: the last one is the first that lies behind the bytes asked for."""
-
-    cut = False
-
-
-class Moment:
+class RocksMoment:
     """Some families as they were. What was deleted since keeps its space on disk, and in memory, until this is let go."""
 
     def __init__(

@@ -17,16 +17,19 @@ from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, Wri
 from tenantq.errors import StoreFormat, StoreLocked
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.framing import current_manifest
-from tenantq.store.heart import Heart
+from tenantq.store.heart import Heart, read_beat
+from tenantq.store.interface import Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
-from tenantq.store.moment import Moment
+from tenantq.store.moment import RocksMoment
 from tenantq.store.opening import STAGE, check_format, open_database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from rocksdict import Rdict
+    from tenantq.errors import StoreFailed
+    from tenantq.store.interface import Beat
 
 
 class DirectoryLock:
@@ -53,18 +56,7 @@ class DirectoryLock:
         self._file.close()
 
 
-class Family:
-    """One column family: the handle that batches want and the view that reads want."""
-
-    __slots__ = ("handle", "name", "view")
-
-    def __init__(self, db: Rdict, name: str) -> None:
-        self.name = name
-        self.handle = db.get_column_family_handle(name)
-        self.view = db.get_column_family(name)
-
-
-class Store:
+class RocksStore:
     """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's."""
 
     __slots__ = (
@@ -111,7 +103,10 @@ class Store:
         except BaseException:
             self._lock.close()
             raise
-        self._families: dict[str, Family] = {name: Family(self._db, name) for name in FAMILIES}
+        self._families: dict[str, Family] = {
+            name: Family(name, self._db.get_column_family_handle(name), self._db.get_column_family(name))
+            for name in FAMILIES
+        }
         for name, family in self._families.items():
             setattr(self, name, family)
         self._manifest = current_manifest(path / "db") or path
@@ -132,6 +127,13 @@ class Store:
     def family(self, name: str) -> Family:
         """Return a family by name."""
         return self._families[name]
+
+    def last_beat(self) -> Beat | None:
+        """Return the newest beat that is stored."""
+        return read_beat(self.path / "heart")
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Do nothing: the directory is this process's own until it lets it go."""
 
     def close(self) -> None:
         """Close the database and let the directory go, in any case; then raise what went wrong, if anything did."""
@@ -165,7 +167,7 @@ class Store:
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
         try:
-            values: list[bytes | None] = family.view.get(keys)  # type: ignore[arg-type,assignment]  # invariant lists in its stub
+            values: list[bytes | None] = family.view.get(keys)
         except Exception as error:
             raise name_failure(error, self.path) from error
         return values
@@ -207,16 +209,20 @@ class Store:
         except Exception as error:
             raise name_failure(error, self.path) from error
 
-    def moment(self, upper: bytes, *families: str) -> Moment:
-        """Return the keys before ``upper`` of families as they are now. No write comes between them: all are this thread's.
+    def moment(self, lower: bytes, upper: bytes, *families: str) -> RocksMoment:  # noqa: ARG002  # other stores need it
+        """Return the rows in [lower, upper) of families as they are now. No write comes between them: all are this thread's.
 
-        Another thread may read it.
+        Another thread may read them. What is before ``lower`` costs nothing here, and can be read too.
         """
         options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
-        return Moment(taken, options, upper, lambda error: name_failure(error, self.path))
+        return RocksMoment(taken, options, upper, lambda error: name_failure(error, self.path))
 
     # ---- writing ----
+
+    def new_batch(self) -> WriteBatch:
+        """Return a batch for ``write``."""
+        return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
         """Apply ``batch`` atomically. It survives the process at once, the machine only after ``sync``."""

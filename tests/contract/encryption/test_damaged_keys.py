@@ -13,7 +13,7 @@ from tenantq.errors import KmsError
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def server_of(data_dir: Path) -> Server:
 
 def damage(data_dir: Path, tenant_id: int, number: int) -> None:
     """Make a data key's row unreadable."""
-    store = Store(data_dir)
+    store = RocksStore(data_dir)
     batch = WriteBatch(raw_mode=True)
     batch.put(b"datakey/" + tenant_id.to_bytes(4) + number.to_bytes(4), b"\xc1no key", store.meta.handle)
     store.write(batch)

@@ -12,7 +12,7 @@ from tenantq.doctor import examine
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.vault import StoredBook, WrappedKey
 from tests.shards import Q, data_key_row, freeze, journal_rows, message
 
@@ -116,7 +116,7 @@ async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) 
     await shard.close()
     report = examine(tmp_path / "data")
     assert (report.figures.data_keys, report.findings) == (3, [])
-    store = Store(tmp_path / "data")
+    store = RocksStore(tmp_path / "data")
     batch = WriteBatch(raw_mode=True)
     batch.delete(DATA_KEY_ROW + tenant.to_bytes(4) + bytes(4), store.meta.handle)
     batch.put(DATA_KEY_ROW + (99).to_bytes(4) + bytes(4), data_key_row(0), store.meta.handle)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round import Round
-    from tenantq.store.rocks import Family
+    from tenantq.store.interface import Family
     from tenantq.store.rows import MessageRow
 
 log = logging.getLogger("tenantq")

@@ -1,0 +1,202 @@
+"""What the engine, the doctor and the command line rely on in a store, whatever keeps its rows.
+
+A store is eleven families of rows (see keys.py), read by one event loop and changed by it alone, in batches that are applied whole or
+not at all. How to add one: docs/extending.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from tenantq.errors import StoreFailed
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What was synced last, and when."""
+
+    count: int  # rises with every beat
+    seq: int  # the last journal record that was synced
+    engine_ms: int
+    wall_ms: int
+    monotonic_ms: int
+    boot_id: bytes
+    clean: bool  # the store was closed in good order after this
+    manifest_number: int  # of RocksDB: which MANIFEST was current ...
+    manifest_bytes: int  # ... and how long it was
+
+
+class Heart(Protocol):
+    """Remembers the newest beat, so that the shard's time goes on from it."""
+
+    last: Beat | None
+
+    def beat(
+        self,
+        seq: int,
+        engine_ms: int,
+        wall_ms: int,
+        monotonic_ms: int,
+        boot_id: bytes,
+        manifest: tuple[int, int],
+        *,
+        clean: bool = False,
+    ) -> None:
+        """Note that everything up to ``seq`` is synced."""
+
+
+class Family:
+    """One family of rows: the handle that batches want and the view that its store reads by."""
+
+    __slots__ = ("handle", "name", "view")
+
+    def __init__(self, name: str, handle: Any, view: Any) -> None:
+        self.name = name
+        self.handle = handle
+        self.view = view
+
+
+class Batch(Protocol):
+    """Changes that are applied together, in the order in which they were made."""
+
+    def put(self, key: bytes, value: bytes, handle: Any, /) -> None:
+        """Set a row."""
+
+    def delete(self, key: bytes, handle: Any, /) -> None:
+        """Delete a row, if it is there."""
+
+    def delete_range(self, lower: bytes, upper: bytes, handle: Any, /) -> None:
+        """Delete all rows in [lower, upper)."""
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing was changed."""
+
+
+class Items(list[tuple[bytes, bytes]]):
+    """Rows in order; ``cut``: the last one is the first that lies behind the bytes asked for."""
+
+    cut = False
+
+
+class Moment(Protocol):
+    """Some families as they were at one moment, however the store goes on. One thread at a time reads it."""
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+
+    def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys from ``lower`` on, in order."""
+
+    def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
+        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
+
+    def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
+
+    def let_go(self) -> None:
+        """Let the store forget this moment; nothing can be read any more."""
+
+
+class Store(Protocol):
+    """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's.
+
+    Every failure is a StoreFailed, or one of its kinds.
+    """
+
+    path: Path  # the data directory: local files stand there, whatever keeps the rows
+    meta: Family
+    m: Family
+    vi: Family
+    le: Family
+    li: Family
+    gr: Family
+    ik: Family
+    re: Family
+    ex: Family
+    qc: Family
+    jn: Family
+
+    @property
+    def heart(self) -> Heart | None:
+        """What beats are told to; None where the store was opened only to read."""
+
+    def last_beat(self) -> Beat | None:
+        """Return the newest beat that is stored."""
+
+    def family(self, name: str) -> Family:
+        """Return a family by name."""
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Have ``lost`` called, from any thread, if the store is lost to this process while nobody asks it for anything."""
+
+    def close(self) -> None:
+        """Let everything go, in any case; then raise what went wrong, if anything did."""
+
+    # ---- reading ----
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+
+    def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` in order, None for each that is absent."""
+
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper), in order."""
+
+    def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
+
+    def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key in [lower, upper) with its value, or None."""
+
+    def moment(self, lower: bytes, upper: bytes, *families: str) -> Moment:
+        """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
+
+    # ---- writing ----
+
+    def new_batch(self) -> Batch:
+        """Return a batch for ``write``."""
+
+    def write(self, batch: Any) -> None:
+        """Apply a batch of this store's atomically. It survives this process at once, the machine only after ``sync``."""
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Safe from any thread, and leaves the interpreter free."""
+
+    # ---- space ----
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
+
+    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
+        """Leave nothing of deleted rows in [lower, upper) in any file of the store. From any thread."""
+
+    def erase(self, lower: bytes, upper: bytes) -> None:
+        """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file. For a thread."""
+
+    def forget_deletions(self) -> None:
+        """Let go what only remembers deletions; asked now and then while nothing else is to be done."""
+
+    def flush(self) -> None:
+        """Write what is in memory to files, where the store has any."""
+
+    def checkpoint(self) -> Path:
+        """Put everything written so far into a directory and return which. For a thread, one at a time.
+
+        Raises Invalid where the store is backed up by other means.
+        """
+
+    def manifest(self) -> tuple[int, int]:
+        """Return what the next beat says of RocksDB's MANIFEST; zeros where there is none."""
+
+    def free_bytes(self) -> int:
+        """Return the space left for rows."""
+
+
+OpenStore: TypeAlias = "Callable[[str], Awaitable[Store]]"
+"""Opens the store of the shard with this name; may wait until it is free."""
