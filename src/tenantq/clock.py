@@ -21,13 +21,16 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Two readings and a timer. All in milliseconds."""
+    """Readings and a timer. All in milliseconds but one."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 as the machine believes; may jump either way."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds since the machine started; never jumps."""
+
+    def monotonic_us(self) -> int:
+        """Microseconds on the same clock, to measure what is short."""
 
     def boot_id(self) -> bytes:
         """Sixteen bytes that change when ``monotonic_ms`` starts anew."""
@@ -48,6 +51,10 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """Read the boot-time clock."""
         return time.clock_gettime_ns(self._source) // 1_000_000
+
+    def monotonic_us(self) -> int:
+        """Read the boot-time clock."""
+        return time.clock_gettime_ns(self._source) // 1_000
 
     def boot_id(self) -> bytes:
         """Read the kernel's boot id; zeros where there is none."""
@@ -89,6 +96,10 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         """Return the time that has passed."""
         return self._monotonic_ms
+
+    def monotonic_us(self) -> int:
+        """Return the time that has passed."""
+        return self._monotonic_ms * 1_000
 
     def boot_id(self) -> bytes:
         """Return the id of the pretended boot."""

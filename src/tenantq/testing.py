@@ -80,6 +80,10 @@ class FakeClock:
         """Return the monotonic clock, with what was added to it."""
         return self._real.monotonic_ms() + self._ahead_ms
 
+    def monotonic_us(self) -> int:
+        """Return the monotonic clock, with what was added to it."""
+        return self._real.monotonic_us() + self._ahead_ms * 1_000
+
     def boot_id(self) -> bytes:
         """Return the machine's boot id."""
         return self._real.boot_id()

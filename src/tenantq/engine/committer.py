@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import StoreFailed
+from tenantq.histogram import Histogram
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,6 +44,7 @@ class Committer:
         self._done = done
         self._probe = probe
         self._written: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self.took = Histogram()  # the syncs
         self._probation = 0  # quick syncs that are still wanted
         self._thread = threading.Thread(target=self._run, name="tenantq-committer", daemon=True)
         self._thread.start()
@@ -83,7 +85,7 @@ class Committer:
                     return
 
     def _sync(self) -> StoreFailed | None:
-        started_ms = self._clock.monotonic_ms()
+        started_us = self._clock.monotonic_us()
         try:
             self._probe("before_sync")
             self._store.sync()
@@ -92,6 +94,7 @@ class Committer:
             return error
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing may be confirmed after it
             return StoreFailed(f"the sync broke: {error!r}; nothing of this round is confirmed")
-        took_ms = self._clock.monotonic_ms() - started_ms
-        self._probation = PROBATION if took_ms > QUICK_MS else max(0, self._probation - 1)
+        took_us = self._clock.monotonic_us() - started_us
+        self.took.count(took_us)
+        self._probation = PROBATION if took_us // 1_000 > QUICK_MS else max(0, self._probation - 1)
         return None

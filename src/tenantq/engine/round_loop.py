@@ -26,6 +26,7 @@ from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
 from tenantq.engine.timeline import Timeline
 from tenantq.errors import Busy, Closed, DiskFull, StoreFailed
+from tenantq.histogram import Histogram
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
 from tenantq.message import LOCAL, Caller, check_caller
 from tenantq.names import DEFAULT_TENANT
@@ -115,6 +116,7 @@ class RoundLoop:
         self._space_check_ms = 0  # when the space is looked at next
         self._has_space = True
         self.rounds = 0  # run so far
+        self.rounds_took = Histogram()  # from the first operation to the write
         self.journal_bytes = 0  # of the records written so far
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
 
@@ -254,6 +256,13 @@ class RoundLoop:
         return self._settings.durability
 
     @property
+    def syncs_took(self) -> Histogram:
+        """How long the syncs took."""
+        if self._committer is None:
+            raise Closed("the shard is not open yet: use 'async with', or await open() first")
+        return self._committer.took
+
+    @property
     def failure(self) -> StoreFailed | None:
         """Why the shard stopped, if it did."""
         return self._failure
@@ -304,6 +313,7 @@ class RoundLoop:
         others_wait = core.lines.shared
         operations = self._pace.pick(core.lines)
         round = Round(core, self._seq + 1, shared=others_wait)
+        started_us = self._clock.monotonic_us()
         try:
             self._pace.adapt(core.lines, operations, round.run(operations))
             self._write(round)
@@ -315,6 +325,7 @@ class RoundLoop:
             round.fail(error)
             self._fail(error)
             return
+        self.rounds_took.count(self._clock.monotonic_us() - started_us)
         if core.lines or core.hot or core.hot_lanes:
             self._schedule()
         elif not self._syncing:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.gates.slots import SlotKind, Ticket
+    from tenantq.histogram import Histogram
     from tenantq.service.call import Call
 
 RateKind = Literal["read", "write"]
@@ -73,14 +74,36 @@ def check_gates(settings: GateSettings) -> GateSettings:
 class Entered:
     """A call that passed the gates. Leave it when the call is done; ``with entered:`` does so in any case."""
 
-    __slots__ = ("caller", "principal", "state", "tenant", "ticket")
+    __slots__ = ("_clock", "_since_us", "_took", "caller", "principal", "state", "tenant", "ticket")
 
-    def __init__(self, principal: Principal, state: TenantState, caller: Caller, ticket: Ticket) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        state: TenantState,
+        caller: Caller,
+        ticket: Ticket,
+        clock: Clock,
+        took: Histogram | None,
+        since_us: int,
+    ) -> None:
         self.principal = principal
         self.state = state  # of the tenant
         self.tenant = state.name
         self.caller = caller
         self.ticket = ticket
+        self._clock = clock
+        self._took = took  # where to count how long it took; None: it is not measured, or was
+        self._since_us = since_us
+
+    def park(self) -> None:
+        """Let others have its place: from here on it only waits, and what it waits is not counted."""
+        self._count()
+        self.ticket.park()
+
+    def _count(self) -> None:
+        took, self._took = self._took, None
+        if took is not None:
+            took.count(self._clock.monotonic_us() - self._since_us)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +111,7 @@ class Entered:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._count()
         self.ticket.release()
 
 
@@ -172,6 +196,7 @@ class Gatekeeper:
         wait_ms: int = 0,
     ) -> Entered:
         """Let a call in, or raise why not. ``tenant`` None: the credential's own."""
+        since_us = self._clock.monotonic_us()
         principal = self.authenticator.cached(call.bearer, call.certificate)
         if principal is None:
             principal = await self.identify(call, action)
@@ -196,9 +221,12 @@ class Gatekeeper:
             if ticket is None:
                 waited = True
                 ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
-            entered = Entered(
-                principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket
-            )
+            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            if waited:
+                gone_us = self._clock.monotonic_us() - since_us
+                self.tally.waited.count(gone_us)
+                since_us += gone_us
+            entered = Entered(principal, state, caller, ticket, self._clock, self.tally.took[action], since_us)
             try:
                 if rate is not None and paid is None:
                     self.rates.admit(*bill)
@@ -257,7 +285,8 @@ class Gatekeeper:
             self.refuse(call, principal, own_tenant(principal), "poll", None, error)
             raise
         self.tally.let_in("poll")
-        return Entered(principal, state, Caller(principal.id, call.remote, call.request_id, call.user_agent), ticket)
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        return Entered(principal, state, caller, ticket, self._clock, None, 0)
 
     async def enter_platform(self, call: Call, action: str, about: str = "", *, grant: Grant | None = None) -> Caller:
         """Let an act of the platform in: one about all tenants, or about a tenant itself; or one that gives a grant away."""

@@ -105,7 +105,7 @@ class Looking(Moving):
         """Return a message's result, and whether its value was taken out."""
         with await self._enter_queue(call, tenant, "result", queue, rate="read") as entered:
             if wait_ms:
-                entered.ticket.park()
+                entered.park()
             asked = self.shard.result(entered.tenant, queue, id, wait_ms=wait_ms)
             found = await self._found(call, entered, "result", queue, asked)
             if wait_ms:

@@ -6,28 +6,29 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from tenantq.engine.queue_state import TOTALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
+    from tenantq.histogram import Histogram
     from tenantq.journal.exporter import Exporter
     from tenantq.service.gatekeeper import Gatekeeper
     from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
 
 TENANTS_MAX: Final = 100
-"""Tenants that have a label of their own, those with most messages first; the rest share the label 'other'."""
+"""Tenants that have a label of their own; the rest share the label OTHER."""
 
-OTHER: Final = "other"
+OTHER: Final = "_other"  # no tenant can be called so
 _STATES: Final = ("ready", "delayed", "in_flight", "blocked")
 
 
@@ -70,6 +71,7 @@ class Metrics:
         self._sealing = sealing
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        self._labels: dict[int, str] = {}  # by tenant id; kept, since a counter must not change what it counts
 
     def include(self, other: Collector) -> None:
         """Have the figures of another part shown, too."""
@@ -90,10 +92,10 @@ class Metrics:
 
     def _of_tenants(self) -> Iterable[Metric]:
         tenants = self._shard.tenants_served().values()
-        shown = {tenant.name for tenant in sorted(tenants, key=lambda one: -one.usage.messages)[:TENANTS_MAX]}
+        labels = self._label(tenants)
         sums: dict[str, _TenantSums] = {}
         for tenant in tenants:
-            sums.setdefault(tenant.name if tenant.name in shown else OTHER, _TenantSums()).add(tenant)
+            sums.setdefault(labels[tenant.id], _TenantSums()).add(tenant)
         messages = GaugeMetricFamily("tenantq_messages", "Messages stored.", labels=["tenant", "state"])
         stored = GaugeMetricFamily("tenantq_stored_bytes", "Bytes of bodies and attributes stored.", labels=["tenant"])
         for name, one in sums.items():
@@ -110,6 +112,17 @@ class Metrics:
                 family.add_metric([name], one.totals[index])
             yield family
 
+    def _label(self, tenants: Collection[TenantState]) -> dict[int, str]:
+        """Give labels to the tenants that have none yet: their own while there are any left, those with most messages first."""
+        known = self._labels
+        self._labels = {tenant.id: known[tenant.id] for tenant in tenants if tenant.id in known}
+        left = TENANTS_MAX - sum(label != OTHER for label in self._labels.values())
+        new = [tenant for tenant in tenants if tenant.id not in known]
+        for tenant in sorted(new, key=lambda one: -one.usage.messages):
+            self._labels[tenant.id] = tenant.name if left > 0 else OTHER
+            left -= 1
+        return self._labels
+
     def _of_gates(self) -> Iterable[Metric]:
         gates = self._gates
         entered = CounterMetricFamily("tenantq_calls", "Calls that passed the gates.", labels=["action"])
@@ -124,6 +137,19 @@ class Metrics:
         for kind, count in gates.tally.alerts.items():
             alerts.add_metric([kind], count)
         yield alerts
+        took = HistogramMetricFamily(
+            "tenantq_call_seconds",
+            "How long calls took once they were let in, without waiting for messages.",
+            labels=["action"],
+        )
+        for action, times in gates.tally.took.items():
+            took.add_metric([action], times.cumulative(), times.sum_us / 1_000_000)
+        yield took
+        yield _times(
+            "tenantq_gate_wait_seconds",
+            "How long calls waited for a place or for a rate, if they had to.",
+            gates.tally.waited,
+        )
         yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=gates.slots.in_flight)
         yield GaugeMetricFamily(
             "tenantq_requests_waiting", "Requests that wait for a place.", value=gates.slots.waiting
@@ -167,6 +193,8 @@ class Metrics:
         first, last = shard.journal_span
         yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.tenants_served()))
         yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.rounds)
+        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.rounds_took)
+        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.syncs_took)
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
         if self._exporter is not None:
             lag, rows = self._exporter.lag_records, self._exporter.rows_total
@@ -179,3 +207,9 @@ class Metrics:
             yield CounterMetricFamily(
                 "tenantq_journal_export_failures", "Attempts to export that failed.", value=failures
             )
+
+
+def _times(name: str, meaning: str, times: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, meaning)
+    family.add_metric([], times.cumulative(), times.sum_us / 1_000_000)
+    return family

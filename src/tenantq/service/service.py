@@ -124,7 +124,7 @@ class Service(Looking):
                 if left_ms <= 0 or found is None or found.ready > 0:
                     got = await self._poll_now(entered, queue, max, lease_ms)
                 if not got and left_ms > 0:
-                    entered.ticket.park()  # from here on it only waits: others may have its place
+                    entered.park()  # from here on it only waits: others may have its place
                     got = await self._poll_later(call, entered, queue, max, left_ms, lease_ms)
             except TenantqError:
                 self.gates.give_back(entered, queue, "read", 1, 0)
@@ -244,7 +244,7 @@ class Service(Looking):
         principal = await self.gates.identify(call, "poll")
         allowed = self._fleet_tenants(call, principal, queue, tenants)
         with await self.gates.enter_fleet(call, principal) as entered:
-            entered.ticket.park()
+            entered.park()
             allowed = self._as_consumer(call, entered, queue, allowed, consumer, named=tenants is not None)
             while True:
                 left_ms = wait_ms - (self.clock.monotonic_ms() - started_ms) if wait_ms else 0

@@ -1,0 +1,23 @@
+"""Durations in bins: every one is counted once, in the bin that it belongs to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.histogram import Histogram
+
+
+@given(st.lists(st.integers(-5, 1 << 28)))
+def test_each_bin_tells_how_many_lasted_at_most_so_long(durations: list[int]) -> None:
+    """The ends are inclusive; nothing is lost beyond the last; a clock that went back counts as one microsecond."""
+    times = Histogram()
+    for us in durations:
+        times.count(us)
+    counted = [max(us, 1) for us in durations]
+    for end, count in times.cumulative():
+        assert count == sum(us <= float(end) * 1_000_000 for us in counted)
+    assert times.cumulative()[0][0] == "6.4e-05"
+    assert [float(end) for end, _ in times.cumulative()] == sorted(float(end) for end, _ in times.cumulative())
+    assert times.cumulative()[-1] == ("+Inf", len(durations))
+    assert times.sum_us == sum(counted)
