@@ -1,0 +1,98 @@
+"""Tenants on the wire: settings, standing, usage, keys of their encryption, what was done in them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tenantq.wire.acts import SuspensionItem
+from tenantq.wire.kinds import WireReply
+
+
+class HoldItem(WireReply, frozen=True, kw_only=True):
+    """A legal hold: why, by whom, since when."""
+
+    reason: str
+    by: str
+    at: int
+
+
+class TenantFigures(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """What a tenant has and does now, in one line."""
+
+    state: Literal["good", "warning", "critical"]  # of the quota that is nearest to its limit
+    backlog: int  # messages stored, in whatever state
+    in_flight: int
+    dead: int  # of the backlog, those in dead-letter queues
+    stored_bytes: int
+    queues: int  # made by callers
+    throttled_total: int  # calls that a limit refused since the server started
+
+
+class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A tenant as it is configured."""
+
+    name: str
+    id: int
+    status: Literal["active", "suspended"]
+    version: int
+    config: dict[str, Any]
+    hold: HoldItem | None = None
+    suspension: SuspensionItem | None = None
+    figures: TenantFigures | None = None  # in lists, where asked for
+
+
+class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """One of a tenant's data keys; it is stored only wrapped."""
+
+    number: int
+    key: str  # what wraps it
+    created_at: int
+    uses: int  # records it may have encrypted, at most: reserved so far
+
+
+class EncryptionReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """How a tenant is encrypted at rest."""
+
+    tenant: str
+    enabled: bool
+    key: str | None  # what wraps its data keys
+    key_state: Literal["unknown", "ok", "unavailable", "denied", "disabled", "failed"]  # when it was last used
+    key_error: str | None
+    secret_attributes: tuple[str, ...]
+    rotate_every_ms: int
+    next_rotation_at: int | None
+    data_keys: list[DataKeyItem]  # oldest first; the last one encrypts, all of them decrypt
+
+
+class TenantsReply(WireReply, frozen=True, kw_only=True):
+    """A page of tenants, and the name after which the next one starts."""
+
+    tenants: list[TenantReply]
+    cursor: str | None = None
+
+
+class UsageItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """One quota: what is allowed, used and left; None: no limit."""
+
+    limit: int | None
+    used: int
+    remaining: int | None
+    state: Literal["good", "warning", "critical"]
+    resets_at: int | None = None
+
+
+class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A tenant's quotas against its usage."""
+
+    tenant: str
+    state: Literal["good", "warning", "critical"]
+    quotas: dict[str, UsageItem]
+    throttled_total: int = 0  # calls that a limit refused since the server started
+
+
+class AuditReply(WireReply, frozen=True, kw_only=True):
+    """A page of journal rows in the order asked for, and the cursor of the next page."""
+
+    rows: list[dict[str, Any]]
+    cursor: str | None = None
+    incomplete: bool = False  # older rows are in segments that the server cannot reach

@@ -1,0 +1,24 @@
+"""What a server says of its shards and of itself, on the wire."""
+
+from __future__ import annotations
+
+from tenantq.wire.kinds import WireReply
+
+
+class ShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A shard: its name, where it is, and how clients reach it."""
+
+    name: str
+    region: str = ""  # none: it serves no tenant that names regions
+    address: str = ""  # none: it was not told
+
+
+class TopologyReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """The shards that a server knows, and what it is itself."""
+
+    shards: list[ShardItem]
+    server: str  # its identity, which no other server has: that of its audit key
+    version: str
+    format: int  # of its store
+    now: int  # its clock
+    encryption: bool  # whether tenants can be encrypted there
