@@ -5,7 +5,7 @@ KILLS ?= 500
 PIPELINE_KILLS ?= 20
 SECONDS_LONG ?= 600
 
-.PHONY: run test lint bench soak chaos chaos-pipeline clean
+.PHONY: run test lint bench soak chaos chaos-pipeline contract-redis clean
 
 run: .venv/installed
 	$(BIN)/tenantq demo
@@ -31,13 +31,16 @@ chaos: .venv/installed
 chaos-pipeline: .venv/installed
 	$(BIN)/python -m tests.pipeline.kills --kills $(PIPELINE_KILLS)
 
+contract-redis: .venv/installed .venv/tools
+	$(BIN)/pytest tests/contract/test_*.py --redis-in-full -k redis
+
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are looked at in
-# Chromium. Installed where this may be done; else one sentence says what is missing.
+# Chromium, the second store is Redis. Installed where this may be done; else one sentence says what is missing.
 .venv/tools: .venv/installed
-	@for tool in strace curl java chromium; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
+	@for tool in strace curl java chromium redis-server; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
 	  command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
 	  || echo "$$tool is missing and the tests that need it cannot run: install $$package with your package manager"; done
 	@touch .venv/tools
@@ -45,5 +48,5 @@ clean:
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,rpc,spark,aws,gcp,azure,console,test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,rpc,spark,aws,gcp,azure,console,redis,test,lint,bench]'
 	touch .venv/installed

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.redis_servers import OnRedis, RedisServer
 
 OpenShard = Callable[..., Awaitable[Shard]]
 _SPARK = "tests/pipeline/"
@@ -43,13 +41,51 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+_CONTRACT = Path(__file__).parent / "contract"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let everything of the contract be run on Redis, also what takes long there."""
+    parser.addoption(
+        "--redis-in-full", action="store_true", help="run the whole contract on Redis, for make contract-redis"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the contract of the engine on both stores, but for what is about the files of one."""
+    if "store_kind" not in metafunc.fixturenames or metafunc.definition.path.parent != _CONTRACT:
+        return
+    marked = metafunc.definition.get_closest_marker
+    here_only = marked("rocksdb_only") or (marked("redis_in_full") and not metafunc.config.getoption("--redis-in-full"))
+    metafunc.parametrize("store_kind", ["rocksdb"] if here_only else ["rocksdb", "redis"], indirect=True)
+
+
 @pytest.fixture
-async def open_shard(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenShard]:
+def store_kind(request: pytest.FixtureRequest) -> str:
+    """Which store shards are opened on."""
+    return getattr(request, "param", "rocksdb")
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis server for all tests of this process, which keeps nothing."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"), "appendonly no")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def open_shard(
+    tmp_path: Path, clock: ManualClock, store_kind: str, request: pytest.FixtureRequest
+) -> AsyncIterator[OpenShard]:
     """Open a shard on a directory of the test's own, on the manual clock unless told otherwise."""
     opened: list[Shard] = []
+    server: RedisServer | None = request.getfixturevalue("redis_server") if store_kind == "redis" else None
 
     async def open_one(name: str = "data", **options: object) -> Shard:
         options = {"clock": clock, "randomness": random.Random(7), **options}
+        if server is not None:
+            options.setdefault("open_store", OnRedis(server, tmp_path / name))
         shard = Shard(tmp_path / name, **options)  # type: ignore[arg-type]
         await shard.open()
         opened.append(shard)
@@ -58,6 +94,8 @@ async def open_shard(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenSh
     yield open_one
     for shard in opened:
         await shard.close()
+    if server is not None:
+        server.client().flushall()
 
 
 @pytest.fixture

@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenantq.doctor import examine
 from tenantq.engine.committer import PROBATION
 from tenantq.journal.query import END_OF_RECORD, JournalReader
 from tenantq.journal.record import Row
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.kms.interface import KeyRef
 from tenantq.message import NewMessage
+from tenantq.store.rocks import RocksStore
 from tenantq.vault.book import WrappedKey
+from tests.redis_servers import OnRedis
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.clock import ManualClock
+    from tenantq.doctor import Report
     from tenantq.engine.shard import Shard
+    from tenantq.store.interface import Beat
 
 T, Q = "default", "work"
 
@@ -89,6 +94,22 @@ def freeze(live: Path, copy: Path) -> None:
         if before == sizes(live):
             return
         shutil.rmtree(copy)
+
+
+def examined(shard: Shard) -> Report:
+    """Return what the doctor finds in the store of a shard that was closed."""
+    opener = shard._open_store
+    return examine(shard._path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard._path)
+
+
+def stored_beat(shard: Shard) -> Beat | None:
+    """Return the last beat of a shard that was closed."""
+    opener = shard._open_store
+    store = opener.to_read(shard._path) if isinstance(opener, OnRedis) else RocksStore(shard._path, read_only=True)
+    try:
+        return store.last_beat()
+    finally:
+        store.close()
 
 
 def on_a_slow_disk(shard: Shard) -> None:

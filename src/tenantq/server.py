@@ -19,6 +19,7 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
+from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
@@ -33,6 +34,7 @@ from tenantq.service.self_checks import (
     SelfChecks,
 )
 from tenantq.settings import OFF, ServerSettings, split_address
+from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
+    from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
 
@@ -64,11 +67,17 @@ class Server:
         )  # one that was not set may be in use
         self.opening = ""  # the setting whose address is being opened
         self.new_admin_token: str | None = None  # made on the first start, to be shown once
-        self.shard = Shard(Path(settings.data_dir), settings=settings.shard, clock=self.clock)
+        self.shard = Shard(
+            Path(settings.data_dir),
+            settings=settings.shard,
+            clock=self.clock,
+            open_store=self._open_redis if settings.store is not None else None,
+        )
         self._admin_token = admin_token
         self._background: set[asyncio.Task[None]] = set()
         self._gates: Gatekeeper | None = None
         self._service: Service | None = None
+        self._standby: StandbyListener | None = None
         self._listener: Listener | None = None
         self._rpc_listener: RpcListener | None = None
         self._exporter: Exporter | None = None
@@ -83,7 +92,10 @@ class Server:
         jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
         self._jwt = jwt
-        await self.shard.open()
+        try:
+            await self.shard.open()
+        finally:
+            await self._end_standby()
         try:
             self._gates = Gatekeeper(
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
@@ -128,6 +140,42 @@ class Server:
         # What exists now lives as long as the server: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
+
+    async def _open_redis(self, shard: str) -> Store:
+        """Open the shard's store in Redis; while another server owns it, stand by."""
+        try:
+            from tenantq.store.redis.opening import open_when_free  # noqa: PLC0415  # needs redis, which is an extra
+        except ImportError as error:
+            raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
+        settings = self.settings
+        assert settings.store is not None
+        return await open_when_free(
+            Path(settings.data_dir),
+            parse_address(settings.store),
+            settings.redis,
+            shard,
+            durability=settings.shard.durability,
+            standing_by=self._stand_by,
+        )
+
+    async def _stand_by(self, holder: str) -> None:
+        """Say over HTTP that this server is alive and not ready; where the address is in use, only the log says it."""
+        await self._end_standby()
+        host, port = split_address("http", self.settings.http)
+        if port == 0:
+            return  # nobody could know which
+        listener = StandbyListener(holder)
+        try:
+            await listener.start(host, port, self.settings.tls)
+        except OSError as error:
+            log.warning("nothing answers over HTTP while this server stands by: %s", error.strerror)
+            return
+        self._standby = listener
+
+    async def _end_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            await standby.close()
 
     async def _start_rpc(self, turns: Turns) -> None:
         """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""

@@ -23,6 +23,8 @@ from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.settings import RedisSettings, check_redis
 from tenantq.tls import TlsFiles
 from tenantq.vault.settings import VaultSettings, check_vault
 
@@ -55,10 +57,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rpc: str | None = (
         None  # address of the Cap'n Proto listener, or "off"; none: RPC_DEFAULT where `tenantq serve` can have it
     )
+    store: str | None = None  # URL of a Redis store; none: the embedded store, in the data directory
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     grace_ms: int = 30_000  # how long a stop waits for requests in flight
     shard: ShardSettings = ShardSettings()
+    redis: RedisSettings = RedisSettings()  # of a Redis store only
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     rpc_listener: RpcSettings = RpcSettings()
@@ -92,6 +96,9 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_gates(settings.gates)
     check_kms(settings.kms)
     check_vault(settings.vault)
+    check_redis(settings.redis)
+    if settings.store is not None:
+        parse_address(settings.store)
     split_address("http", settings.http)
     if settings.rpc is not None and settings.rpc != OFF:
         split_address("rpc", settings.rpc)

@@ -9,13 +9,12 @@ import pytest
 
 from tenantq.clock import ManualClock
 from tenantq.config import ShardSettings
-from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tenantq.store.heart import read_beat
+from tenantq.store.interface import Store
 from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, on_a_slow_disk
+from tests.shards import Q, T, examined, message, on_a_slow_disk, stored_beat
 
 
 class Gate:
@@ -24,13 +23,13 @@ class Gate:
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         on_a_slow_disk(shard)
         self._opened = threading.Event()
-        real = RocksStore.sync
+        real = type(shard._store).sync
 
-        def held(store: RocksStore) -> None:
+        def held(store: Store) -> None:
             self._opened.wait(30)
             real(store)
 
-        patch.setattr(RocksStore, "sync", held)
+        patch.setattr(type(shard._store), "sync", held)
 
     def open(self) -> None:
         """Let all syncs go on."""
@@ -67,21 +66,21 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     """The heart says clean only of records that a sync has covered."""
     shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
     synced: list[int] = []
-    real = RocksStore.sync
+    real = type(shard._store).sync
 
-    def noted(store: RocksStore) -> None:
+    def noted(store: Store) -> None:
         at = shard._seq
         real(store)
         synced.append(at)
 
-    monkeypatch.setattr(RocksStore, "sync", noted)
+    monkeypatch.setattr(type(shard._store), "sync", noted)
     await shard.put_queue(T, Q)
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(30)]
     await asyncio.sleep(0)
     await shard.close()
     assert [reply.error for (reply,) in await asyncio.gather(*adds)] == [None] * 30
     last = shard.journal_span[1]
-    beat = read_beat(tmp_path / "data" / "heart")
+    beat = stored_beat(shard)
     assert beat is not None
     assert last == 32
     assert (beat.seq, beat.clean) == (last, True)
@@ -130,6 +129,7 @@ async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeyp
     await adding
 
 
+@pytest.mark.rocksdb_only("it makes its shard by itself")
 async def test_an_open_whose_first_write_fails_lets_the_directory_go(
     tmp_path: Path, open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +156,7 @@ async def test_a_trim_whose_write_fails_stops_the_shard(
     for _ in range(2):
         await shard.add(T, Q, [message()])
     with monkeypatch.context() as patch:
-        patch.setattr(RocksStore, "write", failing)
+        patch.setattr(type(shard._store), "write", failing)
         with pytest.raises(StoreFailed, match="the disk is gone"):
             await shard.trim_journal(1)
     assert shard.failure is not None
@@ -164,11 +164,11 @@ async def test_a_trim_whose_write_fails_stops_the_shard(
     with pytest.raises(StoreFailed):
         await shard.add(T, Q, [message()])
     await shard.close()
-    assert examine(tmp_path / "data").findings == []
+    assert examined(shard).findings == []
     shard = await open_shard()
     assert shard.journal_span == (1, 3)
     assert shard.stats(T, Q).ready == 2
     await shard.trim_journal(1)
     await shard.add(T, Q, [message()])
     await shard.close()
-    assert examine(tmp_path / "data").findings == []
+    assert examined(shard).findings == []

@@ -11,9 +11,7 @@ from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
 from tenantq.message import Caller, Result
-from tenantq.store.heart import read_beat
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
-from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -601,8 +599,8 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     def broken(*_: object) -> None:
         raise StoreFailed("disk on fire")
 
-    monkeypatch.setattr(RocksStore, "get_many", broken)
-    monkeypatch.setattr(RocksStore, "scan_items", broken)
+    monkeypatch.setattr(type(shard._store), "get_many", broken)
+    monkeypatch.setattr(type(shard._store), "scan_items", broken)
     adding = asyncio.create_task(shard.add(T, Q, [message()]))
     done, _ = await asyncio.wait([waiting, adding], timeout=2)
     assert done == {waiting, adding}
@@ -648,7 +646,7 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
         second = asyncio.create_task(shard.add(T, Q, [message("second")] * 64))
         await _until(handed, 3)
         shard._synced([handed[1]], None)  # the empty poll is reported; the second add is not on disk yet
-        beat = read_beat(shard._store.path / "heart")
+        beat = shard._store.last_beat()
         shard._synced([handed[2]], None)
         assert beat is not None
         assert beat.seq <= synced

@@ -533,6 +533,7 @@ async def test_47_a_clock_that_was_far_ahead_does_not_hold_the_window(
     assert not refusals(await add(shard, 2))
 
 
+@pytest.mark.rocksdb_only("copies its files")
 async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
     """A restart, clean or not, neither forgets nor invents; an hour that ends while it is down has ended."""
     shard = await open_shard("one")
@@ -679,6 +680,7 @@ class Traffic:
             await getattr(self.shard, kind)(*place, [one.receipt])
 
 
+@pytest.mark.rocksdb_only("copies its files")
 @pytest.mark.parametrize("seed", range(6))
 async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int

@@ -8,15 +8,13 @@ import pytest
 from tenantq import limits
 from tenantq.clock import ManualClock
 from tenantq.config import ShardSettings
-from tenantq.doctor import examine
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import Row, rows, unseal
-from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
-from tests.shards import Q, T, freeze, message, pass_time, settled
+from tests.shards import Q, T, examined, freeze, message, pass_time, settled
 
 HOUR = 3_600_000
 DLQ = "work-dlq"
@@ -33,7 +31,7 @@ async def is_well(shard: Shard, tmp_path: Path) -> None:
     await settled(shard)
     assert shard.failure is None
     await shard.close()
-    assert examine(tmp_path / "data").findings == []
+    assert examined(shard).findings == []
 
 
 async def drain_dead_letters(shard: Shard) -> str:
@@ -164,8 +162,8 @@ async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
 ) -> None:
     """Once, as after a sync."""
     emptied: list[bytes] = []
-    monkeypatch.setattr(RocksStore, "compact", lambda _, first, __: emptied.append(first))
     shard = await open_shard(settings=ShardSettings(durability="os"))
+    monkeypatch.setattr(type(shard._store), "compact", lambda _, first, __: emptied.append(first))
     await shard.add(T, Q, [message()])
     prefix = shard.core.catalog.tenant(T).queues[Q].prefix
     assert await shard.purge(T, Q) == 1
@@ -191,6 +189,7 @@ async def test_a_queue_with_the_longest_name_is_not_its_own_dead_letter_queue(
     assert [one.raw_id for one in await shard.poll(T, letters)] == [got.raw_id]
 
 
+@pytest.mark.rocksdb_only("copies its files")
 async def test_a_forced_delete_survives_a_crash_before_the_drop(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +211,7 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
     await settled(crashed)
     assert Q not in crashed.queues(T)
     await crashed.close()
-    assert examine(tmp_path / "crashed").findings == []
+    assert examined(crashed).findings == []
 
 
 async def test_a_reply_of_many_tenants_keeps_to_its_bound_in_bytes(shard: Shard) -> None:

@@ -15,7 +15,7 @@ from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, unseal
 from tenantq.message import Result
 from tenantq.store import database
-from tenantq.store.interface import Family
+from tenantq.store.interface import Family, Store
 from tenantq.store.keys import FAMILIES, be64
 from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard
@@ -56,17 +56,18 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     """
     shard = await open_shard()
     await fill(shard, 50_000)
+    kind = type(shard._store)
     await shard.close()
     touched: set[str] = set()
 
     def watch(name: str) -> None:
-        real = getattr(RocksStore, name)
+        real = getattr(kind, name)
 
-        def noted(store: RocksStore, family: Family, *rest: object) -> object:
+        def noted(store: Store, family: Family, *rest: object) -> object:
             touched.add(family.name)
             return real(store, family, *rest)
 
-        monkeypatch.setattr(RocksStore, name, noted)
+        monkeypatch.setattr(kind, name, noted)
 
     for name in ("get", "get_many", "scan", "scan_items"):
         watch(name)
@@ -79,6 +80,7 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     assert shard.stats(T, Q).ready == 0
 
 
+@pytest.mark.redis_in_full("takes half a minute there")
 async def test_62_a_backlog_of_200k_drains_and_nothing_is_stranded(open_shard: OpenShard, clock: ManualClock) -> None:
     """Over priorities, delays and groups mixed, by consumers of different appetite; afterwards no row is left."""
     shard = await open_shard(settings=ShardSettings(durability="os"))
@@ -146,6 +148,7 @@ def compact_all(shard: Shard) -> None:
 CYCLES = 150
 
 
+@pytest.mark.rocksdb_only("looks at its files")
 async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_polls_as_short(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def rounds_of(shard: Shard, behind: int) -> list[Record]:
     return [unseal(value)[1] for _, value in items]
 
 
+@pytest.mark.redis_in_full("takes half a minute there")
 async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard: Shard, clock: ManualClock) -> None:
     """The sweep goes in slices of 256 rows, one a round, and another tenant's operations come between the slices.
 
@@ -269,6 +273,7 @@ async def test_many_delayed_messages_that_fall_due_at_once_are_all_counted(
     assert await drain(shard) == 12_000
 
 
+@pytest.mark.rocksdb_only("looks at its files")
 async def test_64_tables_of_nothing_but_deletions_go_by_themselves(open_shard: OpenShard, clock: ManualClock) -> None:
     """Without anybody asking for a compaction, the disk does not keep a trace of every message that ever was."""
     shard = await open_shard(settings=ShardSettings(durability="os", memory_bytes=8 << 20))

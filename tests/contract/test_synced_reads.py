@@ -11,29 +11,30 @@ from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.message import Result
-from tenantq.store.rocks import RocksStore
+from tenantq.store.interface import Store
 from tests.shards import Q, T, message, on_a_slow_disk, settled
 
 
 class Syncs:
     """Lets syncs through one by one."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         self._patch = patch
+        self._kind = type(shard._store)
         self._passes = threading.Semaphore(0)
-        self._real = RocksStore.sync
+        self._real = self._kind.sync
         self._loop = asyncio.get_running_loop()
         self._begun = asyncio.Semaphore(0)
 
     def hold(self) -> None:
         """Hold every sync from now on."""
 
-        def held(store: RocksStore) -> None:
+        def held(store: Store) -> None:
             self._loop.call_soon_threadsafe(self._begun.release)
             self._passes.acquire()
             self._real(store)
 
-        self._patch.setattr(RocksStore, "sync", held)
+        self._patch.setattr(self._kind, "sync", held)
 
     async def begun(self) -> None:
         """Wait until one more sync has begun."""
@@ -48,7 +49,7 @@ class Syncs:
 @pytest.fixture
 async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Syncs]:
     """Return the gate of the shard's syncs, which is opened in any case."""
-    gate = Syncs(monkeypatch)
+    gate = Syncs(monkeypatch, shard)
     on_a_slow_disk(shard)
     yield gate
     gate.let(1_000)
@@ -98,14 +99,14 @@ async def _awaited(reading: Awaitable[Any]) -> Any:
 async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for it learns that the store failed, as the one who acked does."""
 
-    def broken(_: RocksStore) -> None:
+    def broken(_: Store) -> None:
         raise StoreFailed("the sync failed")
 
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
-    monkeypatch.setattr(RocksStore, "sync", broken)
+    monkeypatch.setattr(type(shard._store), "sync", broken)
     with pytest.raises(StoreFailed):
         await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")])
     with pytest.raises(StoreFailed):

@@ -31,6 +31,7 @@ from tenantq.rpc.settings import RpcSettings
 from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
+from tenantq.store.redis.settings import RedisSettings
 from tenantq.testing import FakeServer
 from tenantq.tls import TlsFiles
 
@@ -108,6 +109,7 @@ SETTINGS: Final = [
     ("operations.md", ServerSettings),
     ("operations.md", ShardSettings),
     ("operations.md", GateSettings),
+    ("store.md", RedisSettings),
     ("operations.md", SignalSettings),
     ("operations.md", ExportSettings),
     ("operations.md", AuditSettings),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tenantq.backup.manifest import CHUNK_BYTES, BackupFile
 from tenantq.durable_files import sync
 from tenantq.errors import DiskFull, StoreFailed, StoreLocked, Unavailable
-from tenantq.store.rocks import DirectoryLock
+from tenantq.store.directory_lock import DirectoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

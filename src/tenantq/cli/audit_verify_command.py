@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.options import store_options, store_to_read
 from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenantq.doctor.audit_exam import LiveExam, LiveReport
     from tenantq.journal.verify import AuditReport
+    from tenantq.store.interface import Store
 
 _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 
@@ -43,6 +47,7 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
     metavar="SEQ:HASH",
     help="A record that must be there with this hash, as an earlier verification or a certificate of erasure says.",
 )
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(
     data_dir: Path | None,
@@ -50,6 +55,9 @@ def verify(
     public_keys: tuple[Path, ...],
     known: tuple[str, ...],
     *,
+    store: str | None,
+    store_name: str,
+    shard: str,
     as_json: bool,
 ) -> int:
     """Verify the hash chain, the signatures and every row, offline; name the first record that cannot be trusted.
@@ -75,7 +83,8 @@ def verify(
     findings: list[dict[str, Any]] = []
     exam = None
     try:
-        exam = _open_exam(data_dir, keys, findings) if data_dir is not None else None
+        open_store = store_to_read(store, store_name, shard) if store is not None else None
+        exam = _open_exam(data_dir, keys, findings, open_store) if data_dir is not None else None
         archive = _verify_archive(data_dir, segments, keys, exam, wanted)
         if keys is None:
             click.echo("no public key: the chain is verified, the signatures are not", err=True)
@@ -138,11 +147,16 @@ def _keys(data_dir: Path | None, public_keys: tuple[Path, ...]) -> PublicKeys | 
     return found if found is not None and found.keys else None
 
 
-def _open_exam(data_dir: Path, keys: PublicKeys | None, findings: list[dict[str, Any]]) -> LiveExam | None:
+def _open_exam(
+    data_dir: Path,
+    keys: PublicKeys | None,
+    findings: list[dict[str, Any]],
+    open_store: Callable[[Path], Store] | None,
+) -> LiveExam | None:
     from tenantq.doctor.audit_exam import LiveExam  # noqa: PLC0415  # loads the engine
 
     try:
-        return LiveExam(data_dir, keys)
+        return LiveExam(data_dir, keys, open_store)
     except StoreDamaged as error:
         findings.append({"where": "store", "seq": None, "file": "", "text": error.message})
         return None

@@ -13,18 +13,23 @@ from rich.text import Text
 
 from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.doctor import examine
+from tenantq.cli.options import store_options, store_to_read
+from tenantq.doctor import examine, open_embedded
+from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tenantq.doctor import Finding, Report
+    from tenantq.store.interface import Store
 
 
 @click.command()
 @data_dir_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def doctor(data_dir: Path, *, as_json: bool) -> int:
+def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as_json: bool) -> int:
     """Recount a store while no server runs, and name everything that does not add up.
 
     Nothing is changed. Every message must be in exactly one state, every index row must belong to a message, every
@@ -37,19 +42,21 @@ def doctor(data_dir: Path, *, as_json: bool) -> int:
       2  wrong usage
       6  the store cannot be examined: in use, or no store there
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    report = examine(data_dir) if as_json else _examine_visibly(data_dir)
+    open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
+    report = examine(data_dir, None, open_store) if as_json else _examine_visibly(data_dir, open_store)
+    where = str(parse_address(store)) if store is not None else str(data_dir)
     if as_json:
-        _print_json(report, data_dir)
+        _print_json(report, where)
     else:
-        _print(report, data_dir)
+        _print(report, where)
     return exit_codes.OK if report.clean else exit_codes.ERROR
 
 
-def _examine_visibly(data_dir: Path) -> Report:
+def _examine_visibly(data_dir: Path, open_store: Callable[[Path], Store]) -> Report:
     """Examine with a progress bar on stderr where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        return examine(data_dir)
+        return examine(data_dir, None, open_store)
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=20),
@@ -59,12 +66,12 @@ def _examine_visibly(data_dir: Path) -> Report:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("opening", total=None, rows=0)
-        return examine(data_dir, lambda where, rows: progress.update(task, description=where, rows=rows))
+        return examine(data_dir, lambda where, rows: progress.update(task, description=where, rows=rows), open_store)
 
 
-def _print_json(report: Report, data_dir: Path) -> None:
+def _print_json(report: Report, where: str) -> None:
     shown = {
-        "data_dir": str(data_dir),
+        "data_dir": where,
         "clean": report.clean,
         "findings_total": report.findings_total,
         "findings": report.findings,
@@ -73,7 +80,7 @@ def _print_json(report: Report, data_dir: Path) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
 
 
-def _print(report: Report, data_dir: Path) -> None:
+def _print(report: Report, where: str) -> None:
     console = Console()
     figures = msgspec.structs.asdict(report.figures)
     if console.is_terminal:
@@ -88,7 +95,7 @@ def _print(report: Report, data_dir: Path) -> None:
         click.echo(f"{hidden} more findings are not listed")
     verdict = "clean" if report.clean else f"{report.findings_total} findings"
     console.print(
-        Text(f"{data_dir}: {verdict}", style="bold green" if report.clean else "bold red"),
+        Text(f"{where}: {verdict}", style="bold green" if report.clean else "bold red"),
         soft_wrap=True,
         highlight=False,
     )

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from tenantq.errors import Invalid
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.settings import RedisSettings, check_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.store.interface import Store
+
+_C = TypeVar("_C", bound="Callable[..., Any]")
 
 DATA_DIR: Final = Path("tenantq-data")
 
@@ -31,3 +42,36 @@ data_dir = click.option(
     metavar="DIR",
     help="The data directory.",
 )
+
+
+def store_options(command: _C) -> _C:
+    """Let a command that examines a store at rest name one in Redis."""
+    for option in (
+        click.option("--shard", default="0", show_default=True, metavar="NAME", help="Of a Redis store: which shard."),
+        click.option(
+            "--store-name",
+            default=RedisSettings().name,
+            show_default=True,
+            envvar="TENANTQ_REDIS__NAME",
+            metavar="NAME",
+            help="Of a Redis store: the setting redis.name of its servers.",
+        ),
+        click.option(
+            "--store",
+            envvar="TENANTQ_STORE",
+            metavar="URL",
+            help="A Redis store, in place of the embedded one in the data directory.  [env: TENANTQ_STORE]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def store_to_read(url: str, name: str, shard: str) -> Callable[[Path], Store]:
+    """Return what opens a Redis store only to read, for as long as no server owns it."""
+    try:
+        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+    except ImportError as error:
+        raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
+    address, settings = parse_address(url), check_redis(RedisSettings(name=name))
+    return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)

@@ -21,6 +21,7 @@ from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings, split_address
+from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -49,6 +50,11 @@ _SWITCH_S: Final = 0.000_5
     "--rpc",
     metavar="HOST:PORT",
     help="Where to listen for Cap'n Proto; port 0 takes a free one, off none.  [env: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
+)
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Keep the rows in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. A URL with a password belongs into the environment or the file.  [env: TENANTQ_STORE; default: the embedded store, in the data directory]",
 )
 @click.option(
     "--config",
@@ -186,8 +192,14 @@ def _why(error: OSError, port: int, setting: str) -> str:
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     signals = StopSignals()
     server = Server(settings, admin_token=admin_token, rpc_default=RPC_DEFAULT)
-    url = await start(server)
-    log.info("store open", extra={"data_dir": settings.data_dir, "durability": settings.shard.durability})
+    url = await _started(server, signals)
+    if url is None:
+        log.info("stopped", extra={"because": signals.name})
+        return exit_codes.OK
+    store = str(parse_address(settings.store)) if settings.store is not None else "embedded"
+    log.info(
+        "store open", extra={"data_dir": settings.data_dir, "store": store, "durability": settings.shard.durability}
+    )
     if server.new_admin_token is not None:
         click.echo(_token_box(server.new_admin_token, url))
     rpc = None
@@ -204,6 +216,21 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
         return store_failed(server)
     log.info("stopped")
     return exit_codes.OK
+
+
+async def _started(server: Server, signals: StopSignals) -> str | None:
+    """Start a server and return its address; None: it was asked to stop while it waited for its shard."""
+    starting = asyncio.ensure_future(start(server))
+    asked = asyncio.ensure_future(signals.asked.wait())
+    try:
+        await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait([starting])
+        return None if starting.cancelled() else starting.result()
+    finally:
+        asked.cancel()
 
 
 def store_failed(server: Server) -> int:

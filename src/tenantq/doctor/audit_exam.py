@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.journal.signing import PublicKey, PublicKeys
+    from tenantq.store.interface import Store
 
 FINDINGS_MAX: Final = 100
 _END: Final = b"\xff" * 16
@@ -46,10 +47,17 @@ class LiveReport(msgspec.Struct):
 class LiveExam:
     """One verification. ``first_seq`` tells where the live journal begins before it is walked."""
 
-    def __init__(self, data_dir: Path, key: PublicKey | PublicKeys | None) -> None:
-        """Open the store; raise StoreLocked or StoreFormat where that cannot be."""
+    def __init__(
+        self,
+        data_dir: Path,
+        key: PublicKey | PublicKeys | None,
+        open_store: Callable[[Path], Store] | None = None,
+    ) -> None:
+        """Open the store, by ``open_store`` if it is not the embedded one; raise StoreLocked or StoreFormat where that cannot be."""
         self._key = key
-        self._store = RocksStore(data_dir, read_only=True, even_if_cut=True)
+        self._store: Store = (
+            open_store(data_dir) if open_store is not None else RocksStore(data_dir, read_only=True, even_if_cut=True)
+        )
         anchor = self._store.get(self._store.meta, ANCHOR_KEY)
         self._anchor = (from_be64(anchor), anchor[8 : 8 + len(GENESIS)]) if anchor else (0, GENESIS)
         self.first_seq = self._anchor[0] + 1

@@ -19,16 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tenantq.store.interface import Store
 
-def examine(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> Report:
-    """Recount the store in ``data_dir`` and return what does not add up. Nothing is changed.
+
+def open_embedded(data_dir: Path) -> Store:
+    """Open the store of a data directory, only to read."""
+    return RocksStore(data_dir, read_only=True)
+
+
+def examine(
+    data_dir: Path,
+    progress: Callable[[str, int], None] | None = None,
+    open_store: Callable[[Path], Store] = open_embedded,
+) -> Report:
+    """Recount the store in ``data_dir``, or the one that ``open_store`` opens, and return what does not add up. Nothing is changed.
 
     ``progress`` is told where the examination is and how many rows it has looked at so far.
     Raises StoreLocked while another process has the directory, StoreFormat where there is no tenantq store.
     """
     notes = Notes(progress)
     try:
-        store = RocksStore(data_dir, read_only=True)
+        store = open_store(data_dir)
     except StoreDamaged as error:
         notes.found("damaged", error.message)
         return notes.report()
@@ -39,7 +50,7 @@ def examine(data_dir: Path, progress: Callable[[str, int], None] | None = None) 
     return notes.report()
 
 
-def _examine(store: RocksStore, notes: Notes) -> None:
+def _examine(store: Store, notes: Notes) -> None:
     queues: dict[bytes, KnownQueue] = {}
     with _Damage(notes, "the catalog cannot be read"):
         queues = load_queues(store, notes)

@@ -7,15 +7,15 @@ the ``keys()`` and ``items()`` iterators of the binding end silently at a damage
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from typing import TYPE_CHECKING
 
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
-from tenantq.errors import StoreFormat, StoreLocked
+from tenantq.errors import StoreFormat
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
+from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
 from tenantq.store.heart import Heart, read_beat
 from tenantq.store.interface import Family
@@ -30,30 +30,6 @@ if TYPE_CHECKING:
 
     from tenantq.errors import StoreFailed
     from tenantq.store.interface import Beat
-
-
-class DirectoryLock:
-    """Makes sure that one process at a time has a data directory."""
-
-    def __init__(self, directory: Path, name: str = "lock") -> None:
-        self._file = (directory / name).open("a+", encoding="ascii")  # held until close
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.seek(0)
-            holder = self._file.read(20).strip() or "unknown"
-            self._file.close()
-            raise StoreLocked(
-                f"{directory} is in use by process {holder}; stop it, or choose another directory"
-            ) from error
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Let another process have the directory."""
-        self._file.close()
 
 
 class RocksStore:

@@ -1,0 +1,36 @@
+"""The lock of a data directory: one process at a time has it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from tenantq.errors import StoreLocked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class DirectoryLock:
+    """Makes sure that one process at a time has a data directory."""
+
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        self._file = (directory / name).open("a+", encoding="ascii")  # held until close
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            holder = self._file.read(20).strip() or "unknown"
+            self._file.close()
+            raise StoreLocked(
+                f"{directory} is in use by process {holder}; stop it, or choose another directory"
+            ) from error
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._file.close()

@@ -1,0 +1,97 @@
+"""Where a Redis store is: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://`` with one or more nodes."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+_SCHEMES: Final = {
+    "redis": (False, False),
+    "rediss": (False, True),
+    "redis+cluster": (True, False),
+    "rediss+cluster": (True, True),
+}
+"""By scheme: whether it is a cluster, whether TLS is spoken."""
+_PORT: Final = 6379
+_SHAPE: Final = (
+    "redis://[user:password@]HOST[:PORT][/DB], rediss:// for TLS, redis+cluster://HOST:PORT,HOST:PORT, unix:///PATH"
+)
+
+
+class RedisAddress(msgspec.Struct, frozen=True):
+    """A parsed address. ``str`` of it never shows the password."""
+
+    nodes: tuple[tuple[str, int], ...] = ()
+    cluster: bool = False
+    tls: bool = False
+    ca_file: str | None = None
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+    socket: str | None = None  # path of a unix socket
+
+    def __str__(self) -> str:
+        if self.socket is not None:
+            return f"unix://{self.socket}"
+        scheme = ("rediss" if self.tls else "redis") + ("+cluster" if self.cluster else "")
+        nodes = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.nodes)
+        return f"{scheme}://{nodes}" + (f"/{self.db}" if self.db else "")
+
+    __repr__ = __str__
+
+
+def is_redis(url: str) -> bool:
+    """Tell whether ``url`` names a Redis store, well formed or not."""
+    return url.partition("://")[0].lower() in {*_SCHEMES, "unix"} and "://" in url
+
+
+def parse_address(url: str) -> RedisAddress:
+    """Return the address, or raise Invalid; the text of the error shows nothing of the URL, in which a password may stand."""
+    parts = urlsplit(url)
+    try:
+        query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+    except ValueError as error:
+        raise Invalid("store: what stands behind ? in the URL is not name=value") from error
+    ca_file = query.pop("ca_file", [None])[0]
+    if query:
+        raise Invalid("store: of what stands behind ? only ca_file is known")
+    credentials, _, nodes = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    known = RedisAddress(
+        username=unquote(username) or None, password=unquote(password) or None, ca_file=ca_file
+    )  # fmt: skip
+    if parts.scheme == "unix" and parts.path:
+        return msgspec.structs.replace(known, socket=unquote(parts.path))
+    if parts.scheme not in _SCHEMES:
+        raise Invalid(f"store: give {_SHAPE}")
+    cluster, tls = _SCHEMES[parts.scheme]
+    if not cluster and "," in nodes:
+        raise Invalid("store: several nodes are for redis+cluster:// only")
+    return msgspec.structs.replace(
+        known, nodes=tuple(_node(one) for one in nodes.split(",")), cluster=cluster, tls=tls, db=_db(parts.path, cluster)
+    )  # fmt: skip
+
+
+def _node(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host, port = text, str(_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise Invalid(f"store: a node is HOST:PORT; give {_SHAPE}")
+    return host, int(port)
+
+
+def _db(path: str, cluster: bool) -> int:  # noqa: FBT001  # read at its one call
+    text = path.strip("/")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise Invalid("store: what stands behind the host is the number of a database")
+    if cluster and int(text):
+        raise Invalid("store: a Redis Cluster has only database 0")
+    return int(text)

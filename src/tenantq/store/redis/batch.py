@@ -1,0 +1,176 @@
+"""A batch for Redis: what changes, and how that is written as the steps of one commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.store.keys import FAMILIES
+from tenantq.store.redis.layout import (
+    GROUPED,
+    JOURNAL,
+    NUMBER,
+    PLACE_BYTES,
+    covers,
+    entry_bounds,
+    entry_id,
+    group_of,
+    lex_bounds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenantq.store.redis.layout import Layout
+
+_SLICE: Final = 2_000
+"""Arguments of one step, at most: Lua takes under 8,000, and a step may double them."""
+_MARKS: Final = (b"", b"\x01")
+"""The values that a row of an order can have."""
+
+
+class RedisBatch:
+    """Changes in order: what a range deletes goes out of what came before it."""
+
+    __slots__ = ("changed", "ranges")
+
+    def __init__(self) -> None:
+        self.changed: list[dict[bytes, bytes | None]] = [{} for _ in FAMILIES]
+        self.ranges: list[tuple[int, bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes, handle: int, /) -> None:
+        """Set a row."""
+        self.changed[handle][key] = value
+
+    def delete(self, key: bytes, handle: int, /) -> None:
+        """Delete a row, if it is there."""
+        self.changed[handle][key] = None
+
+    def delete_range(self, lower: bytes, upper: bytes, handle: int, /) -> None:
+        """Delete all rows in [lower, upper)."""
+        rows = self.changed[handle]
+        for key in [key for key in rows if lower <= key < upper]:
+            del rows[key]
+        self.ranges.append((handle, lower, upper))
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing was changed."""
+        return not self.ranges and not any(self.changed)
+
+    def groups(self) -> set[bytes]:
+        """Return the prefixes of queues that rows are put under."""
+        return {
+            key[:8] for name in GROUPED for key, value in self.changed[NUMBER[name]].items() if value is not None
+        }  # fmt: skip
+
+
+class Steps:
+    """The keys and arguments of one commit."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.keys: list[bytes] = [layout.state]
+        self._places: dict[bytes, bytes] = {layout.state: b"1"}
+        self.arguments: list[bytes] = []
+
+    def place(self, key: bytes) -> bytes:
+        """Return where in KEYS a key stands."""
+        place = self._places.get(key)
+        if place is None:
+            self.keys.append(key)
+            place = self._places[key] = b"%d" % len(self.keys)
+        return place
+
+    def add(self, step: bytes, one: bytes, two: bytes, arguments: list[bytes]) -> None:
+        """Add a step on one or two keys; a long one is divided."""
+        place_one, place_two = self.place(one), self.place(two)
+        for first in range(0, len(arguments) or 1, _SLICE):
+            part = arguments[first : first + _SLICE]
+            self.arguments += (step, place_one, place_two, b"%d" % len(part), *part)
+
+    # ---- whole batches ----
+
+    def take(
+        self, batch: RedisBatch, registered: Iterable[bytes], kept: dict[tuple[str, bytes], tuple[bytes, bytes]]
+    ) -> None:
+        """Add everything of a batch. What ``kept`` names is renamed where it would be unlinked."""
+        layout = self._layout
+        for key, value in batch.changed[NUMBER[JOURNAL]].items():  # before all else: Redis may refuse it
+            if value is not None:
+                self.add(b"journal", layout.journal, layout.journal, [entry_id(key), value])
+        for number, lower, upper in batch.ranges:
+            self._range(FAMILIES[number], lower, upper, registered, kept)
+        for number, rows in enumerate(batch.changed):
+            if rows:
+                self._rows(FAMILIES[number], rows)
+
+    def _range(
+        self,
+        family: str,
+        lower: bytes,
+        upper: bytes,
+        registered: Iterable[bytes],
+        kept: dict[tuple[str, bytes], tuple[bytes, bytes]],
+    ) -> None:
+        layout = self._layout
+        if family == JOURNAL:
+            assert not any(lower), "the journal is trimmed from its beginning"
+            first = entry_bounds(upper, upper)[0]
+            self.add(b"trim", layout.journal, layout.journal, [first])
+            return
+        for group in registered if family in GROUPED else (b"",):
+            bounds = lex_bounds(family, group, lower, upper)
+            if bounds is None:
+                continue
+            rows, index = layout.rows(family, group), layout.index(family, group)
+            if family in GROUPED and covers(lower, upper, group):
+                names = kept.get((family, group))
+                if names is None:
+                    self.add(b"unlink", rows, index, [])
+                else:
+                    for live, name in zip((rows, index), names, strict=True):
+                        self.add(b"keep", live, name, [self.place(layout.kept)])
+            elif family in PLACE_BYTES:
+                self.add(b"places", index, index, list(bounds))
+            else:
+                self.add(b"range", rows, index, list(bounds))
+
+    def _rows(self, family: str, rows: dict[bytes, bytes | None]) -> None:
+        layout = self._layout
+        if family == JOURNAL:
+            gone = [entry_id(key) for key, value in rows.items() if value is None]
+            if gone:
+                self.add(b"forget", layout.journal, layout.journal, gone)
+            return
+        by_group: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
+        width = 8 if family in GROUPED else 0
+        is_order, marked = family in PLACE_BYTES, family == "vi"
+        for key, value in rows.items():
+            group, member = key[:width], key[width:]
+            gone_and_put = by_group.get(group)
+            if gone_and_put is None:
+                gone_and_put = by_group[group] = ([], [])
+            gone, put = gone_and_put
+            if not is_order:
+                if value is None:
+                    gone.append(member)
+                else:
+                    put += (member, value)
+                continue
+            assert len(member) <= PLACE_BYTES[family]
+            gone += [member + mark for mark in (_MARKS if marked else _MARKS[:1]) if mark != value]
+            if value is not None:
+                put.append(member + value)
+        for group, (gone, put) in by_group.items():
+            one, index = layout.rows(family, group), layout.index(family, group)
+            if gone:
+                self.add(b"leave" if is_order else b"delete", one, index, gone)
+            if put:
+                self.add(b"enter" if is_order else b"put", one, index, put)
+
+
+def touched(batch: RedisBatch, family: str, lower: bytes, upper: bytes) -> list[bytes]:
+    """Return the keys in [lower, upper) that a batch changes one by one."""
+    return [key for key in batch.changed[NUMBER[family]] if lower <= key < upper]
+
+
+__all__ = ["RedisBatch", "Steps", "group_of", "touched"]

@@ -1,0 +1,269 @@
+"""A connection to whichever Redis server has the shard's slot, that is tried again while there is patience.
+
+Everything that is sent may be sent twice: reads change nothing, and a commit that was applied before says so. So trouble of any kind
+(a reset, a timeout, a server that is loading, a failover, a slot on its way) has one answer: find out who has the slot and ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from tenantq.errors import DiskFull, StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tenantq.store.redis.address import RedisAddress
+
+    Node = tuple[str, int]
+    Command = tuple[bytes | str | int, ...]
+
+log = logging.getLogger("tenantq")
+
+_PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2)
+"""Between one try and the next; the last from then on."""
+_ANSWER_S_MAX: Final = 5.0
+_CONNECT_S: Final = 1.0
+_PASSING: Final = (
+    exceptions.MovedError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+)
+"""Answers of a server that does not have the slot, or not yet. Others are told by their first word."""
+_PASSING_WORDS: Final = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "UNBLOCKED")
+_REFUSED: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
+
+
+class Script:
+    """A server-side function: its text, and the name that Redis gives it."""
+
+    def __init__(self, name: str) -> None:
+        import hashlib  # noqa: PLC0415  # four times at start
+
+        self.text = Path(__file__).with_name(f"{name}.lua").read_bytes()
+        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
+
+    def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
+        """Return the command that runs it where it is known."""
+        return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
+
+
+class SlotLink:
+    """One connection, for one thread at a time: others wait."""
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        slot_key: bytes,
+        patience_ms: int,
+        on_node: Callable[[SlotLink], None] | None = None,
+    ) -> None:
+        """Prepare a link; the first call connects. ``on_node`` looks at every server that is connected to, before it is used."""
+        self.address = address
+        self._slot = key_slot(slot_key)
+        self._patience_s = patience_ms / 1_000
+        self._answer_s = min(_ANSWER_S_MAX, max(0.25, self._patience_s / 3))
+        self._on_node = on_node
+        self._lock = threading.RLock()
+        self._connection: Any = None
+        self._node: Node | None = None  # who has the slot, as far as is known
+        self._seed = 0
+        self._looking = False
+
+    def close(self) -> None:
+        """Let the connection go."""
+        with self._lock:
+            self._let_go()
+
+    def call(self, *command: bytes | str | int) -> Any:
+        """Send one command and return its answer; raise StoreFailed when patience ends."""
+        return self.calls([command])[0]
+
+    def run(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
+        """Run a function on the server and return what it returns."""
+        return self.calls([script.call(keys, arguments)], scripts=(script,))[0]
+
+    def calls(
+        self, commands: Sequence[Command], *, scripts: Sequence[Script] = (), patience_s: float | None = None
+    ) -> list[Any]:
+        """Send commands together and return their answers. ``scripts`` are loaded where they are not known."""
+        started = time.monotonic()
+        ends = started + (self._patience_s if patience_s is None else patience_s)
+        tries = 0
+        with self._lock:
+            while True:
+                try:
+                    answers = self._attempt(commands, scripts)
+                except _REFUSED as error:
+                    self._let_go()
+                    raise StoreFailed(
+                        f"store {self.address}: refused ({error}); check the user and the password"
+                    ) from error
+                except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+                    self._let_go()
+                    self._node = None
+                    trouble: Exception = error
+                except _Passing as passing:
+                    trouble = passing.error
+                else:
+                    if tries:
+                        log.info("the store answers again", extra={"store": str(self.address), "tries": tries + 1})
+                    return answers
+                self._wait_or_give_up(trouble, tries, started, ends)
+                tries += 1
+
+    def _wait_or_give_up(self, trouble: Exception, tries: int, started: float, ends: float) -> None:
+        pause = _PAUSE_S[min(tries, len(_PAUSE_S) - 1)]
+        now = time.monotonic()
+        if now + pause >= ends:
+            text = str(trouble)
+            kind = DiskFull if text.startswith("MISCONF") and "space" in text else StoreFailed
+            raise kind(
+                f"store {self.address}: {text} (tried for {now - started:.1f} s); nothing of this round is confirmed"
+            ) from trouble
+        if tries == 0:
+            log.warning("the store does not answer: %s", trouble, extra={"store": str(self.address)})
+        time.sleep(pause)
+
+    # ---- one try ----
+
+    def _attempt(self, commands: Sequence[Command], scripts: Sequence[Script]) -> list[Any]:
+        connection = self._connected()
+        answers = self._exchange(connection, commands)
+        if any(isinstance(one, exceptions.NoScriptError) for one in answers):
+            self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
+            answers = self._exchange(connection, commands)
+        asked = next((one for one in answers if isinstance(one, exceptions.AskError)), None)
+        if asked is not None:
+            answers = self._ask(asked, commands, scripts)
+        for answer in answers:
+            if not isinstance(answer, Exception):
+                continue
+            if isinstance(answer, exceptions.MovedError):
+                self._follow(answer)
+            if isinstance(answer, exceptions.ReadOnlyError):  # a primary that has become a replica
+                self._let_go()
+                self._node = None
+            if isinstance(answer, _PASSING) or str(answer).startswith(_PASSING_WORDS):
+                raise _Passing(answer)
+            if isinstance(answer, exceptions.ResponseError):
+                raise StoreFailed(f"store {self.address}: {answer}; nothing of this round is confirmed")
+            raise answer
+        return answers
+
+    def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        answers: list[Any] = []
+        for _ in commands:
+            try:
+                answers.append(connection.read_response())
+            except exceptions.ResponseError as error:
+                answers.append(error)
+        return answers
+
+    def _ask(self, asked: exceptions.AskError, commands: Sequence[Command], scripts: Sequence[Script]) -> list[Any]:
+        """Do it once on the node to which the slot is on its way."""
+        node = (asked.host or (self._node or ("", 0))[0], asked.port)
+        connection = self._make(node)
+        try:
+            connection.connect()
+            self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
+            pairs: list[Command] = [one for command in commands for one in (("ASKING",), command)]
+            return self._exchange(connection, pairs)[1::2]
+        finally:
+            connection.disconnect()
+
+    # ---- who has the slot ----
+
+    def _connected(self) -> Any:
+        if self._connection is not None:
+            return self._connection
+        if self.address.cluster and self._node is None:
+            self._node = self._find()
+        node = self._node or (self.address.nodes[0] if self.address.nodes else ("", 0))
+        connection = self._make(node)
+        connection.connect()
+        self._connection = connection
+        if self._on_node is not None and not self._looking:
+            self._looking = True
+            try:
+                self._on_node(self)
+            except BaseException:
+                self._let_go()
+                raise
+            finally:
+                self._looking = False
+        return self._connection
+
+    def _follow(self, moved: exceptions.MovedError) -> None:
+        here = self._node or ("", 0)
+        self._let_go()
+        self._node = (moved.host or here[0], moved.port)
+
+    def _find(self) -> Node:
+        """Ask the nodes of the cluster, one after another, which has the slot."""
+        trouble: Exception = exceptions.ConnectionError("no node of the cluster knows who has the shard's slot")
+        for _ in self.address.nodes:
+            seed = self.address.nodes[self._seed % len(self.address.nodes)]
+            self._seed += 1
+            connection = self._make(seed)
+            try:
+                connection.connect()
+                (ranges,) = self._exchange(connection, [("CLUSTER", "SLOTS")])
+            except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+                trouble = error
+                continue
+            finally:
+                connection.disconnect()
+            if isinstance(ranges, exceptions.ResponseError):
+                raise StoreFailed(
+                    f"store {self.address}: {ranges}; for a server that is no cluster write redis:// in its place"
+                )
+            for first, last, primary, *_ in ranges:
+                if first <= self._slot <= last:
+                    return (primary[0].decode() or seed[0], primary[1])
+        raise trouble
+
+    def _make(self, node: Node) -> Any:
+        address = self.address
+        options: dict[str, Any] = {
+            "username": address.username,
+            "password": address.password,
+            "socket_timeout": self._answer_s,
+            "socket_connect_timeout": min(_CONNECT_S, self._answer_s),
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+        }
+        if address.socket is not None:
+            unix: Any = UnixDomainSocketConnection  # the library's classes say nothing of their types
+            return unix(path=address.socket, db=address.db, **options)
+        options |= {"host": node[0], "port": node[1], "db": address.db}
+        if address.tls:
+            return SSLConnection(ssl_ca_certs=address.ca_file, **options)
+        plain: Any = Connection
+        return plain(**options)
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+
+class _Passing(Exception):
+    """An answer that will be another one soon."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error

@@ -1,0 +1,169 @@
+"""Who owns a shard: one server at a time, by a lease that its commits and a thread renew, fenced by an epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
+from tenantq.store.interface import Beat
+from tenantq.store.redis.link import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.store.redis.link import SlotLink
+
+FORMAT: Final = b"1"
+_CLAIM, _HOLD = Script("claim"), Script("hold")
+_GIVE_UP_S: Final = 1.0
+"""How long a closing store tries to give the shard up; else the lease ends by itself."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Beat).decode
+
+
+class ShardHeld(StoreLocked):
+    """Another server owns this shard in the Redis store. Stop it, or wait until its lease has ended."""
+
+    def __init__(self, message: str, holder: str, left_ms: int) -> None:
+        super().__init__(message)
+        self.holder = holder
+        self.left_ms = left_ms
+
+
+class Ownership:
+    """The claim of this process on one shard, and the beats that go with it."""
+
+    def __init__(self, link: SlotLink, state: bytes, lease_ms: int) -> None:
+        """Claim the shard, or raise ShardHeld. ``link`` is for the thread and for syncs."""
+        self._link, self._state = link, state
+        self.lease_ms = lease_ms
+        self._sent = time.monotonic()
+        holder = f"{socket.gethostname()} process {os.getpid()}"
+        found = link.run(
+            _CLAIM, [state], [f"{holder} {secrets.token_hex(4)}".encode(), b"%d" % lease_ms, secrets.token_hex(8).encode(), FORMAT]
+        )  # fmt: skip
+        if found[0] == b"held":
+            name = found[1].decode(errors="replace").rpartition(" ")[0]
+            raise ShardHeld(
+                f"store {link.address}: this shard is owned by {name}; stop that server, or wait: its lease ends in"
+                f" {found[2]} ms unless it goes on",
+                name,
+                int(found[2]),
+            )
+        _, self.epoch, commit, beat, id, format = found
+        self.commit = int(commit)
+        self.pending: bytes = beat  # the newest beat: it goes with the next commit
+        self.id = id.decode()
+        self.format: bytes = format
+        try:
+            self.last: Beat | None = _decode(beat) if beat else None
+        except msgspec.MsgspecError as error:
+            self.give_up()
+            raise StoreDamaged(f"store {link.address}: the shard's beat is unreadable ({error})") from error
+        self._count = self.last.count if self.last is not None else 0
+        self._ended = threading.Event()
+        self._lost: Callable[[StoreFailed], None] | None = None
+        self._thread = threading.Thread(target=self._renew_while_idle, name="tenantq-owner", daemon=True)
+        self._thread.start()
+
+    # ---- beats ----
+
+    def beat(
+        self,
+        seq: int,
+        engine_ms: int,
+        wall_ms: int,
+        monotonic_ms: int,
+        boot_id: bytes,
+        manifest: tuple[int, int],
+        *,
+        clean: bool = False,
+    ) -> None:
+        """Note that everything up to ``seq`` is synced; it is stored with the next commit, or the next sign of life."""
+        self._count += 1
+        self.last = Beat(self._count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, *manifest)
+        self.pending = _encode(self.last)
+
+    # ---- the lease ----
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Have ``lost`` called, from the thread, when another server has taken over."""
+        self._lost = lost
+
+    def renewed(self, sent: float) -> None:
+        """Note that the lease was renewed by something that was sent then."""
+        self._sent = max(self._sent, sent)
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether somebody else may own the shard by now, as far as this process's own clock can tell."""
+        return time.monotonic() - self._sent >= self.lease_ms / 1_000
+
+    def hold(self) -> None:
+        """Renew the lease, or raise StoreFailed because another server owns the shard or what was confirmed is gone."""
+        sent = time.monotonic()
+        self.check(self._link.run(_HOLD, [self._state], self._hold_arguments()))
+        self.renewed(sent)
+
+    def hold_and(self, *command: bytes | str | int) -> Any:
+        """Renew the lease and have the same connection answer one more command, which then speaks of that write."""
+        sent = time.monotonic()
+        held, answer = self._link.calls([_HOLD.call([self._state], self._hold_arguments()), command], scripts=(_HOLD,))
+        self.check(held)
+        self.renewed(sent)
+        return answer
+
+    def check(self, answer: list[bytes]) -> None:
+        """Raise StoreFailed if an answer says that this process may not go on."""
+        kind, more = answer[0], answer[1].decode(errors="replace")
+        if kind == b"fenced":
+            who = f"{more.rpartition(' ')[0]} owns" if more else "nobody owns"
+            raise StoreFailed(
+                f"store {self._link.address}: {who} this shard by now: this server was silent for longer than its lease, or"
+                " the store was emptied; nothing of this round is confirmed"
+            )
+        if kind == b"lost":
+            raise StoreFailed(
+                f"store {self._link.address}: commit {more} is the last one there, but {self.commit} was confirmed by the"
+                " server that was primary then: a failover has lost what it had not replicated. Start again to go on from"
+                " what is there"
+            )
+
+    def _hold_arguments(self, lease_ms: int | None = None) -> list[bytes]:
+        lease_ms = self.lease_ms if lease_ms is None else lease_ms
+        return [self.epoch, b"%d" % lease_ms, self.pending, b"%d" % self.commit]
+
+    def _renew_while_idle(self) -> None:
+        every_s = self.lease_ms / 3_000
+        while not self._ended.wait(every_s):
+            if time.monotonic() - self._sent < every_s:
+                continue
+            try:
+                self.hold()
+            except StoreFailed as error:
+                if self._ended.is_set():
+                    return
+                if error.__cause__ is None:  # an answer, not the lack of one: who does not answer is asked again
+                    if self._lost is not None:
+                        self._lost(error)
+                    return
+
+    def give_up(self) -> None:
+        """Let another server own the shard at once."""
+        if hasattr(self, "_thread"):
+            self._ended.set()
+            self._thread.join(_GIVE_UP_S)
+            if self._thread.is_alive():
+                return  # it waits for a store that does not answer
+        with contextlib.suppress(StoreFailed):
+            self._link.calls(
+                [_HOLD.call([self._state], self._hold_arguments(0))], scripts=(_HOLD,), patience_s=_GIVE_UP_S
+            )

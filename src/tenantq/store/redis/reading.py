@@ -1,0 +1,172 @@
+"""Reading rows out of Redis: by key, in order, and group by group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.store.redis.layout import (
+    GROUPED,
+    JOURNAL,
+    PLACE_BYTES,
+    entry_bounds,
+    entry_key,
+    group_of,
+    lex_bounds,
+)
+from tenantq.store.redis.link import Script
+
+if TYPE_CHECKING:
+    from tenantq.store.redis.layout import Layout
+    from tenantq.store.redis.link import Command, SlotLink
+
+_ITEMS = Script("items")
+
+
+class ReadPage(msgspec.Struct, frozen=True):
+    """Rows in order; ``more``: there may be others behind them."""
+
+    rows: list[tuple[bytes, bytes]]
+    more: bool
+
+
+class Reader:
+    """Reads one shard's rows through one link."""
+
+    def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes]) -> None:
+        self._link, self._layout = link, layout
+        self._prefixes = prefixes  # of all queues that may have rows; the store keeps it
+
+    def groups(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
+        """Return the groups that may have rows in [lower, upper), in order."""
+        if family not in GROUPED:
+            return [b""]
+        first = group_of(family, lower)
+        if len(first) == 8 and lex_bounds(family, first, lower, upper) is not None and upper <= _next(first):
+            return [first]  # one queue, as nearly always
+        return sorted(group for group in list(self._prefixes) if lex_bounds(family, group, lower, upper) is not None)
+
+    # ---- by key ----
+
+    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` in order, None for each that is absent."""
+        if family == JOURNAL:
+            return [self._entry(key) for key in keys]
+        by_group: dict[bytes, list[bytes]] = {}
+        for key in keys:
+            by_group.setdefault(group_of(family, key), []).append(key)
+        if family in PLACE_BYTES:
+            return [self._mark(family, key) for key in keys]
+        commands: list[Command] = [
+            ("HMGET", self._layout.rows(family, group), *[key[len(group) :] for key in mine])
+            for group, mine in by_group.items()
+        ]
+        if not commands:
+            return []
+        answers = self._link.calls(commands)
+        if len(answers) == 1:
+            only: list[bytes | None] = answers[0]
+            return only
+        found: dict[bytes, bytes | None] = {}
+        for mine, values in zip(by_group.values(), answers, strict=True):
+            found.update(zip(mine, values, strict=True))
+        return [found[key] for key in keys]
+
+    def _entry(self, key: bytes) -> bytes | None:
+        rows = self._stream(key, key + b"\0", 1)
+        return rows[0][1] if rows else None
+
+    def _mark(self, family: str, key: bytes) -> bytes | None:
+        page = self.page(family, group_of(family, key), key, key + b"\0", 1)
+        return page.rows[0][1] if page.rows else None
+
+    # ---- in order ----
+
+    def scan(self, family: str, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper), in order."""
+        return [key for key, _ in self.scan_items(family, lower, upper, limit, values=False)]
+
+    def scan_group(self, family: str, group: bytes, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper) of one group, in order."""
+        return [key for key, _ in self.page(family, group, lower, upper, limit, values=False).rows]
+
+    def scan_items(
+        self, family: str, lower: bytes, upper: bytes, limit: int, *, values: bool = True
+    ) -> list[tuple[bytes, bytes]]:
+        """Return up to ``limit`` keys in [lower, upper) with their values, in order."""
+        if lower >= upper:
+            return []
+        if family == JOURNAL:
+            return self._stream(lower, upper, limit)
+        found: list[tuple[bytes, bytes]] = []
+        for group in self.groups(family, lower, upper):
+            if len(found) >= limit:
+                break
+            found += self.page(family, group, lower, upper, limit - len(found), values=values).rows
+        return found
+
+    def last_item(self, family: str, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key in [lower, upper) with its value, or None."""
+        if family == JOURNAL:
+            first, last = entry_bounds(lower, upper)
+            entries = self._link.call("XREVRANGE", self._layout.journal, last, first, "COUNT", 1)
+            return _row(entries[0]) if entries else None
+        for group in reversed(self.groups(family, lower, upper)):
+            bounds = lex_bounds(family, group, lower, upper)
+            if bounds is None:
+                continue
+            index = self._layout.index(family, group)
+            names = self._link.call("ZRANGE", index, bounds[1], bounds[0], "BYLEX", "REV", "LIMIT", 0, 1)
+            if names and family in PLACE_BYTES:
+                return self._placed(family, group, names[0])
+            if names:
+                value = self._link.call("HGET", self._layout.rows(family, group), names[0])
+                return group + names[0], value or b""
+        return None
+
+    def page(
+        self,
+        family: str,
+        group: bytes,
+        lower: bytes,
+        upper: bytes,
+        limit: int,
+        bytes_max: int = 0,
+        where: tuple[bytes, bytes] | None = None,
+        *,
+        values: bool = True,
+    ) -> ReadPage:
+        """Return rows of one group in order. ``where``: the keys that hold them, where these are not the usual ones."""
+        bounds = lex_bounds(family, group, lower, upper)
+        if bounds is None:
+            return ReadPage([], more=False)
+        rows, index = where or (self._layout.rows(family, group), self._layout.index(family, group))
+        if family in PLACE_BYTES or not values:
+            names = self._link.call("ZRANGE", index, *bounds, "BYLEX", "LIMIT", 0, limit)
+            more = len(names) == limit
+            if family in PLACE_BYTES:
+                return ReadPage([self._placed(family, group, name) for name in names], more)
+            return ReadPage([(group + name, b"") for name in names], more)
+        names, found, more = self._link.run(_ITEMS, (rows, index), (*bounds, b"%d" % limit, b"%d" % bytes_max))
+        pairs = zip(names, found, strict=True)
+        return ReadPage([(group + name, value) for name, value in pairs], bool(more))
+
+    @staticmethod
+    def _placed(family: str, group: bytes, name: bytes) -> tuple[bytes, bytes]:
+        length = PLACE_BYTES[family]
+        return group + name[:length], name[length:]
+
+    def _stream(self, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        entries = self._link.call("XRANGE", self._layout.journal, *entry_bounds(lower, upper), "COUNT", limit)
+        return [_row(entry) for entry in entries]
+
+
+def _row(entry: Any) -> tuple[bytes, bytes]:
+    id, (_, value) = entry
+    return entry_key(id), value
+
+
+def _next(group: bytes) -> bytes:
+    number = int.from_bytes(group) + 1
+    return number.to_bytes(8) if number < 1 << 64 else b"\xff" * 8

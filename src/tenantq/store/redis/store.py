@@ -1,0 +1,362 @@
+"""The open store of one shard in Redis: the same calls as on RocksDB, each round applied by one server-side function."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
+
+from tenantq.durable_files import write_durably
+from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
+from tenantq.store.directory_lock import DirectoryLock
+from tenantq.store.interface import Family
+from tenantq.store.keys import FAMILIES
+from tenantq.store.redis.batch import RedisBatch, Steps
+from tenantq.store.redis.durability import DurabilityCheck
+from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
+from tenantq.store.redis.link import Script, SlotLink
+from tenantq.store.redis.moment import Moments, RedisMoment
+from tenantq.store.redis.ownership import FORMAT, Ownership
+from tenantq.store.redis.reading import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.store.interface import Beat
+    from tenantq.store.redis.address import RedisAddress
+    from tenantq.store.redis.settings import RedisSettings
+
+log = logging.getLogger("tenantq")
+
+MARK: Final = "redis_store"
+"""The file of a data directory that says which Redis store its local files belong to."""
+_COMMIT: Final = Script("commit")
+_UNBOUNDED: Final = 1 << 50
+_REWRITE_S: Final = 600.0
+_LOOK_S: Final = 0.05
+_PREFIXES_PAGE: Final = 10_000
+
+
+class RedisStore:
+    """One shard's rows in Redis, owned by this process. Those of its methods that are for threads say so; all others belong to the event loop's."""
+
+    def __init__(
+        self,
+        path: Path,
+        address: RedisAddress,
+        settings: RedisSettings,
+        shard: str,
+        *,
+        durability: Literal["fsync", "os"] = "fsync",
+        read_only: bool = False,
+    ) -> None:
+        """Own the shard and open it; local files stand in ``path``. Blocks while Redis is waited for.
+
+        Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid where the server does not keep what it
+        confirms, StoreFailed where none answers.
+        """
+        self.path = path
+        self._address, self._settings = address, settings
+        self._layout = layout = Layout(settings.name, shard)
+        self._read_only = read_only
+        self._durability = DurabilityCheck(settings, "os" if read_only else durability)
+        if not read_only:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = DirectoryLock(path) if path.is_dir() else None
+        self._links = [
+            SlotLink(address, layout.state, settings.patience_ms, look) for look in (self._durability, None, None)
+        ]
+        self._link, self._side, keeper = self._links
+        self._owner: Ownership | None = None
+        try:
+            self._link.call("PING")
+            self._owner = Ownership(keeper, layout.state, settings.lease_ms)
+            self._check_identity()
+            self._prefixes: set[bytes] = set()
+            self._load_prefixes()
+            if not read_only:
+                self._unlink_kept()
+        except BaseException:
+            self._let_go()
+            raise
+        self._reader = Reader(self._link, layout, self._prefixes)
+        side_reader = Reader(self._side, layout, self._prefixes)
+        self._moments = Moments(side_reader, layout, self._unlink)
+        self._families = {name: Family(name, NUMBER[name], name) for name in FAMILIES}
+        for name, family in self._families.items():
+            setattr(self, name, family)
+        self._space_bound = True  # whether the server has a maxmemory
+        self._space_look = 0.0
+
+    meta: Family
+    m: Family
+    vi: Family
+    le: Family
+    li: Family
+    gr: Family
+    ik: Family
+    re: Family
+    ex: Family
+    qc: Family
+    jn: Family
+
+    # ---- opening and closing ----
+
+    def _check_identity(self) -> None:
+        """See that the store is of this program's format and the one that the local files belong to."""
+        owner = self._own()
+        if owner.format != FORMAT:
+            raise StoreFormat(
+                f"store {self._address}: is of format {owner.format.decode(errors='replace')}; this program reads format {FORMAT.decode()}"
+            )
+        if (self.path / "format").exists():
+            raise StoreFormat(f"{self.path} holds an embedded store; give the Redis store a data directory of its own")
+        mark = self.path / MARK
+        known = mark.read_text(encoding="ascii", errors="replace").strip() if mark.exists() else None
+        if known is None and self._read_only:
+            return
+        if known is None:
+            write_durably(mark, f"{owner.id}\n".encode())
+        elif known != owner.id:
+            raise StoreFormat(
+                f"{self.path} was used with another store than the one at {self._address} now: that one was emptied or replaced, and"
+                " what was confirmed to callers of the old one is not in it. To go on with it take a new data directory"
+            )
+
+    def _load_prefixes(self) -> None:
+        low: bytes = b"-"
+        while page := self._link.call("ZRANGE", self._layout.prefixes, low, "+", "BYLEX", "LIMIT", 0, _PREFIXES_PAGE):
+            self._prefixes.update(page)
+            low = b"(" + page[-1]
+
+    def _unlink_kept(self) -> None:
+        """Delete what a moment of a process that was killed still kept."""
+        names = self._link.call("SMEMBERS", self._layout.kept)
+        if names:
+            self._unlink(list(names))
+
+    def _unlink(self, names: list[bytes]) -> None:
+        try:
+            self._side.calls([("UNLINK", *names), ("SREM", self._layout.kept, *names)])
+        except StoreFailed as error:
+            log.warning("what a snapshot kept is deleted at the next start: %s", error)
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Have ``lost`` called, from a thread, when another server has taken the shard over."""
+        self._own().watch(lost)
+
+    def close(self) -> None:
+        """Give the shard up, so that another server has it at once, and let everything go."""
+        for name in self._families:
+            delattr(self, name)
+        self._families.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.give_up()
+        for link in self._links:
+            link.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _own(self) -> Ownership:
+        if self._owner is None:
+            raise StoreFailed(f"store {self._address}: is closed")
+        return self._owner
+
+    @property
+    def heart(self) -> Ownership | None:
+        """What beats are told to; None where the store was opened only to read."""
+        return None if self._read_only else self._own()
+
+    def last_beat(self) -> Beat | None:
+        """Return the newest beat that is stored."""
+        return self._own().last
+
+    def family(self, name: str) -> Family:
+        """Return a family by name."""
+        return self._families[name]
+
+    # ---- reading ----
+
+    def _look(self) -> Reader:
+        """Return what reads, once it is sure that nobody else owns the shard."""
+        owner = self._own()
+        if owner.may_have_ended:
+            owner.hold()
+        return self._reader
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        return self._look().get_many(family.name, [key])[0]
+
+    def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` in order, None for each that is absent."""
+        return self._look().get_many(family.name, keys)
+
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper), in order."""
+        return self._look().scan(family.name, lower, upper, limit)
+
+    def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
+        return self._look().scan_items(family.name, lower, upper, limit)
+
+    def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key in [lower, upper) with its value, or None."""
+        return self._look().last_item(family.name, lower, upper)
+
+    def moment(self, lower: bytes, upper: bytes, *families: str) -> RedisMoment:
+        """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
+        return self._moments.take(lower, upper, families)
+
+    # ---- writing ----
+
+    def new_batch(self) -> RedisBatch:
+        """Return a batch for ``write``."""
+        return RedisBatch()
+
+    def write(self, batch: RedisBatch) -> None:
+        """Apply a batch atomically, by one function on the server, and return when it has said so.
+
+        With ``appendfsync always`` it is on that server's disk then; ``sync`` sees to everything else that was asked for.
+        """
+        if self._read_only:
+            raise StoreLocked(f"store {self._address}: was opened only to read")
+        if batch.is_empty():
+            return
+        if not self._moments.open:
+            self._commit(batch, {})
+            return
+        with self._moments.lock:
+            self._moments.keep_old(batch)
+            names = self._moments.names_to_keep(batch)
+            self._commit(batch, names)
+            self._moments.kept_as(names)
+
+    def _commit(self, batch: RedisBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
+        owner, layout = self._own(), self._layout
+        used = batch.groups()
+        steps = Steps(layout)
+        new, gone = used - self._prefixes, self._emptied(batch, used)
+        steps.take(batch, self._prefixes, kept)
+        if new:
+            steps.add(b"enter", layout.prefixes, layout.prefixes, list(new))
+        if gone:
+            steps.add(b"leave", layout.prefixes, layout.prefixes, list(gone))
+        number = owner.commit + 1
+        head = [owner.epoch, b"%d" % owner.commit, b"%d" % number, b"%d" % owner.lease_ms, owner.pending]
+        sent = time.monotonic()
+        owner.check(self._link.run(_COMMIT, steps.keys, head + steps.arguments))
+        owner.commit = number
+        owner.renewed(sent)
+        self._prefixes |= new
+        self._prefixes -= gone
+
+    def _emptied(self, batch: RedisBatch, used: set[bytes]) -> set[bytes]:
+        """Return the prefixes of queues of which a batch leaves nothing."""
+        if not batch.ranges:
+            return set()
+        cleared: dict[bytes, set[int]] = {}
+        for number, lower, upper in batch.ranges:
+            if FAMILIES[number] in GROUPED and lower[:8] in self._prefixes and covers(lower, upper, lower[:8]):
+                cleared.setdefault(lower[:8], set()).add(number)
+        return {group for group, families in cleared.items() if len(families) == len(GROUPED) and group not in used}
+
+    def sync(self) -> None:
+        """Make everything written so far durable: on the replicas and on the disk that were asked for. Safe from any thread."""
+        replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
+        if not replicas and not waits_for_aof:
+            return
+        owner = self._own()
+        ends = time.monotonic() + self._settings.patience_ms / 1_000
+        wait_ms = min(1_000, self._settings.patience_ms // 4)
+        while True:
+            if waits_for_aof:
+                on_disk, answered = owner.hold_and("WAITAOF", 1, replicas, wait_ms)
+            else:
+                on_disk, answered = 1, owner.hold_and("WAIT", replicas, wait_ms)
+            if on_disk and answered >= replicas:
+                return
+            if time.monotonic() >= ends:
+                raise StoreFailed(
+                    f"store {self._address}: {answered} replicas have this round and {replicas} were asked for (redis.replicas), it is"
+                    f"{'' if on_disk else ' not'} on the disk; nothing of it is confirmed"
+                )
+
+    # ---- space ----
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Do nothing: Redis gives the space of deleted rows back by itself."""
+
+    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # files are written anew as a whole
+        """Leave nothing of deleted rows in this server's files. From any thread."""
+        self._rewrite_files()
+
+    def erase(self, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # as above
+        """Leave nothing of deleted rows in this server's files. For a thread."""
+        self._rewrite_files()
+
+    def _rewrite_files(self) -> None:
+        """Have the append-only file written anew without what was deleted, and the snapshot file if there is one.
+
+        Those of replicas are written anew by their own rules, and those of managed services by theirs: see docs/store.md.
+        """
+        info = self._info("persistence")
+        wanted = {
+            b"BGREWRITEAOF": info.get(b"aof_enabled") == b"1",
+            b"BGSAVE": info.get(b"rdb_last_save_time", b"0") != b"0",
+        }
+        for command in (command for command, asked in wanted.items() if asked):
+            try:
+                self._start_rewrite(command)
+            except StoreFailed as error:
+                if error.__cause__ is not None:
+                    raise
+                log.warning("deleted rows stay in the store's files until it writes them anew by itself: %s", error)
+
+    def _start_rewrite(self, command: bytes) -> None:
+        ends = time.monotonic() + _REWRITE_S
+        self._until_idle(ends)  # one that has begun before this deletion does not count
+        self._side.call(command) if command == b"BGREWRITEAOF" else self._side.call(command, "SCHEDULE")
+        self._until_idle(ends)
+
+    def _until_idle(self, ends: float) -> None:
+        busy = (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled", b"rdb_bgsave_in_progress")
+        while any(self._info("persistence").get(name) == b"1" for name in busy):
+            if time.monotonic() >= ends:
+                raise StoreFailed(f"store {self._address}: its files are not written anew after {_REWRITE_S:.0f} s")
+            time.sleep(_LOOK_S)
+
+    def _info(self, section: str) -> dict[bytes, bytes]:
+        text: bytes = self._side.call("INFO", section)
+        return {name: value for name, colon, value in (line.partition(b":") for line in text.splitlines()) if colon}
+
+    def forget_deletions(self) -> None:
+        """Do nothing: Redis remembers no deletions."""
+
+    def flush(self) -> None:
+        """Do nothing: Redis writes its files by its own rules."""
+
+    def checkpoint(self) -> NoReturn:
+        """Raise Invalid: Redis is backed up by its own means."""
+        raise Invalid(
+            "backups of a Redis store are made by Redis: copy its RDB or AOF files, or use the service's own backups (docs/store.md)"
+        )
+
+    def manifest(self) -> tuple[int, int]:
+        """Return zeros: there is no MANIFEST."""
+        return 0, 0
+
+    def free_bytes(self) -> int:
+        """Return what is left of the server's maxmemory; without one, more than any reserve."""
+        now = time.monotonic()
+        if not self._space_bound and now < self._space_look:
+            return _UNBOUNDED
+        info = self._info("memory")
+        most = int(info.get(b"maxmemory", b"0"))
+        self._space_bound, self._space_look = most > 0, now + 1
+        return most - int(info.get(b"used_memory", b"0")) if most else _UNBOUNDED
