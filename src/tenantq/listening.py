@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from tenantq.tls import LoadCounts, TlsContext, TlsFiles
@@ -67,22 +68,25 @@ class Listening(Generic[C]):
     async def listen(
         self,
         accept: Callable[[], asyncio.Protocol],
-        host: str,
-        port: int,
+        host: str | socket.socket,
+        port: int | None,
         tls: TlsFiles | None,
         *,
         handshake_ms: int,
         alpn: str | None = None,
     ) -> int:
-        """Accept connections on an address; port 0 takes any free one. Return the port. May be called again."""
+        """Accept connections on an address; port 0 takes any free one. Return the port. May be called again.
+
+        In place of a host and a port there can be a socket that listens already.
+        """
         context = None
         if tls is not None:
             context = TlsContext(tls, self.figures, alpn=alpn)
             self._tls.append(context)
-        server = await self.loop.create_server(
+        where = {"host": host, "port": port} if isinstance(host, str) else {"sock": host}
+        server = await self.loop.create_server(  # type: ignore[call-overload]  # one of the two, as it wants it
             accept,
-            host,
-            port,
+            **where,
             ssl=context.context if context is not None else None,
             ssl_handshake_timeout=handshake_ms / 1_000 if context is not None else None,
             backlog=BACKLOG,

@@ -7,7 +7,7 @@ import errno
 import gc
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
@@ -20,12 +20,15 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
 from tenantq.http.standby import StandbyListener
+from tenantq.http.passing import ShardListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.journal.target import open_target
 from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
+from tenantq.service.elsewhere import CredentialsElsewhere
+from tenantq.service.fellows import Fellows
 from tenantq.service.self_checks import (
     AuditIntegrity,
     IsolationProbe,
@@ -35,16 +38,22 @@ from tenantq.service.self_checks import (
 )
 from tenantq.settings import OFF, ServerSettings, split_address
 from tenantq.store.redis.address import parse_address
+from tenantq.shards.layout import HOME, first_tenant_id, shard_dir
+from tenantq.shards.peers import Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
     from tenantq.store.interface import Store
+    from tenantq.shards.seat import Seat, Sockets
 
 log = logging.getLogger("tenantq")
+
+FELLOWS_WAIT_MS: Final = 10_000
+"""How long a shard that starts waits for the others, which may be starting too, before it takes requests."""
 
 
 class Server:
@@ -57,8 +66,17 @@ class Server:
         admin_token: str | None = None,
         clock: Clock | None = None,
         rpc_default: str | None = None,
+        seat: Seat | None = None,
+        sockets: Sockets | None = None,
+        opened: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare; with a ``seat`` it is one shard of several, listens on ``sockets``, and tells when the others can find it."""
         self.settings = settings
+        self._seat = seat
+        self._sockets = sockets
+        self._opened = opened
+        self._home = Path(settings.data_dir if seat is None else seat.home_dir)  # where what all shards share lies
+        self._peers: Peers | None = None
         self.clock = clock or SystemClock()
         self.port = 0  # where it listens, once started
         self.rpc_port: int | None = None  # ... and for Cap'n Proto, if it does
@@ -67,11 +85,14 @@ class Server:
         )  # one that was not set may be in use
         self.opening = ""  # the setting whose address is being opened
         self.new_admin_token: str | None = None  # made on the first start, to be shown once
+        number = seat.number if seat is not None else HOME
         self.shard = Shard(
             Path(settings.data_dir),
             settings=settings.shard,
             clock=self.clock,
             open_store=self._open_redis if settings.store is not None else None,
+            name=str(number),
+            first_tenant_id=first_tenant_id(number),
         )
         self._admin_token = admin_token
         self._background: set[asyncio.Task[None]] = set()
@@ -100,13 +121,11 @@ class Server:
             self._gates = Gatekeeper(
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
             )
-            self._audit_key = SigningKey.load_or_make(Path(settings.data_dir))
+            self._audit_key = SigningKey.load_or_make(self._home)
             segments = self._make_index()
             self._exporter = self._make_exporter(segments)
             self._backups = self._make_backups(self._audit_key)
-            self._sealing = open_sealing(
-                self.shard, Path(settings.data_dir), self.clock, settings.kms, settings.vault
-            )  # fmt: skip
+            self._sealing = open_sealing(self.shard, self._home, self.clock, settings.kms, settings.vault)
             self.service = self._service = Service(
                 self.shard,
                 self._gates,
@@ -127,13 +146,18 @@ class Server:
             self._checkpointer.start()
             self.service.checks = self._make_checks(self._gates, self._sealing)
             self.service.checks.start()
-            self.new_admin_token = await self.service.bootstrap(self._admin_token)
+            if self._seat is None or self._seat.number == HOME:
+                self.new_admin_token = await self.service.bootstrap(self._admin_token)
             turns = Turns(asyncio.get_running_loop())
-            self._listener = Listener(self.service, settings.listener, clock=self.clock, turns=turns)
+            self._listener = await self._make_listener(self.service, self._gates, turns)
             await self._start_rpc(turns)
             host, port = split_address("http", settings.http)
             self.opening = "http"
-            self.port = await self._listener.start(host, port, settings.tls)
+            if self._sockets is None:
+                self.port = await self._listener.start(host, port, settings.tls)
+            else:
+                for sock in self._sockets.http:
+                    await self._listener.start_on(sock, settings.tls)
         except BaseException:
             await self.close(grace_ms=0)
             raise
@@ -177,6 +201,21 @@ class Server:
         if standby is not None:
             await standby.close()
 
+    async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> Listener:
+        """Return what listens for HTTP; one of several shards has found the others first."""
+        if self._seat is None or self._sockets is None:
+            return Listener(service, self.settings.listener, clock=self.clock, turns=turns)
+        peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
+        gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
+        service.fellows = Fellows(peers, service)
+        listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns)
+        service.fellows.listener_figures = listener.figures.prometheus
+        await peers.open(self._sockets.peers)
+        self._opened()
+        if not await peers.wait_for_all(FELLOWS_WAIT_MS):
+            log.warning("not all shards have answered; those that did not are taken for down until they do")
+        return listener
+
     async def _start_rpc(self, turns: Turns) -> None:
         """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
         address, asked = self.rpc_address, self.settings.rpc is not None
@@ -206,11 +245,18 @@ class Server:
         self._rpc_listener = listener
         self.service.include_metrics(listener.figures)
 
-    async def close(self, grace_ms: int | None = None) -> None:
-        """Finish requests in flight, journal what is held back, and close the store. A second call forces the end."""
+    async def drain(self, grace_ms: int | None = None) -> None:
+        """Take no more requests, and finish those in flight. A second call forces their end."""
         grace_ms = self.settings.grace_ms if grace_ms is None else grace_ms
         listeners = [one for one in (self._listener, self._rpc_listener) if one is not None]
         await asyncio.gather(*(listener.close(grace_ms) for listener in listeners))
+
+    async def close(self, grace_ms: int | None = None) -> None:
+        """Finish requests in flight, journal what is held back, and close the store. A second call forces the end."""
+        await self.drain(grace_ms)
+        if self._peers is not None:
+            peers, self._peers = self._peers, None
+            await peers.close()
         if self._service is not None:
             service, self._service = self._service, None
             if service.checks is not None:
@@ -248,10 +294,13 @@ class Server:
         await self.close()
 
     def _make_backups(self, key: SigningKey) -> Backups:
-        data_dir = Path(self.settings.data_dir).absolute()
+        data_dir, home = Path(self.settings.data_dir).absolute(), self._home.absolute()
         given = self.settings.backup_dir
-        directory = Path(given) if given is not None else data_dir.with_name(f"{data_dir.name}-backups")
-        return Backups(self.shard, directory, data_dir, key, reserve_bytes=self.settings.shard.disk_reserve_bytes)
+        directory = Path(given) if given is not None else home.with_name(f"{home.name}-backups")
+        if self._seat is not None:
+            directory = shard_dir(directory, self._seat.number)
+        reserve_bytes = self.settings.shard.disk_reserve_bytes
+        return Backups(self.shard, directory, data_dir, key, reserve_bytes=reserve_bytes, home=home)
 
     async def _note_restore(self) -> None:
         """Journal, once, that what follows goes on from a backup."""
@@ -269,14 +318,14 @@ class Server:
             IsolationProbe(self.service, shard),
             KeyHealthCheck(sealing.keys_in_use, sealing.try_key),
             QuotaAccuracy(shard, settings.tenants, settings.rows),
-            AuditIntegrity(shard, PublicKeys.of(Path(self.settings.data_dir)), settings.records),
+            AuditIntegrity(shard, PublicKeys.of(self._home), settings.records),
         )
         return SelfChecks(checks, shard, gates, self.clock, settings, self._in_background)
 
     def _make_index(self) -> SegmentIndex:
         """Return what knows which segments there are, for the audit query; also where nothing more is exported."""
         where = self.settings.export.target
-        target = open_target(where if where is not None else Path(self.settings.data_dir) / "journal")
+        target = open_target(where if where is not None else self._home / "journal")
         return SegmentIndex(target, self.shard.shard_name)
 
     def _make_exporter(self, segments: SegmentIndex) -> Exporter | None:

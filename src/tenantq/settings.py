@@ -25,6 +25,7 @@ from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings, check_redis
+from tenantq.shards.settings import ShardsSettings, check_shards
 from tenantq.tls import TlsFiles
 from tenantq.vault.settings import VaultSettings, check_vault
 
@@ -63,6 +64,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grace_ms: int = 30_000  # how long a stop waits for requests in flight
     shard: ShardSettings = ShardSettings()
     redis: RedisSettings = RedisSettings()  # of a Redis store only
+    shards: ShardsSettings = ShardsSettings()
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     rpc_listener: RpcSettings = RpcSettings()
@@ -88,6 +90,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     except msgspec.ValidationError as error:
         raise Invalid(f"settings: {error}") from error
     check_shard(settings.shard)
+    check_shards(settings.shards)
     check_http(settings.listener)
     check_rpc(settings.rpc_listener)
     check_export(settings.export)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tenantq.store.scrub import JournalEnds
 
 JOURNAL: Final = "journal"
+SHARDS: Final = "shards"
+"""Under the directory of a server of several shards: the backups of each but the first."""
 _PARTIAL: Final = "partial"
 
 
@@ -65,19 +67,30 @@ class Backups:
     """Makes and lists the backups in one directory, which belongs to one server."""
 
     def __init__(
-        self, shard: Shard, directory: Path, data_dir: Path, key: SigningKey, *, reserve_bytes: int = 0
+        self,
+        shard: Shard,
+        directory: Path,
+        data_dir: Path,
+        key: SigningKey,
+        *,
+        reserve_bytes: int = 0,
+        home: Path | None = None,
     ) -> None:
-        """Prepare; raise Invalid if ``directory`` lies inside the data directory, where a lost disk would take both."""
+        """Prepare; ``home`` is the data directory of all shards, where their exported journal and their audit key are.
+
+        Raise Invalid if ``directory`` lies inside the data directory, where a lost disk would take both.
+        """
         self.directory = directory.absolute()
         self._shard = shard
         self._data_dir = data_dir.absolute()
+        self._home = (home or data_dir).absolute()
         self._key = key
         self._reserve_bytes = reserve_bytes
         self._lock = asyncio.Lock()
         self._keys_lock = asyncio.Lock()
         self._running: asyncio.Task[BackupManifest] | None = None
         self._stopping = threading.Event()
-        if self.directory.resolve().is_relative_to(self._data_dir.resolve()):
+        if self.directory.resolve().is_relative_to(self._home.resolve()):
             raise Invalid("backup_dir: is inside the data directory; choose a place beside it, best on another disk")
 
     async def create(self, name: str | None = None, *, segments: bool = True) -> BackupManifest:
@@ -138,7 +151,7 @@ class Backups:
         now_ms = self._shard.wall_ms()
         path = self.directory / data_key_file_name(self._key.public.id)
         write_data_keys(path, rows, now_ms, tenants=tenants, erased=erased)
-        for key_id in retired_ids(self._data_dir):  # backups from before it was restored without its audit key
+        for key_id in retired_ids(self._home):  # backups from before it was restored without its audit key
             old = self.directory / data_key_file_name(key_id)
             if old.exists() and old != path:
                 drop_data_keys(old, erased, now_ms)
@@ -149,7 +162,7 @@ class Backups:
             raise Conflict(f"there is a backup {destination.name} already; choose another name")
         if not segments:
             return _Archive([], b"", 0)
-        target = DirectoryTarget(self._data_dir / JOURNAL)
+        target = DirectoryTarget(self._home / JOURNAL)
         manifests = manifest_names(target, self._shard.shard_name)
         if not manifests:
             return _Archive([], b"", 0)
@@ -161,7 +174,7 @@ class Backups:
     def _write(self, destination: Path, taken: Checkpoint, archive: _Archive) -> BackupManifest:
         ends = scrub(taken.stage, DATA_KEY_ROW)
         sources = {f"db/{path.name}": path for path in sorted(taken.stage.iterdir()) if _is_data(path)}
-        sources |= {f"{JOURNAL}/{name}": self._data_dir / JOURNAL / name for name in archive.names}
+        sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in archive.names}
         sources["format"] = self._data_dir / "format"
         self._check_room(destination, sum(path.stat().st_size for path in sources.values()))
         with growing(destination, _PARTIAL) as partial:
@@ -227,7 +240,7 @@ class Backups:
     def _list(self) -> list[BackupItem]:
         items = []
         for path in sorted(self.directory.glob("[!.]*")):
-            if not path.is_dir():
+            if not path.is_dir() or path.name == SHARDS:
                 continue
             try:
                 one = read_backup_manifest(path)

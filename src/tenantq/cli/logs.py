@@ -16,13 +16,20 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_logs(level: str, kind: Literal["text", "json"]) -> None:
-    """Send everything that is logged from ``level`` on to stderr."""
+def set_up_logs(level: str, kind: Literal["text", "json"], shard: str | None = None) -> None:
+    """Send everything that is logged from ``level`` on to stderr, with the name of a shard where there are several."""
     handler = logging.StreamHandler(sys.stderr)
+    if shard is not None:
+        handler.addFilter(lambda record: _name_shard(record, shard))
     handler.setFormatter(_JsonLines() if kind == "json" else _TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _name_shard(record: logging.LogRecord, shard: str) -> bool:
+    record.shard = shard
+    return True
 
 
 def _when(record: logging.LogRecord) -> str:

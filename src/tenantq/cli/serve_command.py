@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +14,14 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.box import boxed
 from tenantq.cli.durations import duration
+from tenantq.cli.listening import cannot_listen, shown_address
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.stop_signals import StopSignals
-from tenantq.errors import TenantqError, Unavailable
+from tenantq.cli.supervisor import Supervisor, check_empty
+from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.server import Server
-from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings, split_address
+from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
+from tenantq.shards.layout import SHARDS_MAX, parent_of, shard_count
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ _SWITCH_S: Final = 0.000_5
     "--store",
     metavar="URL",
     help="Keep the rows in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. A URL with a password belongs into the environment or the file.  [env: TENANTQ_STORE; default: the embedded store, in the data directory]",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(1, SHARDS_MAX),
+    metavar="N",
+    help="How many shard processes serve behind the address; a tenant lives on one.  [env: TENANTQ_SHARDS__COUNT; default: as many as the data directory has, or 1]",
 )
 @click.option(
     "--config",
@@ -93,6 +100,7 @@ def serve(
     tls_certificate: str | None,
     tls_key: str | None,
     grace: int | None,
+    shards: int | None,
     **flags: Any,
 ) -> int:
     """Serve tenants over HTTP and Cap'n Proto until a signal comes.
@@ -114,13 +122,25 @@ def serve(
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if durability is not None:
         flags["shard"] = {"durability": durability}
+    if shards is not None:
+        flags["shards"] = {"count": shards}
     tls = {name: file for name, file in (("certificate", tls_certificate), ("key", tls_key)) if file is not None}
     if tls:
         flags["tls"] = tls
     settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
     set_up_logs(settings.log_level, settings.log_format)
-    keep_private(Path(settings.data_dir))
-    return run_loop(_serve(settings, os.environ.get(ADMIN_TOKEN) or None))
+    data_dir = Path(settings.data_dir)
+    if (home := parent_of(data_dir)) is not None:
+        raise Invalid(f"data_dir: {data_dir} is one shard of {home}; serve that one")
+    keep_private(data_dir)
+    admin_token = os.environ.get(ADMIN_TOKEN) or None
+    before = shard_count(data_dir)
+    count = settings.shards.count or before
+    if count == before == 1:
+        return run_loop(_serve(settings, admin_token))
+    if count < before:
+        check_empty(data_dir, count, before)
+    return run_loop(_supervise(settings, count, admin_token))
 
 
 def keep_private(data_dir: Path) -> None:
@@ -147,6 +167,33 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+async def _supervise(settings: ServerSettings, count: int, admin_token: str | None) -> int:
+    """Serve with several processes: see Supervisor."""
+    supervisor = Supervisor(settings, count, admin_token)
+    signals = StopSignals(last=supervisor.kill)
+    try:
+        url = await supervisor.start(signals.asked)
+        if url is None:
+            return await supervisor.stop()
+        if supervisor.new_admin_token is not None:
+            click.echo(_token_box(supervisor.new_admin_token, url))
+        if supervisor.rpc_address is not None:
+            click.echo(f"Cap'n Proto on {supervisor.rpc_address}")
+        click.echo(f"ready on {url}")
+        sys.stdout.flush()
+        log.info("ready", extra={"url": url, "shards": count, "rpc": supervisor.rpc_address or OFF, "pid": os.getpid()})
+        failure = await supervisor.run(signals.asked)
+        log.info("stopping", extra={"because": failure or signals.name})
+        code = await supervisor.stop()
+    finally:
+        supervisor.kill()
+    if failure:
+        click.echo(f"tenantq: {failure} [unavailable]", err=True)
+        return exit_codes.ERROR
+    log.info("stopped")
+    return code
+
+
 async def start(server: Server) -> str:
     """Start a server and return its address as clients write it; what stands in the way is one typed error."""
     try:
@@ -156,37 +203,12 @@ async def start(server: Server) -> str:
     except OSError as error:
         if error.filename is not None:
             raise Unavailable(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
-        raise _cannot_listen(error, server) from error
+        setting, address = "http", server.settings.http
+        if server.opening == "rpc" and server.rpc_address is not None:
+            setting, address = "rpc", server.rpc_address
+        raise cannot_listen(error, setting, address) from error
     scheme = "https" if server.settings.tls is not None else "http"
-    return f"{scheme}://{_shown('http', server.settings.http, server.port)}"
-
-
-def _shown(setting: str, address: str, port: int) -> str:
-    """Return an address with the port that was taken."""
-    host, _ = split_address(setting, address)
-    return f"{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _cannot_listen(error: OSError, server: Server) -> Unavailable:
-    setting, address = "http", server.settings.http
-    if server.opening == "rpc" and server.rpc_address is not None:
-        setting, address = "rpc", server.rpc_address
-    host, port = split_address(setting, address)
-    if isinstance(error, socket.gaierror):
-        return Unavailable(
-            f"{setting}: the host {host} is not known here ({error.strerror}); give an address of this machine"
-        )
-    return Unavailable(f"{setting}: cannot listen on {address}: {_why(error, port, setting)}")
-
-
-def _why(error: OSError, port: int, setting: str) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"another process listens there; stop it, or choose another port with --{setting}"
-    if error.errno == errno.EACCES:
-        return f"this user may not use port {port}; choose one from 1024 on"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "that is no address of this machine"
-    return os.strerror(error.errno) if error.errno else str(error)
+    return f"{scheme}://{shown_address('http', server.settings.http, server.port)}"
 
 
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
@@ -204,7 +226,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
         click.echo(_token_box(server.new_admin_token, url))
     rpc = None
     if server.rpc_port is not None and server.rpc_address is not None:
-        rpc = _shown("rpc", server.rpc_address, server.rpc_port)
+        rpc = shown_address("rpc", server.rpc_address, server.rpc_port)
         click.echo(f"Cap'n Proto on {rpc}")
     click.echo(f"ready on {url}")
     sys.stdout.flush()

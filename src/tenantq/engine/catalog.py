@@ -67,11 +67,11 @@ _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
 class Catalog:
     """All tenants of the shard."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, first_tenant_id: int = 1) -> None:
         self._store = store
         self.tenants: dict[str, TenantState] = {}
         self._by_id: dict[int, TenantState] = {}
-        self._next_tenant_id = 1
+        self._first_tenant_id = self._next_tenant_id = first_tenant_id
         self._configs: dict[TenantConfig, TenantConfig] = {}  # tenants of one plan share one object
 
     # ---- reading ----
@@ -181,7 +181,7 @@ class Catalog:
         """Read everything from the store: time depends on the number of queues, not of messages."""
         store = self._store
         raw = store.get(store.meta, NEXT_TENANT_ID)
-        self._next_tenant_id = int.from_bytes(raw) if raw else 1
+        self._next_tenant_id = int.from_bytes(raw) if raw else self._first_tenant_id
         by_id = self._by_id
         for key, value in self._rows(TENANT_ROW):
             row = _decode_tenant(value)
@@ -217,7 +217,7 @@ class Catalog:
     @property
     def is_new(self) -> bool:
         """Whether no tenant was ever made."""
-        return self._next_tenant_id == 1
+        return self._next_tenant_id == self._first_tenant_id
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         store, lower = self._store, prefix

@@ -78,18 +78,20 @@ class RoundLoop:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
         name: str = "0",
+        first_tenant_id: int = 1,
         probe: Callable[[str], None] = _no_probe,
         open_store: OpenStore | None = None,
     ) -> None:
         """Prepare a shard; ``open`` does the work. ``probe`` is told the named points of a round, for crash tests.
 
-        ``open_store`` None: an embedded store in ``path``.
+        A new store numbers its tenants from ``first_tenant_id`` on. ``open_store`` None: an embedded store in ``path``.
         """
         self._path = Path(path)
         self._settings = check_shard(settings or ShardSettings())
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()
         self._name = name
+        self._first_tenant_id = first_tenant_id
         self._probe = probe
         self._open_store = open_store or self._open_embedded
         self._failure: StoreFailed | None = None
@@ -152,7 +154,7 @@ class RoundLoop:
         self._synced_seq = self._seq
         assert store.heart is not None
         timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
-        catalog = Catalog(store)
+        catalog = Catalog(store, self._first_tenant_id)
         catalog.load()
         access = AccessBook(store)
         access.load(catalog)

@@ -77,10 +77,15 @@ def find_key(book: KeyBook, hash: bytes, now_ms: int) -> StoredKey | None:
     key = book.key(hash)
     if key is None:
         return None
-    expires_at = key.grant.expires_at
-    if key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms):
+    if is_over(key, now_ms):
         raise Unauthenticated
     return key
+
+
+def is_over(key: StoredKey, now_ms: int) -> bool:
+    """Tell whether a key is revoked or expired."""
+    expires_at = key.grant.expires_at
+    return key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms)
 
 
 def key_principal(key: StoredKey) -> Principal:

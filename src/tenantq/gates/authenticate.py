@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tenantq.access import Grant, Principal
 from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeyBook, find_key, key_principal
+from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeyBook, find_key, is_over, key_principal
 from tenantq.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tenantq.access import StoredKey
     from tenantq.clock import Clock
     from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
@@ -29,7 +30,10 @@ ANONYMOUS: Final = Principal("anonymous", DEFAULT_TENANT, (Grant(role="producer"
 CACHE_MAX: Final = 10_000
 _NEVER: Final = 1 << 62
 _NO_GENERATION: Final = -1
+_DOTS: Final = 2  # of a JSON web token
 _ASK: Final = -1  # the version of a book that was not asked yet
+ELSEWHERE_MS: Final = 500
+"""How long it is believed what another shard has said of a credential."""
 _TWO_TENANTS: Final = "The token and the certificate do not stand for the same tenant. Send credentials of one tenant."
 
 
@@ -42,6 +46,19 @@ class CredentialBook(KeyBook, Protocol):
 
     def token_revoked(self, tenant: str | None, token_id: str | None, principal: str, now_ms: int) -> bool:
         """Tell whether a token of this id, or every credential of this principal, is revoked."""
+
+
+class Elsewhere(Protocol):
+    """Other shards of the same server, which know credentials that this one's book does not."""
+
+    def is_here(self, tenant: str | None) -> bool:
+        """Tell whether this shard's own book says what is revoked in a tenant."""
+
+    async def key(self, hash: bytes) -> StoredKey | None:
+        """Return the key of this hash that another shard has, revoked or not; Unavailable while one cannot be asked."""
+
+    async def token_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
+        """Ask the tenant's own shard what its book would be asked."""
 
 
 class _Verified:
@@ -91,6 +108,8 @@ class Authenticator:
         self._chars_max = TOKEN_CHARS_MAX if jwt is None else max(TOKEN_CHARS_MAX, jwt.settings.token_bytes_max)
         self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()  # by hash; the longest unused first
         self._holders: OrderedDict[object, _Verified | None] = OrderedDict()  # of certificates, by names and end
+        self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's word counts
+        self.elsewhere: Elsewhere | None = None  # set by who wires several shards
         self.last_used: dict[str, int] = {}  # key id: wall clock. Whoever stores it may clear it
 
     def cached(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal | None:
@@ -138,6 +157,8 @@ class Authenticator:
             principal = self._holder(certificate) if certificate else None
             if principal is None:
                 raise Unauthenticated
+            if self.elsewhere is not None and not self.elsewhere.is_here(principal.tenant):
+                await self._clear(principal)
             return principal
         principal = await self._bearer(bearer)
         if certificate:
@@ -147,9 +168,10 @@ class Authenticator:
     def _without_bearer(self, certificate: Mapping[str, Any] | None) -> Principal | None:
         if certificate and self._certificates is not None:
             try:
-                return self._holder(certificate)
+                principal = self._holder(certificate)
             except (Unauthenticated, Forbidden):
                 return None
+            return principal if principal is None or self._is_clear(principal) else None
         return ANONYMOUS if self._anonymous else None
 
     # ---- tokens ----
@@ -168,14 +190,49 @@ class Authenticator:
             verified = _Verified(key_principal(key), self._book.version, key_id=key.id)
             self._remember(self._tokens, hash, verified)
             return verified.principal
-        if self._jwt is None:
-            raise Unauthenticated
+        if self._jwt is None or (self.elsewhere is not None and bearer.count(".") != _DOTS):
+            return await self._key_elsewhere(hash)
         token = await self._jwt.verify(bearer)
         verified = _Verified(token.principal, self._book.version, token_id=token.token_id, generation=token.generation)
         if self._revoked(verified, self._clock.wall_ms()):
             raise Unauthenticated
+        tenant = verified.principal.tenant
+        if self.elsewhere is not None and tenant is not None and not self.elsewhere.is_here(tenant):
+            if await self.elsewhere.token_revoked(tenant, token.token_id, token.principal.id):
+                raise Unauthenticated
+            verified.expires_at = min(verified.expires_at, self._clock.wall_ms() + ELSEWHERE_MS)
         self._remember(self._tokens, hash, verified)
         return verified.principal
+
+    # ---- what other shards know ----
+
+    async def _key_elsewhere(self, hash: bytes) -> Principal:
+        """Return whose key it is that another shard has. That is believed for a moment only: it may be revoked there."""
+        key = await self.elsewhere.key(hash) if self.elsewhere is not None else None
+        now = self._clock.wall_ms()
+        if key is None or is_over(key, now):
+            raise Unauthenticated
+        verified = _Verified(key_principal(key), self._book.version)
+        verified.expires_at = min(verified.expires_at, now + ELSEWHERE_MS)
+        self._remember(self._tokens, hash, verified)
+        return verified.principal
+
+    async def _clear(self, principal: Principal) -> None:
+        """Raise Unauthenticated if the tenant's own shard says that a certificate's holder is revoked."""
+        assert self.elsewhere is not None
+        assert principal.tenant is not None
+        if await self.elsewhere.token_revoked(principal.tenant, None, principal.id):
+            raise Unauthenticated
+        if len(self._cleared) >= self._cache_max:
+            self._cleared.clear()
+        self._cleared[principal.id] = self._clock.wall_ms() + ELSEWHERE_MS
+
+    def _is_clear(self, principal: Principal) -> bool:
+        if self.elsewhere is None or self.elsewhere.is_here(principal.tenant):
+            return True
+        return self._cleared.get(principal.id, 0) > self._clock.wall_ms()
+
+    # ---- what holds still ----
 
     def _still_holds(self, verified: _Verified, hash: bytes, now: int) -> bool:
         """Ask the book again, which has changed since it was last asked."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.http.inflate import inflate
+from tenantq.http.answering import Answering
 from tenantq.http.intake import BODY, HEAD, IDLE, Intake
 from tenantq.http.problem import Refusal, problem_reply
-from tenantq.http.reply import CONTINUE, Reply, Stream, accepts_gzip, compress, compressed, head, stream_head
-from tenantq.http.request import parse_query
-from tenantq.service.problems import fault, no_room
+from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 
 if TYPE_CHECKING:
     from tenantq.http.listener import Listener
@@ -24,22 +22,16 @@ log = logging.getLogger("tenantq.http")
 SLICE_BYTES: Final = 16 << 10
 """Parsed at a time; between two slices it is seen whether enough requests wait already."""
 
-COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
-"""More than this is compressed off the event loop."""
-
 _ONE_WRITE_BYTES: Final = 64 << 10
 
 
-class Connection(asyncio.Protocol):
+class Connection(Answering, asyncio.Protocol):
     """The protocol of one accepted connection."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._requests: deque[Request] = deque()  # complete, not begun
         self._current: Request | None = None  # which the task is at work on
-        self._waits = False  # ... and that may wait for long
-        self._is_told_to_stop = False
-        self._is_lost = False
         self._at_end = False  # the client sends nothing more
         self._unread: memoryview | None = None  # arrived, not parsed yet
         self._reads = True
@@ -242,7 +234,7 @@ class Connection(asyncio.Protocol):
                     continue
                 request = requests.popleft()
                 self._current = request
-                reply = await self._answer(request)
+                reply = await self.answer(request)
                 if isinstance(reply, Stream):
                     await self._send_stream(request, reply)
                 self._current = None
@@ -272,55 +264,6 @@ class Connection(asyncio.Protocol):
         if self._at_end:
             return True
         return self._listener.is_closing and self._intake.stage is IDLE
-
-    async def _answer(self, request: Request) -> Reply | Stream:
-        """Ask the service; every error becomes a reply."""
-        route, listener = request.route, self._listener
-        if request.refusal is not None:
-            return problem_reply(request.refusal, request.call.request_id)
-        try:
-            assert route is not None
-            if request.encoding:
-                request.body = await inflate(request.body, listener.settings.body_bytes_max, self._hold(request))
-            if request.raw_query or route.query is not None:
-                request.query = parse_query(request.raw_query, route.query)
-            body = route.decode(request.body)
-            if route.interrupted is None:
-                reply = await route.handler(listener.service, request, body)
-            else:
-                reply = await self._answer_unless_told_to_stop(request, body, route.interrupted)
-            if isinstance(reply, Stream):
-                return reply
-            if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
-                return await _pack(request, reply)
-        except TenantqError as error:
-            return problem_reply(error, request.call.request_id)
-        except Exception:
-            log.exception("a fault in request %s", request.call.request_id)
-            return problem_reply(fault(), request.call.request_id)
-        return reply
-
-    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply | Stream:
-        """Serve a call that may wait: it is given up when the client is gone, and cut short when the listener closes."""
-        assert request.route is not None
-        self._waits = True
-        try:
-            return await request.route.handler(self._listener.service, request, body)
-        except asyncio.CancelledError:
-            if self._is_lost or not self._is_told_to_stop:
-                raise
-            return interrupted
-        finally:
-            self._waits = False
-            if self._is_told_to_stop:
-                self._task.uncancel()
-
-    def _hold(self, request: Request) -> Any:
-        def hold(size: int) -> None:
-            if not self._listener.hold(request, size):
-                raise no_room()
-
-        return hold
 
     # ---- writing ----
 
@@ -421,15 +364,6 @@ class Connection(asyncio.Protocol):
 
     def _cut(self, waited_for: str) -> None:
         self._listener.figures.cut_total[waited_for] += 1
-
-
-async def _pack(request: Request, reply: Reply) -> Reply:
-    """Compress a reply where the client wants it and it pays."""
-    if not accepts_gzip(request.accept_encoding):
-        return reply
-    if len(reply.body) <= COMPRESSED_AT_ONCE_BYTES:
-        return compressed(reply, compress(reply.body))
-    return compressed(reply, await asyncio.to_thread(compress, reply.body))
 
 
 def _let_go(future: asyncio.Future[None] | None) -> None:

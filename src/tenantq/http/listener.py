@@ -15,10 +15,12 @@ from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.listening import Listening
+from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import socket
+    from collections.abc import Callable, Iterable
 
     from tenantq.http.request import Request
     from tenantq.http.route import Route
@@ -45,7 +47,7 @@ class Listener(Listening[Connection]):
         self.service = service
         self.settings = check_http(settings or HttpSettings())
         super().__init__(clock or SystemClock(), self.settings.unsent_bytes_max)
-        self.router = Router(routes)
+        self.router = self._router_of(routes)
         self.description = Description(self.router.routes)
         self.known_heads = KnownHeads()
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
@@ -62,8 +64,20 @@ class Listener(Listening[Connection]):
     async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Accept connections on an address; port 0 takes any free one. Return the port. May be called again."""
         return await self.listen(
-            lambda: Connection(self), host, port, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
+            self._new_connection, host, port, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
         )
+
+    async def start_on(self, sock: socket.socket, tls: TlsFiles | None = None) -> int:
+        """Accept connections on a socket that listens already; return its port. May be called again."""
+        return await self.listen(
+            self._new_connection, sock, None, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
+        )
+
+    def _router_of(self, routes: Iterable[Route]) -> Router:
+        return Router(routes)
+
+    def _new_connection(self) -> Connection:
+        return Connection(self)
 
     def announce_closing(self) -> None:
         """Turn readiness off, so that balancers look elsewhere; everything else goes on."""
@@ -90,6 +104,15 @@ class Listener(Listening[Connection]):
                 return False
             largest.give_way()
         return True
+
+    def holder(self, request: Request) -> Callable[[int], None]:
+        """Return what counts bytes as held for ``request``, and refuses by raising where there is no room."""
+
+        def hold(size: int) -> None:
+            if not self.hold(request, size):
+                raise no_room()
+
+        return hold
 
     def release(self, request: Request) -> None:
         """Take back what was counted for ``request``."""

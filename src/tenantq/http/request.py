@@ -63,6 +63,14 @@ class Request:
         self.close = False  # the connection ends with the reply
         self.refusal: TenantqError | None = None  # what to answer instead of asking the service
 
+    def likeness(self, body: bytes) -> Request:
+        """Return the same request with another body, not compressed, and to be answered so."""
+        other = Request(self.listener, self.call)
+        other.route = self.route
+        other.tenant, other.queue, other.name = self.tenant, self.queue, self.name
+        other.body = body
+        return other
+
 
 def unescape(raw: bytes) -> str:
     """Undo percent-encoding once, or refuse what is not well formed."""

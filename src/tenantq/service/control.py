@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
+
 from tenantq import limits
 from tenantq.config import TenantConfig, change_tenant
 from tenantq.errors import Conflict, Invalid, JournalBehind, NotFound, TenantqError
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.service.call import Call
+    from tenantq.service.fellows import Fellows
     from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
     from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
@@ -58,6 +61,7 @@ class Control:
         self._sealing = sealing  # None: no tenant can be encrypted here
         self._trail = AuditTrail(shard, segments)
         self.checks: SelfChecks | None = None  # set by who wires them
+        self.fellows: Fellows | None = None  # the other shards of this server; set by who wires several
         self._metrics = Metrics(shard, gates, exporter, sealing, lambda: self.checks)
         self.include_metrics = self._metrics.include  # for a transport's own
         self._redrives: dict[str, RedriveTask] = {}
@@ -86,9 +90,24 @@ class Control:
             with self._noting(call, caller, "", "put_tenant"):
                 raise Conflict("this tenant is the server's own, for its isolation probe", tenant=tenant)
         with self._noting(call, caller, tenant, "put_tenant"):
+            self._check_regions(tenant, _settings(changes))
             await self._check_encryption(tenant, _settings(changes))
         created = await self.shard.put_tenant(tenant, caller, **changes)
         return created, TenantInfo.of(self.shard.tenant_state(tenant))
+
+    def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
+        """Raise Conflict where a tenant would have to leave this shard for another of the same server."""
+        if self.fellows is None or tenant not in self.shard.tenants_served() or not changes.get("regions"):
+            return
+        regions, here = (
+            change_tenant(TenantConfig(), {"regions": changes["regions"]}).regions,
+            self.shard.settings.region,
+        )
+        if here not in regions and self.fellows.other_place(regions):
+            raise Conflict(
+                f"regions: the tenant lives on shard {self.fellows.number}, which is in {here or 'none'}; move it with tenantq migrate",
+                tenant=tenant,
+            )
 
     async def _check_encryption(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise unless the key works that a tenant's messages are to be encrypted with from now on."""
@@ -116,6 +135,11 @@ class Control:
         """Return a page of tenants in order of their names, with what each has and does where ``figures`` are wanted."""
         check_int("limit", limit, 1, limits.PAGE_MAX)
         await self.gates.enter_platform(call, "list_tenants")
+        found = await self.tenant_page(after, limit, figures=figures)
+        return found if self.fellows is None else await self.fellows.tenants(found, after, limit, figures=figures)
+
+    async def tenant_page(self, after: str | None, limit: int, *, figures: bool) -> list[TenantInfo]:
+        """Return a page of this shard's tenants, for whom it may be shown to."""
         throttled = self.gates.tally.throttled
         found: list[TenantInfo] = []
         for name in _page(self.shard.tenants(), after, limit):
@@ -234,8 +258,16 @@ class Control:
 
     async def audit_platform(self, call: Call, **wanted: Any) -> AuditPage:
         """Return a page of the whole journal: all tenants, those that are gone too, and the platform itself."""
-        query = check_query(AuditQuery(**wanted))
+        query = AuditQuery(**wanted)
+        if self.fellows is None:
+            check_query(query)
+        else:
+            check_query(msgspec.structs.replace(query, cursor=None))  # a cursor over all shards is their own
         await self.gates.enter_platform(call, "audit_platform")
+        return await self.audit_page(query) if self.fellows is None else await self.fellows.audit(query)
+
+    async def audit_page(self, query: AuditQuery) -> AuditPage:
+        """Return a page of this shard's whole journal, for whom it may be shown to."""
         return await self._trail.page(query, tenant=None)
 
     # ---- queues ----
@@ -380,6 +412,10 @@ class Control:
     async def metrics(self, call: Call) -> bytes:
         """Return the server's figures in Prometheus' text format."""
         await self.gates.enter_platform(call, "metrics")
+        return self.metrics_here()
+
+    def metrics_here(self) -> bytes:
+        """Return this shard's figures, for whom they may be shown to."""
         return self._metrics.text()
 
     @property

@@ -278,8 +278,11 @@ class Gatekeeper:
 
     async def enter_fleet(self, call: Call, principal: Principal) -> Entered:
         """Let in a poll over many tenants. It is in flight on behalf of the credential's own tenant."""
+        name = own_tenant(principal)
+        if self.authenticator.elsewhere is not None and not self.authenticator.elsewhere.is_here(name):
+            name = DEFAULT_TENANT  # its own tenant is another shard's
         try:
-            state = self._shard.tenant_state(own_tenant(principal))
+            state = self._shard.tenant_state(name)
             ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
         except TenantqError as error:
             self.refuse(call, principal, own_tenant(principal), "poll", None, error)

@@ -62,7 +62,11 @@ class Safekeeping(Credentials):
         """Back up everything that was acknowledged before this call, while the work goes on."""
         caller = await self.gates.enter_platform(call, "create_backup")
         with self._noting(call, caller, "", "create_backup"):
-            made = await self._backup_place().create(name, segments=segments)
+            made = await self.make_backup(name, segments=segments)
+            if self.fellows is not None:
+                parts = await self.fellows.back_up(made.name, segments=segments)
+                files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
+                made = msgspec.structs.replace(made, files={**made.files, **files})  # what is told of all of them
         told = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
         await self.shard.note_entries([entry("create_backup", "", caller, told)])
         return made
@@ -70,12 +74,8 @@ class Safekeeping(Credentials):
     async def topology(self, call: Call) -> TopologyReply:
         """Return the shards that this server knows, for everybody with a valid credential."""
         await self.gates.enter_known(call, "topology")
-        settings = self.shard.settings
-        here = ShardItem(
-            name=settings.name or self.shard.shard_name, region=settings.region or "", address=settings.address or ""
-        )
         return TopologyReply(
-            shards=[here],
+            shards=self.fellows.shards() if self.fellows is not None else [self._shown_shard()],
             server=self._signing_key.public.id if self._signing_key is not None else "",
             version=VERSION,
             format=FORMAT,
@@ -83,9 +83,24 @@ class Safekeeping(Credentials):
             encryption=self._sealing is not None,
         )
 
+    def _shown_shard(self) -> ShardItem:
+        settings = self.shard.settings
+        return ShardItem(
+            name=settings.name or self.shard.shard_name, region=settings.region or "", address=settings.address or ""
+        )
+
+    async def make_backup(self, name: str | None, *, segments: bool) -> BackupManifest:
+        """Back up this shard, for whom that may be done for."""
+        return await self._backup_place().create(name, segments=segments)
+
     async def list_backups(self, call: Call) -> list[BackupItem]:
         """Return the backups that are there."""
         await self.gates.enter_platform(call, "list_backups")
+        found = await self.backups_here()
+        return found if self.fellows is None else await self.fellows.backups(found)
+
+    async def backups_here(self) -> list[BackupItem]:
+        """Return this shard's backups, for whom they may be shown to."""
         return await self._backup_place().listed()
 
     # ---- legal hold ----
@@ -181,15 +196,19 @@ class Safekeeping(Credentials):
     async def list_erasures(self, call: Call) -> list[ErasureCertificate]:
         """Return the certificates of all tenants that were erased."""
         await self.gates.enter_platform(call, "list_erasures")
-        return self.shard.erasures()
+        return await self._all_erasures()
 
     async def get_erasure(self, call: Call, id: str) -> ErasureCertificate:
         """Return one certificate."""
         await self.gates.enter_platform(call, "list_erasures")
-        for one in self.shard.erasures():
+        for one in await self._all_erasures():
             if one.id == id:
                 return one
         raise NotFound("no such erasure")
+
+    async def _all_erasures(self) -> list[ErasureCertificate]:
+        own = self.shard.erasures()
+        return own if self.fellows is None else await self.fellows.erasures(own)
 
     def _backup_place(self) -> Backups:
         if self._backups is None:

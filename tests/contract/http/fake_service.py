@@ -20,6 +20,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.durability = "fsync"
+        self.fellows = None  # it is alone
         self.is_ready = True
         self.calls: list[tuple[str, Call, tuple[Any, ...]]] = []
         self.fails: Exception | None = None  # what every call raises

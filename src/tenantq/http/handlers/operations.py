@@ -40,6 +40,8 @@ async def healthz(_: Service, __: Request, ___: object) -> Reply:
 async def readyz(service: Service, request: Request, _: object) -> Reply:
     """Tell whether work should be sent here."""
     details = service.readiness()
+    if service.fellows is not None:
+        details["shards"] = await service.fellows.readiness()
     if request.listener.is_closing or not request.listener.is_ready:
         return json_reply(Readiness("closing", details), 503, b"Retry-After: 1\r\n")
     if not details.get("ready"):
@@ -49,8 +51,10 @@ async def readyz(service: Service, request: Request, _: object) -> Reply:
 
 async def metrics(service: Service, request: Request, _: object) -> Reply:
     """Tell the service's and the listener's figures as Prometheus reads them."""
-    text = await service.metrics(request.call)
-    return Reply(text + request.listener.figures.prometheus(), 200, PROMETHEUS)
+    text = await service.metrics(request.call) + request.listener.figures.prometheus()
+    if service.fellows is not None:
+        text = await service.fellows.metrics(text)
+    return Reply(text, 200, PROMETHEUS)
 
 
 async def topology(service: Service, request: Request, _: object) -> Reply:

@@ -1,0 +1,68 @@
+"""Addresses to listen on: opened, shown, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from tenantq.errors import Unavailable
+from tenantq.settings import split_address
+
+BACKLOG = 1_024
+
+
+def open_sockets(setting: str, address: str) -> list[socket.socket]:
+    """Return sockets that listen on every address that HOST:PORT stands for; port 0 takes a free one. OSError."""
+    host, port = split_address(setting, address)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            opened.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(place)
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+            if port == 0:
+                break  # another one would be another port
+    except BaseException:
+        for sock in opened:
+            sock.close()
+        raise
+    return opened
+
+
+def port_of(sockets: list[socket.socket]) -> int:
+    """Return the port that was taken."""
+    port: int = sockets[0].getsockname()[1]
+    return port
+
+
+def shown_address(setting: str, address: str, port: int) -> str:
+    """Return an address with the port that was taken."""
+    host, _ = split_address(setting, address)
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def cannot_listen(error: OSError, setting: str, address: str) -> Unavailable:
+    """Return what is told where an address cannot be listened on."""
+    host, port = split_address(setting, address)
+    if isinstance(error, socket.gaierror):
+        return Unavailable(
+            f"{setting}: the host {host} is not known here ({error.strerror}); give an address of this machine"
+        )
+    return Unavailable(f"{setting}: cannot listen on {address}: {_why(error, port, setting)}")
+
+
+def _why(error: OSError, port: int, setting: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"another process listens there; stop it, or choose another port with --{setting}"
+    if error.errno == errno.EACCES:
+        return f"this user may not use port {port}; choose one from 1024 on"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "that is no address of this machine"
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,36 @@
+"""What a supervisor and its shard processes say to each other, over a socket that nobody else has."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenantq.settings import ServerSettings
+from tenantq.shards.seat import Seat
+
+LENGTH_BYTES = 4
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shard process is told first: everything it needs to serve. Sockets are told by their descriptors."""
+
+    seat: Seat
+    settings: ServerSettings
+    admin_token: str | None
+    peers_fd: int
+    http_fds: tuple[int, ...]
+    rpc_fds: tuple[int, ...] = ()
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a shard process tells: a line of JSON each."""
+
+    what: str  # "opened", "ready", "failed" or "drained"
+    admin_token: str | None = None  # made on the first start, to be shown once
+    code: str = ""  # of the error for which it could not start
+    message: str = ""
+
+
+DRAIN = b"drain\n"
+"""Take no more requests, and finish those in flight; the others may still need an answer."""
+CLOSE = b"close\n"
+"""Nobody needs an answer any more: close the store."""

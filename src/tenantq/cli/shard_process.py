@@ -1,0 +1,121 @@
+"""The process of one shard, started by its supervisor: ``python -m tenantq.cli.shard_process FD``.
+
+What it is to do comes over that descriptor. When the supervisor is gone, so is the other end, and the shard stops in good order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.cli import exit_codes
+from tenantq.cli.logs import set_up_logs
+from tenantq.cli.serve_command import run_loop, store_failed
+from tenantq.cli.shard_orders import CLOSE, LENGTH_BYTES, News, Orders
+from tenantq.cli.stop_signals import StopSignals
+from tenantq.errors import TenantqError, Unavailable
+from tenantq.server import Server
+from tenantq.shards.seat import Sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+log = logging.getLogger("tenantq")
+
+
+def main() -> int:
+    """Serve until told to stop."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    size = int.from_bytes(_receive(control, LENGTH_BYTES))
+    orders = msgspec.json.decode(_receive(control, size), type=Orders)
+    settings = orders.settings
+    set_up_logs(settings.log_level, settings.log_format, orders.seat.shards[orders.seat.number].name)
+    return run_loop(_serve(orders, control))
+
+
+def _receive(control: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = control.recv(size - len(data))
+        if not part:
+            sys.exit(exit_codes.ERROR)  # the supervisor is gone already
+        data += part
+    return data
+
+
+class _Control:
+    """The shard's end of the talk with its supervisor."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def tell(self, news: News) -> None:
+        self._writer.write(msgspec.json.encode(news) + b"\n")
+
+    async def heard(self) -> bytes:
+        """Return the next word; nothing where the supervisor is gone."""
+        try:
+            return await self._reader.readline()
+        except OSError:
+            return b""
+
+
+async def _serve(orders: Orders, sock: socket.socket) -> int:
+    control = _Control(*await asyncio.open_connection(sock=sock))
+    signals = StopSignals()
+    server = Server(
+        orders.settings,
+        admin_token=orders.admin_token,
+        seat=orders.seat,
+        sockets=Sockets(_socket(orders.peers_fd), _sockets(orders.http_fds), _sockets(orders.rpc_fds)),
+        opened=lambda: control.tell(News(what="opened")),
+    )
+    try:
+        await server.start()
+    except (TenantqError, OSError) as error:
+        failure = (
+            error
+            if isinstance(error, TenantqError)
+            else Unavailable(f"{error.filename or 'the shard'}: {error.strerror}")
+        )
+        control.tell(News(what="failed", code=failure.code, message=failure.message))
+        return exit_codes.UNAVAILABLE
+    log.info("store open", extra={"data_dir": orders.settings.data_dir, "pid": os.getpid()})
+    control.tell(News(what="ready", admin_token=server.new_admin_token))
+    heard = asyncio.ensure_future(control.heard())
+    stops = [heard, *(asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.stopped))]
+    await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
+    if server.shard.failure is not None:
+        await server.close(grace_ms=0)
+        return store_failed(server)
+    await server.drain()
+    if not heard.done() or heard.result():  # else nobody is there who could say that the others are done
+        control.tell(News(what="drained"))
+        await _until_closing(control, heard)
+    await server.close()
+    return exit_codes.OK
+
+
+async def _until_closing(control: _Control, heard: asyncio.Future[bytes]) -> None:
+    word = await heard
+    while word and word != CLOSE:
+        word = await control.heard()
+
+
+def _socket(descriptor: int) -> socket.socket:
+    return socket.socket(fileno=descriptor)
+
+
+def _sockets(descriptors: Iterable[int]) -> tuple[socket.socket, ...]:
+    return tuple(_socket(descriptor) for descriptor in descriptors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""The supervisor of several shards: opens the sockets, starts a process for each shard, and starts again what dies.
+
+It holds every listening socket for as long as it runs. So a shard that dies takes no waiting connection with it, and is reached at the same
+address when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.cli import exit_codes
+from tenantq.cli.listening import cannot_listen, open_sockets, port_of, shown_address
+from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
+from tenantq.clock import SystemClock
+from tenantq.engine.catalog import Catalog
+from tenantq.errors import Conflict, StoreFormat
+from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.shards.layout import HOME, remember_count, shard_dir
+from tenantq.shards.link import error_of
+from tenantq.shards.seat import Seat
+from tenantq.shards.settings import one_each
+from tenantq.store.rocks import Store
+from tenantq.topology import Shard
+
+if TYPE_CHECKING:
+    from tenantq.settings import ServerSettings
+
+log = logging.getLogger("tenantq")
+
+DEATHS_MAX: Final = 5
+DEATHS_WITHIN_MS: Final = 60_000
+"""A shard that dies more often than that in this time is not started again: all stop."""
+
+AGAIN_MS: Final = 100
+AGAIN_MS_MAX: Final = 5_000
+DRAIN_EXTRA_MS: Final = 5_000
+_SECRET_BYTES: Final = 32
+
+
+class _ShardProcess:
+    """One shard's process, and the sockets that outlive it."""
+
+    def __init__(self, number: int, sockets: list[socket.socket], peers: socket.socket) -> None:
+        self.number = number
+        self.http = sockets
+        self.rpc: list[socket.socket] = []
+        self.peers = peers
+        self.process: asyncio.subprocess.Process | None = None
+        self.opened = self.ready = self.drained = asyncio.Event()
+        self.news = News(what="")  # of its start: ready or failed
+        self.deaths: deque[int] = deque()
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self, orders: Orders) -> None:
+        """Start the process and tell it what to do."""
+        self.opened, self.ready, self.drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        mine, its = socket.socketpair()
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tenantq.cli.shard_process", str(its.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(its.fileno(), orders.peers_fd, *orders.http_fds, *orders.rpc_fds),
+                start_new_session=True,  # what is typed at the terminal is for the supervisor
+            )  # fmt: skip
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            its.close()
+        reader, self._writer = await asyncio.open_connection(sock=mine)
+        told = msgspec.json.encode(orders)
+        self._writer.write(len(told).to_bytes(LENGTH_BYTES) + told)
+        self._listening = asyncio.get_running_loop().create_task(self._listen(reader))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            async for line in reader:
+                news = msgspec.json.decode(line, type=News)
+                if news.what in {"ready", "failed"}:
+                    self.news = news
+                {"opened": self.opened, "ready": self.ready, "failed": self.ready, "drained": self.drained}[
+                    news.what
+                ].set()
+        self.opened.set()
+        self.ready.set()
+        self.drained.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.returncode is None
+
+    def tell(self, word: bytes) -> None:
+        """Say something to it, if it is there."""
+        if self._writer is not None and self.is_alive:
+            self._writer.write(word)
+
+    def kill(self) -> None:
+        """End it at once, which is as safe as a crash."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGKILL)
+
+    async def ended(self) -> int:
+        """Return its exit code once it has ended."""
+        assert self.process is not None
+        code = await self.process.wait()
+        if self._listening is not None:
+            await self._listening
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        return code
+
+
+class Supervisor:
+    """Runs the shards of one server."""
+
+    def __init__(self, settings: ServerSettings, count: int, admin_token: str | None) -> None:
+        self._settings = settings
+        self._count = count
+        self._admin_token = admin_token
+        self._home = Path(settings.data_dir)
+        self._secret = secrets.token_hex(_SECRET_BYTES)
+        self._clock = SystemClock()
+        self._shared: list[socket.socket] = []
+        self._shared_rpc: list[socket.socket] = []
+        self._shards: list[_ShardProcess] = []
+        self._shown: tuple[Shard, ...] = ()
+        self._failure = ""
+        self._failed = asyncio.Event()
+        self._watching: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self.new_admin_token: str | None = None  # made on the first start, to be shown once
+        self.rpc_address: str | None = None
+
+    async def start(self, asked: asyncio.Event) -> str | None:
+        """Start all shards; return the address as clients write it, or None where a stop was asked for meanwhile.
+
+        Raises what stands in the way, and leaves nothing running.
+        """
+        self._open_sockets()
+        home, *others = self._shards
+        await home.start(self._orders(home))
+        await self._until(home.opened, asked)
+        if not self._stopping:
+            self._check_started(home)
+            remember_count(self._home, self._count)
+            for shard in others:
+                await shard.start(self._orders(shard))
+        for shard in self._shards:
+            await self._until(shard.ready, asked)
+            if self._stopping:
+                return None
+            self._check_started(shard)
+        self.new_admin_token = home.news.admin_token
+        self._watching = [asyncio.get_running_loop().create_task(self._watch(shard)) for shard in self._shards]
+        scheme = "https" if self._settings.tls is not None else "http"
+        return f"{scheme}://{shown_address('http', self._settings.http, port_of(self._shared))}"
+
+    async def _until(self, event: asyncio.Event, asked: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(one.wait()) for one in (event, asked)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._stopping = asked.is_set()
+
+    def _check_started(self, shard: _ShardProcess) -> None:
+        """Raise why a shard has not started, if it has not."""
+        news = shard.news
+        if news.what == "failed":
+            raise error_of(news.code, f"shard {shard.number}: {news.message}" if shard.number != HOME else news.message)
+        if not shard.is_alive:
+            raise error_of("unavailable", f"shard {shard.number} ended while it started; its log says why")
+
+    async def run(self, asked: asyncio.Event) -> str:
+        """Serve until a stop is asked for; return why it has to stop by itself, or nothing."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (asked, self._failed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self._failure
+
+    async def stop(self) -> int:
+        """Stop all in good order: first nobody takes requests, and when all have finished theirs, all close."""
+        self._stopping = True
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        alive = [shard for shard in self._shards if shard.is_alive]
+        for shard in alive:
+            shard.tell(DRAIN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout((self._settings.grace_ms + DRAIN_EXTRA_MS) / 1_000):
+                await asyncio.gather(*(shard.drained.wait() for shard in alive))
+        for shard in alive:
+            shard.tell(CLOSE)
+        codes = await asyncio.gather(*(shard.ended() for shard in alive))
+        return max(map(abs, codes), default=exit_codes.OK) and exit_codes.ERROR
+
+    def kill(self) -> None:
+        """End all shards at once."""
+        for shard in self._shards:
+            shard.kill()
+
+    async def _watch(self, shard: _ShardProcess) -> None:
+        """Start a shard again whenever it dies, later each time; give up where it keeps dying."""
+        while True:
+            code = await shard.ended()
+            now = self._clock.monotonic_ms()
+            shard.deaths.append(now)
+            while shard.deaths[0] <= now - DEATHS_WITHIN_MS:
+                shard.deaths.popleft()
+            name = self._shown[shard.number].name
+            if len(shard.deaths) > DEATHS_MAX:
+                self._failure = f"shard {name} keeps dying, last with exit code {code}: the server stops"
+                self._failed.set()
+                return
+            wait_ms = min(AGAIN_MS << (len(shard.deaths) - 1), AGAIN_MS_MAX)
+            log.error("shard %s died; it is started again", name, extra={"exit_code": code, "in_ms": wait_ms})
+            await asyncio.sleep(wait_ms / 1_000)
+            await shard.start(self._orders(shard))
+            await shard.ready.wait()
+            if shard.news.what == "ready" and shard.is_alive:
+                log.info("shard %s is back", name)
+            elif shard.news.what == "failed":
+                log.error("shard %s cannot start: %s", name, shard.news.message)
+
+    # ---- what it hands down ----
+
+    def _open_sockets(self) -> None:
+        settings, shards = self._settings, self._settings.shards
+        self._shared = _opened("http", settings.http)
+        for number in range(self._count):
+            port = shards.ports + number if shards.ports is not None else 0
+            own = _opened("shards.ports", shown_address("http", settings.http, port))
+            self._shards.append(_ShardProcess(number, own, _opened("shards", "127.0.0.1:0")[0]))
+        regions = one_each("regions", shards.regions, self._count, settings.shard.region or "")
+        addresses = list(one_each("addresses", shards.addresses, self._count, ""))
+        prefix = f"{settings.shard.name}-" if settings.shard.name else ""
+        self._shown = tuple(
+            Shard(f"{prefix}{one.number}", regions[one.number], addresses[one.number] or f":{port_of(one.http)}")
+            for one in self._shards
+        )
+
+    def _orders(self, shard: _ShardProcess) -> Orders:
+        """Return what a shard process is told. Its settings are the server's, but for where it is."""
+        settings, shown = self._settings, self._shown[shard.number]
+        own = msgspec.structs.replace(settings.shard, name=shown.name, region=shown.region or None)
+        return Orders(
+            seat=Seat(
+                number=shard.number,
+                shards=self._shown,
+                secret=self._secret,
+                peer_ports=tuple(one.peers.getsockname()[1] for one in self._shards),
+                home_dir=str(self._home),
+            ),
+            settings=msgspec.structs.replace(
+                settings, data_dir=str(shard_dir(self._home, shard.number)), shard=own, rpc=settings.rpc
+            ),
+            admin_token=self._admin_token if shard.number == HOME else None,
+            peers_fd=shard.peers.fileno(),
+            http_fds=tuple(sock.fileno() for sock in (*self._shared, *shard.http)),
+            rpc_fds=tuple(sock.fileno() for sock in (*self._shared_rpc, *shard.rpc)),
+        )
+
+
+def _opened(setting: str, address: str) -> list[socket.socket]:
+    try:
+        return open_sockets(setting, address)
+    except OSError as error:
+        raise cannot_listen(error, setting, address) from error
+
+
+def check_empty(data_dir: Path, count: int, before: int) -> None:
+    """Raise Conflict where one of the shards beyond ``count`` has a tenant: it would not be served any more."""
+    for number in range(count, before):
+        path = shard_dir(data_dir, number)
+        if not path.is_dir():
+            continue
+        try:
+            store = Store(path, read_only=True)
+        except StoreFormat:
+            continue  # it was never opened
+        try:
+            catalog = Catalog(store)
+            catalog.load()
+            tenants = sorted(set(catalog.tenants) - {DEFAULT_TENANT, *PROBE_TENANTS})
+        finally:
+            store.close()
+        if tenants:
+            more = f" and {len(tenants) - 1} more" if len(tenants) > 1 else ""
+            raise Conflict(
+                f"shards: {data_dir} has {before}, and shard {number} has the tenant {tenants[0]}{more}:"
+                f" move them away with tenantq migrate, or serve with --shards {before}",
+                tenant=tenants[0],
+            )

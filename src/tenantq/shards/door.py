@@ -1,0 +1,164 @@
+"""The answering end of connections between shards."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tenantq.errors import TenantqError
+from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Handler = Callable[["Asked"], Awaitable[bytes]]
+
+log = logging.getLogger("tenantq.shards")
+
+
+class Asked:
+    """A question of another shard, as whoever answers it sees it."""
+
+    __slots__ = ("id", "kind", "on_stop", "parts", "payload", "shard", "task")
+
+    def __init__(self, id: int, shard: int, kind: str, payload: bytes) -> None:
+        self.id = id
+        self.shard = shard  # who asks
+        self.kind = kind
+        self.payload = payload
+        self.parts: AsyncIterator[bytes] | None = None  # what follows the answer, to be pulled
+        self.on_stop: Callable[[], None] | None = (
+            None  # answers now, with what there is; None: the answer takes no waiting
+        )
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Caller:
+    """One other shard that has called, and what it has asked."""
+
+    __slots__ = ("asked", "shard", "wire")
+
+    def __init__(self, shard: int, wire: Wire) -> None:
+        self.shard = shard
+        self.wire = wire
+        self.asked: dict[int, Asked] = {}
+
+
+class Door:
+    """Lets the other shards of this server in, and has their questions answered by ``handlers``."""
+
+    def __init__(self, secret: str, handlers: dict[str, Handler], gone: Callable[[int], None]) -> None:
+        self._secret = secret
+        self._handlers = handlers
+        self._gone = gone  # told when a shard's connection has ended
+        self._callers: dict[Wire, _Caller] = {}
+        self._wires: set[Wire] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, sock: socket.socket) -> None:
+        """Take calls."""
+        self._server = await asyncio.get_running_loop().create_server(self._new_wire, sock=sock)
+
+    async def close(self) -> None:
+        """Take no more calls, and end those that are under way."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [one.task for caller in self._callers.values() for one in caller.asked.values() if one.task is not None]
+        for wire in list(self._wires):
+            wire.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _new_wire(self) -> Wire:
+        wire = Wire(self._take, self._lost)
+        self._wires.add(wire)
+        return wire
+
+    def _take(self, wire: Wire, frame: Frame) -> None:
+        caller = self._callers.get(wire)
+        if caller is None:
+            self._greet(wire, frame)
+        elif frame[0] == ASK:
+            asked = Asked(frame[1], caller.shard, frame[2], frame[3])
+            caller.asked[asked.id] = asked
+            asked.task = asyncio.get_running_loop().create_task(self._answer(caller, asked))
+        elif (found := caller.asked.get(frame[1])) is None:
+            return  # it was answered meanwhile
+        elif frame[0] == STOP:
+            if frame[2] and found.parts is not None:
+                del caller.asked[found.id]
+            _stop(found, is_gone=frame[2])
+        elif frame[0] == PULL and found.parts is not None:
+            found.task = asyncio.get_running_loop().create_task(self._send_part(caller, found, found.parts))
+
+    def _greet(self, wire: Wire, frame: Frame) -> None:
+        if len(frame) != 3 or frame[0] != HELLO or not hmac.compare_digest(str(frame[1]), self._secret):
+            log.warning("somebody who is no shard of this server called at its inner address; the call was ended")
+            wire.close()
+            return
+        wire.is_known = True
+        self._callers[wire] = _Caller(frame[2], wire)
+        wire.send(WELCOME)
+
+    async def _answer(self, caller: _Caller, asked: Asked) -> None:
+        """Answer one question; whatever goes wrong is an answer too."""
+        try:
+            answer = await self._handlers[asked.kind](asked)
+        except TenantqError as error:
+            self._end(caller, asked, FAILED, error.code, error.message, getattr(error, "retry_after_ms", 0))
+        except asyncio.CancelledError:
+            caller.asked.pop(asked.id, None)
+            raise
+        except Exception:
+            log.exception("a fault in answering shard %d: %s", caller.shard, asked.kind)
+            self._end(caller, asked, FAILED, TenantqError.code, "the server made a mistake; its log says which", 0)
+        else:
+            if asked.parts is None:
+                self._end(caller, asked, REPLY, answer, False)
+            else:
+                caller.wire.send(REPLY, asked.id, answer, True)
+
+    async def _send_part(self, caller: _Caller, asked: Asked, parts: AsyncIterator[bytes]) -> None:
+        try:
+            part = await anext(parts, None)
+        except TenantqError as error:
+            self._end(caller, asked, FAILED, error.code, error.message, 0)
+            return
+        if part is None:
+            self._end(caller, asked, PART, None)
+        else:
+            caller.wire.send(PART, asked.id, part)
+
+    @staticmethod
+    def _end(caller: _Caller, asked: Asked, kind: int, *rest: Any) -> None:
+        caller.asked.pop(asked.id, None)
+        caller.wire.send(kind, asked.id, *rest)
+
+    def _lost(self, wire: Wire) -> None:
+        self._wires.discard(wire)
+        caller = self._callers.pop(wire, None)
+        if caller is None:
+            return
+        for asked in list(caller.asked.values()):
+            _stop(asked, is_gone=True)
+        self._gone(caller.shard)
+
+
+def _stop(asked: Asked, *, is_gone: bool) -> None:
+    """Have a question answered now, if its answer only waits; what is at work is finished, whether or not anybody reads it."""
+    if asked.parts is not None:
+        if is_gone:
+            asyncio.get_running_loop().create_task(_drop(asked))  # its errors are its own
+        return
+    if asked.on_stop is not None:
+        asked.on_stop()
+
+
+async def _drop(asked: Asked) -> None:
+    if asked.task is not None:
+        asked.task.cancel()
+        await asyncio.gather(asked.task, return_exceptions=True)
+    if asked.parts is not None:
+        await asked.parts.aclose()  # type: ignore[attr-defined]  # they are generators

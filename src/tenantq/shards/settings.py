@@ -1,0 +1,47 @@
+"""What can be set for a server of several shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.message import check_int
+from tenantq.shards.layout import SHARDS_MAX
+from tenantq.topology import check_region
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ShardsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many shards there are, where they are, and how they are reached one by one."""
+
+    count: int | None = None  # none: as many as the data directory has
+    ports: int | None = None  # shard k's own HTTP address has this port + k; none: free ones
+    rpc_ports: int | None = None  # the same for Cap'n Proto
+    addresses: tuple[str, ...] = ()  # where clients reach each shard; none: its own port on the host they came by
+    regions: tuple[str, ...] = ()  # where each shard is; none: all in shard.region
+
+
+def check_shards(settings: ShardsSettings) -> ShardsSettings:
+    """Return ``settings`` if they can be, else raise Invalid naming what is wrong."""
+    if settings.count is not None:
+        check_int("shards.count", settings.count, 1, SHARDS_MAX)
+    for name in ("ports", "rpc_ports"):
+        if (port := getattr(settings, name)) is not None:
+            check_int(f"shards.{name}", port, 1, (1 << 16) - SHARDS_MAX)
+    for region in settings.regions:
+        check_region("shards.regions", region)
+    for address in settings.addresses:
+        if not address.startswith(("http://", "https://")):
+            raise Invalid(f"shards.addresses: {address[:80]!r} is not http://HOST:PORT or https://HOST:PORT")
+    return settings
+
+
+def one_each(name: str, given: Sequence[str], count: int, default: str) -> list[str]:
+    """Return one value for each shard; Invalid where another number of them is given."""
+    if given and len(given) != count:
+        raise Invalid(f"shards.{name}: {len(given)} are given, there are {count} shards; give one for each")
+    return list(given) or [default] * count
