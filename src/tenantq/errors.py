@@ -218,6 +218,12 @@ class Closed(Unavailable):
     """The shard is closing or closed."""
 
 
+class ShardDown(Unavailable):
+    """The shard that has the tenant does not run just now, and is started again. Tenants of other shards are served. Try again later."""
+
+    retry_after_ms = 1_000
+
+
 class ConnectionFailed(Unavailable):
     """The server was not reached, or the connection broke before its answer came. Check the address; try again later."""
 

@@ -32,6 +32,7 @@ from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.shards.settings import ShardsSettings
 from tenantq.testing import FakeServer
 from tenantq.tls import TlsFiles
 
@@ -108,6 +109,7 @@ def test_every_exit_code_is_documented() -> None:
 SETTINGS: Final = [
     ("operations.md", ServerSettings),
     ("operations.md", ShardSettings),
+    ("operations.md", ShardsSettings),
     ("operations.md", GateSettings),
     ("store.md", RedisSettings),
     ("operations.md", SignalSettings),

@@ -24,8 +24,9 @@ from tenantq.cli.listening import cannot_listen, open_sockets, port_of, shown_ad
 from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
-from tenantq.errors import Conflict, StoreFormat
+from tenantq.errors import Conflict, Invalid, StoreFormat
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.settings import OFF
 from tenantq.shards.layout import HOME, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
@@ -246,6 +247,8 @@ class Supervisor:
 
     def _open_sockets(self) -> None:
         settings, shards = self._settings, self._settings.shards
+        if settings.rpc not in {None, OFF}:
+            raise Invalid('rpc: Cap\'n Proto is not served by several shards yet; set rpc = "off"')
         self._shared = _opened("http", settings.http)
         for number in range(self._count):
             port = shards.ports + number if shards.ports is not None else 0
@@ -272,7 +275,7 @@ class Supervisor:
                 home_dir=str(self._home),
             ),
             settings=msgspec.structs.replace(
-                settings, data_dir=str(shard_dir(self._home, shard.number)), shard=own, rpc=settings.rpc
+                settings, data_dir=str(shard_dir(self._home, shard.number)), shard=own, rpc=OFF
             ),
             admin_token=self._admin_token if shard.number == HOME else None,
             peers_fd=shard.peers.fileno(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -212,17 +213,21 @@ class Fellows:
     # ---- fleets ----
 
     async def put_back(self, shard: int, leased: dict[tuple[str, str], list[str]]) -> None:
-        """Release, on another shard, what was leased for nobody."""
+        """Release, on any shard, what was leased for nobody."""
         parts = [_PutBack(tenant, queue, receipts) for (tenant, queue), receipts in leased.items()]
-        await self._peers.ask(shard, "put_back", _encode(parts))
+        if shard == self.number:
+            await self._release(parts)
+        else:
+            await self._peers.ask(shard, "put_back", _encode(parts))
 
     async def _put_back_here(self, asked: Asked) -> bytes:
-        for part in _decode_put_back(asked.payload):
-            try:
-                await self._service.shard.release(part.tenant, part.queue, part.receipts, LOCAL)
-            except NotFound:
-                continue  # the queue went meanwhile, and they with it
+        await self._release(_decode_put_back(asked.payload))
         return b""
+
+    async def _release(self, parts: list[_PutBack]) -> None:
+        for part in parts:
+            with contextlib.suppress(NotFound):  # the queue went meanwhile, and they with it
+                await self._service.shard.release(part.tenant, part.queue, part.receipts, LOCAL)
 
 
 def _parse(cursor: str | None, count: int, *, newest_first: bool) -> list[str]:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from tenantq import errors
-from tenantq.errors import Limited, TenantqError, Unavailable
+from tenantq.errors import Limited, ShardDown, TenantqError, Unavailable
 from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
 
 if TYPE_CHECKING:
@@ -22,16 +22,9 @@ AGAIN_S: Final = 0.1
 QUESTIONS_MAX: Final = 20_000
 """Unanswered at a time on one link; one more is refused."""
 
-RETRY_AFTER_MS: Final = 1_000
 _KINDS: Final = {
     kind.code: kind for kind in reversed(list(vars(errors).values())) if isinstance(kind, type) and issubclass(kind, TenantqError)
 }  # fmt: skip
-
-
-class ShardDown(Unavailable):
-    """The shard that has the tenant does not run just now; it is started again. Try again later."""
-
-    retry_after_ms = RETRY_AFTER_MS
 
 
 class Question:

@@ -1,0 +1,97 @@
+"""A real server of several shards, and what tests ask of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.acceptance.command import ADMIN_TOKEN, Served, serving
+from tests.processes import descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_numbers = count(1)
+
+
+class Sharded:
+    """A server process with its shards. ``urls``: the address of all, then each shard's own."""
+
+    def __init__(self, served: Served, data_dir: Path) -> None:
+        self.served = served
+        self.data_dir = data_dir
+        self.url = served.url
+        host = served.url.rpartition(":")[0]
+        self.shards = [f"{host}{one['address']}" for one in self.get("/v1/topology")["shards"]]
+        self.urls = [self.url, *self.shards]
+
+    def client(self, at: int = 0, token: str = ADMIN_TOKEN) -> httpx.Client:
+        """Return a client of one of ``urls``."""
+        return httpx.Client(base_url=self.urls[at], headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def get(self, path: str, **options: Any) -> Any:
+        """Return what the administrator is told at a path."""
+        return self.ask("GET", path, **options).json()
+
+    def ask(
+        self, method: str, path: str, *, url: str | None = None, token: str = ADMIN_TOKEN, **options: Any
+    ) -> httpx.Response:
+        """Ask something on a connection of its own."""
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.request(method, (url or self.url) + path, headers=headers, timeout=30, **options)
+
+    def tenant_on(self, shard: int, **config: Any) -> str:
+        """Make a tenant, and others until one of them lives on ``shard``."""
+        while True:
+            name = f"tenant-{next(_numbers)}"
+            made = self.ask("PUT", f"/v1/tenants/{name}", json=config)
+            assert made.status_code == 201, made.text
+            if made.json()["id"] >> 26 == shard:
+                return name
+
+    def key_of(self, tenant: str, role: str = "tenant-admin") -> str:
+        """Make a key of a tenant."""
+        made = self.ask("POST", f"/v1/tenants/{tenant}/keys", json={"name": "test", "role": role})
+        token: str = made.json()["token"]
+        return token
+
+    def pid_of(self, shard: int) -> int:
+        """Return the process of a shard: the one that has its store open."""
+        wanted = self.data_dir if shard == 0 else self.data_dir / "shards" / str(shard)
+        for pid in descendants(self.served.process.pid):
+            with contextlib.suppress(OSError):
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        if link.readlink() == (wanted / "lock").resolve():
+                            return pid
+        raise AssertionError(f"no process has shard {shard}")
+
+    def kill(self, shard: int) -> int:
+        """Kill a shard as a crash would; return the process that is gone."""
+        pid = self.pid_of(shard)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+def until(true: Any, seconds: float = 30) -> Any:
+    """Return what ``true`` returns as soon as it is something: another process needs its time."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.02)
+    return found
+
+
+@contextmanager
+def sharded(data_dir: Path, *options: object, **variables: str) -> Iterator[Sharded]:
+    """Serve with several shards for the time of a block."""
+    with serving(data_dir, *options, **variables) as served:
+        yield Sharded(served, data_dir)

@@ -1,0 +1,194 @@
+"""Every route, through every address, for a tenant of every shard: nobody can tell which shard was asked."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.http.routes import ROUTES
+from tests.acceptance.command import ADMIN_TOKEN
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.contract.shards.sharded import Sharded
+
+REASON = {"confirm": "", "reason": "because a test says so"}
+SEEN: set[tuple[str, str]] = set()
+"""Routes that were asked, as the table has them."""
+
+
+class Caller:
+    """Somebody at one address. Every answer must have the status that is expected, and is noted by its route."""
+
+    def __init__(self, client: httpx.Client, own: str) -> None:
+        self.client = client
+        self.own = own  # where the routes of a tenant begin
+
+    def __call__(self, method: str, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
+        answer = self.client.request(method, path, json=body, **options)
+        assert answer.status_code == status, (method, path, answer.status_code, answer.text)
+        SEEN.add((method, _template(method, path)))
+        return answer.json() if answer.headers.get("content-type") == "application/json" else answer.content
+
+    def queue(self, method: str, rest: str, body: Any = None, status: int = 200, **options: Any) -> Any:
+        return self(method, f"{self.own}/queues/{rest}", body, status, **options)
+
+
+def _template(method: str, path: str) -> str:
+    for route in ROUTES:
+        pattern = re.sub(r"\{\w+\}", "[^/]+", route.path)
+        if route.method == method and re.fullmatch(pattern, path.partition("?")[0]):
+            return route.path
+    raise AssertionError(path)
+
+
+def _work(ask: Caller) -> None:
+    """Use every route of a queue."""
+    ask.queue("PUT", "mail", {"max_attempts": 1}, 201)
+    ids = [
+        one["id"]
+        for one in ask.queue("POST", "mail/messages", {"messages": [{"body": f"{n}"} for n in range(6)]})["messages"]
+    ]
+    assert ask.queue("GET", "mail")["ready"] == 6
+    assert [one["name"] for one in ask("GET", f"{ask.own}/queues")["queues"]] == ["mail"]
+    assert len(ask.queue("POST", "mail/peek", {"limit": 3})["messages"]) == 3
+    snapshot = ask.queue("POST", "mail/snapshots", {}, 201)["snapshot"]
+    assert len(ask.queue("GET", f"mail/snapshots/{snapshot}")["messages"]) == 6
+    ask.queue("DELETE", f"mail/snapshots/{snapshot}", status=204)
+    got = ask.queue("POST", "mail/poll", {"max": 4, "wait_ms": 1_000})["messages"]
+    assert [one["body"] for one in got] == ["0", "1", "2", "3"]
+    receipts = [one["receipt"] for one in got]
+    assert ask.queue("POST", "mail/extend", {"receipts": receipts[:1], "lease_ms": 60_000})["results"][0]["ok"]
+    assert ask.queue("POST", "mail/ack", {"receipts": receipts[:1], "results": [{"value": "done"}]})["results"][0]["ok"]
+    assert ask.queue("POST", "mail/release", {"receipts": receipts[1:2]})["results"][0]["ok"]
+    assert ask.queue("POST", "mail/nack", {"receipts": receipts[2:]})["results"][0]["ok"]
+    assert ask.queue("GET", f"mail/messages/{ids[0]}/result?wait_ms=100")["value"] == "done"
+    assert ask.queue("GET", f"mail/messages/{ids[1]}")["state"] == "ready"
+    assert [row["op"] for row in ask.queue("GET", f"mail/messages/{ids[0]}/trace")["rows"]][:2] == ["add", "poll"]
+    assert ask.queue("POST", "mail/remove", {"ids": ids[1:2]})["results"][0]["ok"]
+    task = ask.queue("POST", "mail/redrive", {"dry_run": True})["task"]
+    ask.queue("GET", f"mail/redrive/{task}")
+    ask.queue("DELETE", f"mail/redrive/{task}")
+    ask.queue("POST", "mail/pause", {})
+    ask.queue("POST", "mail/resume", {})
+    assert ask.queue("GET", "mail/digest")["messages"] == 2
+    ask.queue("POST", "mail/import", {"export": "0" * 32, "part": 1})
+    assert ask.queue("POST", "mail/purge", {**REASON, "confirm": "mail"})["purged"] == 2
+    ask.queue("DELETE", "mail", {**REASON, "confirm": "mail"}, 202)
+
+
+def _control(ask: Caller, tenant: str) -> None:
+    """Use every route of a tenant."""
+    assert ask("GET", ask.own)["name"] == tenant
+    ask("PUT", ask.own, {"weight": 3})
+    ask("POST", f"{ask.own}/suspend", {"reason": "a test"})
+    ask("POST", f"{ask.own}/resume", {})
+    ask.queue("PUT", "other", {}, 201)
+    ask.queue("PUT", "other/suspension", {"reason": "a test"})
+    ask.queue("DELETE", "other/suspension")
+    ask("PUT", f"{ask.own}/hold", {"reason": "because a court says so"})
+    ask("DELETE", f"{ask.own}/hold", {"reason": "because a court says so"})
+    assert ask("GET", f"{ask.own}/usage")["tenant"] == tenant
+    assert len(ask("GET", f"{ask.own}/export")) > 1_000
+    assert ask("GET", f"{ask.own}/audit?limit=2")["cursor"]
+    assert ask("GET", f"{ask.own}/audit?format=jsonl").count(b"\n") > 5
+    assert ask("GET", f"{ask.own}/encryption")["enabled"] is False
+    ask("POST", f"{ask.own}/encryption/rotate", {}, 409)
+    ask("POST", f"{ask.own}/encryption/rewrap", {}, 409)
+    made = ask("POST", f"{ask.own}/keys", {"name": "one", "role": "viewer"}, 201)
+    assert made["key_id"] in {one["key_id"] for one in ask("GET", f"{ask.own}/keys")["keys"]}
+    ask("DELETE", f"{ask.own}/keys/{made['key_id']}", status=204)
+    ask("PUT", f"{ask.own}/grants/jwt:somebody", {"role": "viewer"})
+    assert [one["principal"] for one in ask("GET", f"{ask.own}/grants")["grants"]] == ["jwt:somebody"]
+    ask("DELETE", f"{ask.own}/grants/jwt:somebody", status=204)
+    ask("POST", f"{ask.own}/revocations", {"principal": "jwt:somebody", "until": 1 << 42}, 204)
+
+
+def _platform(ask: Caller, tenant: str, name: str) -> None:
+    """Use every route that is about all tenants."""
+    assert tenant in {one["name"] for one in ask("GET", "/v1/tenants?limit=1000&figures=true")["tenants"]}
+    made = ask("POST", "/v1/platform/keys", {"name": name, "actions": ["metrics"]}, 201)
+    assert made["key_id"] in {one["key_id"] for one in ask("GET", "/v1/platform/keys")["keys"]}
+    ask("DELETE", f"/v1/platform/keys/{made['key_id']}", status=204)
+    assert ask("POST", "/v1/backups", {"name": name}, 201)["name"] == name
+    assert {one["name"]: one["error"] for one in ask("GET", "/v1/backups")["backups"]}[name] == ""
+    assert ask("GET", "/v1/audit?limit=3")["cursor"]
+    assert ask("POST", "/v1/poll", {"queue": "nothing", "tenants": [tenant]}) == {"messages": []}
+    figures = ask("GET", "/metrics").decode()
+    assert all(f'tenantq_shard_up{{shard="{number}"}} 1' in figures for number in range(3))
+    assert len(ask("GET", "/v1/topology")["shards"]) == 3
+    for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
+        ask("GET", path)
+    erased = ask("DELETE", ask.own, {**REASON, "confirm": tenant})
+    assert erased["id"] in {one["id"] for one in ask("GET", "/v1/erasures")["erasures"]}
+    assert ask("GET", f"/v1/erasures/{erased['id']}")["tenant"] == tenant
+    ask("GET", ask.own, status=404)
+
+
+@pytest.mark.parametrize("at", range(4), ids=["all", "0", "1", "2"])
+def test_every_route_works_through_every_address(three: Sharded, at: int) -> None:
+    """For a tenant of each shard: as the platform, by the tenant's name; and as the tenant itself, by its credential."""
+    for shard in range(3):
+        tenant = three.tenant_on(shard)
+        with three.client(at) as admin, three.client(at, three.key_of(tenant)) as own:
+            ask = Caller(admin, f"/v1/tenants/{tenant}")
+            _work(ask)
+            _control(ask, tenant)
+            itself = Caller(own, "/v1")
+            assert itself("GET", "/v1/tenant")["name"] == tenant
+            for queue in ("other", "mail-dlq"):
+                ask.queue("DELETE", queue, {**REASON, "confirm": queue}, 202)
+            _work(itself)
+            _platform(ask, tenant, f"backup-{at}-{shard}")
+    assert {(route.method, route.path) for route in ROUTES if route.path != "/"} <= SEEN
+
+
+def test_a_reply_that_was_passed_on_tells_where_the_tenant_is(three: Sharded) -> None:
+    """Then its client can go straight there; a reply of the tenant's own shard says nothing."""
+    tenant = three.tenant_on(1)
+    address = three.get("/v1/topology")["shards"][1]["address"]
+    told = [three.ask("GET", f"/v1/tenants/{tenant}", url=url).headers.get("tenantq-shard") for url in three.shards]
+    assert told == [address, None, address]
+    assert three.shards[1].endswith(address)
+
+
+def test_growing_pages_of_tenants_and_of_the_audit_trail_are_whole(three: Sharded) -> None:
+    """Page by page there is everything once: tenants by name, what was done by time."""
+    names = sorted(three.tenant_on(shard) for shard in (0, 1, 2))
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = three.get("/v1/tenants", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
+        found += [one["name"] for one in page["tenants"]]
+        if (cursor := page.get("cursor")) is None:
+            break
+    assert found == sorted(set(found))
+    assert set(names) <= set(found)
+    for order in ("oldest", "newest"):
+        rows: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            asked = {"limit": 7, "order": order, "action": "create_tenant"} | ({"cursor": cursor} if cursor else {})
+            page = three.get("/v1/audit", params=asked)
+            rows += page["rows"]
+            if (cursor := page.get("cursor")) is None:
+                break
+        times = [row["ts"] for row in rows]
+        assert times == sorted(times, reverse=order == "newest")
+        assert len({row["event_id"] for row in rows}) == len(rows)
+        assert set(found) <= {row["tenant"] for row in rows}
+    assert three.ask("GET", "/v1/audit?cursor=1.2").json()["code"] == "invalid"
+
+
+def test_remote_address_and_request_id_are_the_callers(three: Sharded) -> None:
+    """The journal of the owner tells of the client, not of the shard that passed the request on."""
+    tenant = three.tenant_on(2)
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "X-Request-Id": "asked-by-a-test", "User-Agent": "a test"}
+    with three.client(1) as client:
+        answer = client.put(f"/v1/tenants/{tenant}/queues/mail", json={}, headers=headers)
+    assert answer.headers["x-request-id"] == "asked-by-a-test"
+    (row,) = three.get(f"/v1/tenants/{tenant}/audit", params={"action": "create_queue"})["rows"]
+    assert (row["remote"], row["request_id"], row["user_agent"]) == ("127.0.0.1", "asked-by-a-test", "a test")

@@ -1,0 +1,328 @@
+"""The processes of a server of several shards: what each one's end means for the others, and how their number changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, read_until
+from tests.contract.shards.sharded import Sharded, sharded, until
+from tests.processes import alive, descendants
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+class Producer:
+    """Somebody who adds one message after the other, and remembers which were confirmed."""
+
+    def __init__(self, server: Sharded, tenant: str, token: str) -> None:
+        self.confirmed: list[str] = []
+        self.failures: list[tuple[int, str]] = []
+        self._server = server
+        self._tenant = tenant
+        self._token = token
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        path = f"/v1/tenants/{self._tenant}/queues/load/messages"
+        number = 0
+        with httpx.Client(headers={"Authorization": f"Bearer {self._token}"}, timeout=30) as client:
+            while not self._over.is_set():
+                number += 1
+                body = f"{self._tenant} {number}"
+                url = self._server.urls[0]
+                try:
+                    reply = client.post(url + path, json={"messages": [{"body": body}]})
+                except httpx.TransportError:
+                    continue  # the shard that was asked is the one that went
+                if reply.status_code == 200:
+                    self.confirmed.append(body)
+                else:
+                    self.failures.append((reply.status_code, reply.headers.get("retry-after", "")))
+
+
+def _bodies(server: Sharded, tenant: str) -> set[str]:
+    found: set[str] = set()
+    path = f"/v1/tenants/{tenant}/queues/load/peek"
+    cursor: str | None = None
+    while True:
+        page = server.ask("POST", path, json={"limit": 1000} | ({"cursor": cursor} if cursor else {})).json()
+        found |= {one["body"] for one in page["messages"]}
+        cursor = page.get("cursor")
+        if cursor is None:
+            return found
+
+
+def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(tmp_path: Path) -> None:
+    """Under load: nothing confirmed is lost, its own tenants are told to come back, tenants of others go on."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        tenants = [server.tenant_on(0), server.tenant_on(1)]
+        tokens = [server.key_of(tenant) for tenant in tenants]
+        with Producer(server, tenants[0], tokens[0]) as other, Producer(server, tenants[1], tokens[1]) as own:
+            for _ in range(2):
+                before = len(own.confirmed)
+                until(lambda: len(own.confirmed) > before + 20)  # noqa: B023  # it is asked at once
+                gone = server.kill(1)
+                seen = len(other.confirmed)
+                until(lambda: own.failures and len(other.confirmed) > seen + 20)  # noqa: B023  # the same
+                until(lambda: _is_up(server, 1))
+                assert server.pid_of(1) != gone
+                own.failures.clear()
+        assert other.failures == []
+        for tenant, producer in zip(tenants, (other, own), strict=True):
+            assert set(producer.confirmed) <= _bodies(server, tenant)
+        assert {status for status, _ in own.failures} <= {503}
+
+
+def _is_up(server: Sharded, shard: int) -> bool:
+    shown: dict[str, Any] = server.get("/readyz")["details"]["shards"]
+    return bool(shown[str(shard)]["ready"])
+
+
+def test_while_a_shard_is_down_its_tenants_are_unavailable_at_once_and_no_name_is_taken_twice(tmp_path: Path) -> None:
+    """An unknown name may be a tenant of the silent shard; what nobody can know is not guessed."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        here, there = server.tenant_on(0), server.tenant_on(1)
+        pid = server.pid_of(1)
+        os.kill(pid, signal.SIGSTOP)  # it cannot come back before it has gone
+        os.kill(pid, signal.SIGKILL)
+        url = server.shards[0]
+        down = until(lambda: (one := server.ask("GET", f"/v1/tenants/{there}", url=url)).status_code == 503 and one)
+        assert (down.json()["code"], down.headers["retry-after"]) == ("unavailable", "1")
+        statuses = {
+            server.ask(method, path, url=url, json={}).status_code
+            for method, path in (
+                ("PUT", "/v1/tenants/brand-new"),
+                ("GET", "/v1/tenants/brand-new"),
+                ("PUT", f"/v1/tenants/{there}"),
+            )
+        }
+        assert server.ask("GET", f"/v1/tenants/{here}", url=url).status_code == 200
+        until(lambda: _is_up(server, 1))
+        assert statuses <= {503, 404, 201, 200}
+        made = until(lambda: (one := server.ask("PUT", "/v1/tenants/brand-new", json={})).status_code < 300 and one)
+        assert [one["name"] for one in server.get("/v1/tenants")["tenants"]].count("brand-new") == 1
+        assert made.json()["name"] == "brand-new"
+
+
+def test_a_shard_that_keeps_dying_ends_the_server(tmp_path: Path) -> None:
+    """With exit code 1 and one line that names it, and nothing is left running."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        process = server.served.process
+        gone: set[int] = set()
+        while process.poll() is None:
+            for pid in descendants(process.pid) - gone:
+                if _is_shard(pid, tmp_path / "data" / "shards" / "1"):
+                    os.kill(pid, signal.SIGKILL)
+                    gone.add(pid)
+            time.sleep(0.01)
+        _, log = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert log.splitlines()[-1].startswith("tenantq: shard 1 keeps dying")
+    assert len(gone) == 6
+
+
+def _is_shard(pid: int, data_dir: Path) -> bool:
+    try:
+        return str(pid) == (data_dir / "lock").read_text().strip()
+    except OSError:
+        return False
+
+
+def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
+    """A poll that waits on another shard is answered empty, the exit code is 0, and the journal of each is exported to its end."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        tenant = server.tenant_on(1)
+        server.ask("PUT", f"/v1/tenants/{tenant}/queues/mail", json={})
+        answers: list[httpx.Response] = []
+        path = f"/v1/tenants/{tenant}/queues/mail/poll"
+        waiting = threading.Thread(
+            target=lambda: answers.append(server.ask("POST", path, url=server.shards[0], json={"wait_ms": 20_000}))
+        )
+        waiting.start()
+        until(lambda: 'tenantq_requests_in_flight{shard="1"} 0' in server.ask("GET", "/metrics").text)
+        time.sleep(0.3)
+        server.served.process.send_signal(signal.SIGTERM)
+        out, log = server.served.process.communicate(timeout=SECONDS_MAX)
+        waiting.join()
+    assert (server.served.process.returncode, out) == (0, "")
+    assert (answers[0].status_code, answers[0].json()) == (200, {"messages": []})
+    assert "stopped" in log
+    for shard in ("0", "1"):
+        assert list((tmp_path / "data" / "journal").glob(f"date=*/hour=*/shard={shard}/*.parquet"))
+
+
+def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: Path) -> None:
+    """In good order: what they exported is whole, and the directory can be served again at once."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        shards = descendants(server.served.process.pid)
+        server.served.process.kill()
+        until(lambda: not alive(shards))
+    with sharded(tmp_path / "data") as again:
+        assert len(again.shards) == 2
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+    """128 plus the signal's number, and no shard is left."""
+    with sharded(tmp_path / "data", "--shards", 2, "--grace", "30s") as server:
+        tenant = server.tenant_on(1)
+        shards = descendants(server.served.process.pid)
+        host, _, port = server.shards[1].removeprefix("http://").partition(":")
+        import socket  # noqa: PLC0415
+
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(
+                f"POST /v1/tenants/{tenant}/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
+            )
+            time.sleep(0.2)
+            server.served.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            assert server.served.process.poll() is None
+            server.served.process.send_signal(signal.SIGINT)
+            server.served.process.wait(SECONDS_MAX)
+    assert server.served.process.returncode == 128 + signal.SIGINT
+    until(lambda: not alive(shards))
+
+
+def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_path: Path) -> None:
+    """Nothing moves and nothing is lost; the number is remembered; fewer are refused while a tenant would be left behind."""
+    data = tmp_path / "data"
+    with sharded(data) as one:
+        one.ask("PUT", "/v1/tenants/old-tenant", json={})
+        one.ask("POST", "/v1/tenants/old-tenant/queues/mail/messages", json={"messages": [{"body": "kept"}]})
+        assert len(one.shards) == 1
+        _stop(one)
+    with sharded(data, "--shards", 3) as three:
+        assert three.get("/v1/tenants/old-tenant")["id"] == 2
+        got = three.ask("POST", "/v1/tenants/old-tenant/queues/mail/poll", url=three.shards[2], json={}).json()
+        assert [message["body"] for message in got["messages"]] == ["kept"]
+        tenant = three.tenant_on(2)
+        _stop(three)
+    assert call("serve", "--data-dir", data / "shards" / "1", "--http", "127.0.0.1:0").code == 2
+    refused = call("serve", "--data-dir", data, "--http", "127.0.0.1:0", "--shards", 1)
+    assert refused.code == 7
+    assert f"shard 2 has the tenant {tenant}" in refused.err
+    with sharded(data) as three:
+        assert len(three.shards) == 3
+        for one in three.get("/v1/tenants")["tenants"]:
+            if one["id"] >> 26:
+                name = one["name"]
+                body = {"confirm": name, "reason": "because a test says so"}
+                assert three.ask("DELETE", f"/v1/tenants/{name}", json=body).status_code == 200
+        _stop(three)
+    with sharded(data, "--shards", 1) as one:
+        assert len(one.get("/v1/topology")["shards"]) == 1
+        assert "old-tenant" in {tenant["name"] for tenant in one.get("/v1/tenants")["tenants"]}
+
+
+def _stop(server: Sharded) -> None:
+    server.served.process.send_signal(signal.SIGTERM)
+    assert server.served.process.wait(SECONDS_MAX) == 0
+
+
+def test_regions_decide_where_a_tenant_may_be(tmp_path: Path) -> None:
+    """A tenant goes where it may, or nowhere; it cannot leave by a setting; and where a shard's region changed, bodies are not even read."""
+    data, regions = tmp_path / "data", '["eu", "us"]'
+    with sharded(data, "--shards", 2, TENANTQ_SHARDS__REGIONS=regions) as server:
+        assert [one["region"] for one in server.get("/v1/topology")["shards"]] == ["eu", "us"]
+        for number in range(4):
+            for shard, region in enumerate(("eu", "us")):
+                made = server.ask("PUT", f"/v1/tenants/{region}-{number}", json={"regions": [region]})
+                assert made.json()["id"] >> 26 == shard
+        nowhere = server.ask("PUT", "/v1/tenants/lost", json={"regions": ["asia"]})
+        assert (nowhere.status_code, nowhere.json()["code"]) == (422, "invalid")
+        assert server.ask("GET", "/v1/tenants/lost").status_code == 404
+        moved = server.ask("PUT", "/v1/tenants/us-1", json={"regions": ["eu"]})
+        assert (moved.status_code, moved.json()["code"]) == (409, "conflict")
+        assert "migrate" in moved.json()["detail"]
+        _stop(server)
+    with sharded(data, TENANTQ_SHARDS__REGIONS='["us", "us"]') as server:
+        import http.client  # noqa: PLC0415
+
+        for url in server.urls:
+            host = url.removeprefix("http://")
+            asked = http.client.HTTPConnection(host, timeout=30)
+            asked.putrequest("POST", "/v1/tenants/eu-1/queues/mail/messages")
+            asked.putheader("Authorization", f"Bearer {ADMIN_TOKEN}")
+            asked.putheader("Content-Length", "1000")
+            asked.putheader("Expect", "100-continue")
+            asked.endheaders()  # the body is not sent, and not waited for
+            reply = asked.getresponse()
+            assert (reply.status, b"migrate" in reply.read()) == (409, True)
+            asked.close()
+            assert server.ask("GET", "/v1/tenants/eu-1", url=url).status_code == 200
+            good = server.ask(
+                "POST", "/v1/tenants/us-1/queues/mail/messages", url=url, json={"messages": [{"body": "x"}]}
+            )
+            assert good.status_code == 200
+
+
+def test_what_keeps_it_from_starting_is_told_in_one_line(tmp_path: Path) -> None:
+    """As for a single shard: a directory in use, wrong settings, an address in use; and no shard is left behind."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        for options, code, text in (
+            (("--data-dir", tmp_path / "data", "--http", "127.0.0.1:0"), 6, "is in use by process"),
+            (
+                ("--data-dir", tmp_path / "new", "--http", server.url.removeprefix("http://"), "--shards", 2),
+                6,
+                "cannot listen",
+            ),
+        ):
+            ended = _ends(*options)
+            assert ended.returncode == code
+            (line,) = [line for line in ended.stderr.splitlines() if line.startswith("tenantq: ")]
+            assert text.lower() in line.lower()
+    ended = _ends("--data-dir", tmp_path / "new", "--shards", 2, TENANTQ_SHARDS__REGIONS='["eu"]')
+    assert (ended.returncode, "give one for each" in ended.stderr) == (2, True)
+
+
+def _ends(*options: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, "serve", *map(str, options)],
+        capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+        env=environment(**{"TENANTQ_HTTP": "127.0.0.1:0", **variables}),
+    )  # fmt: skip
+
+
+def test_the_first_token_is_shown_once_and_logs_name_the_shard(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One box for all shards, and a token that works through each."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--shards", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    try:
+        output = read_until(process, "ready on ")
+        url = output.splitlines()[-1].removeprefix("ready on ")
+        (token,) = [word for word in output.split() if word.startswith("tq_")]
+        shown = httpx.get(f"{url}/v1/topology", headers={"Authorization": f"Bearer {token}"}).json()["shards"]
+        host = url.rpartition(":")[0]
+        for one in shown:
+            listed = httpx.get(f"{host}{one['address']}/v1/tenants", headers={"Authorization": f"Bearer {token}"})
+            assert [tenant["name"] for tenant in listed.json()["tenants"]] == ["default"]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, token in log) == (0, False)
+    assert {"shard=0", "shard=1"} <= set(log.split())
