@@ -23,6 +23,7 @@
         ├── JournalBehind                  too much of the journal waits for its export
         ├── Busy                           the tenant's waiting line is full
         ├── Closed                         the shard, or the client, is closing or closed
+        ├── ShardDown                      the shard that has the tenant does not run just now
         ├── ConnectionFailed               the server was not reached, or the connection broke before its answer
         ├── TimedOut                       no answer came in time
         ├── KmsUnavailable                 the key management is out of reach, or throttles

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from tenantq.tls import LoadCounts, TlsContext, TlsFiles
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from tenantq.clock import Clock, Timer
@@ -84,7 +84,7 @@ class Listening(Generic[C]):
             context = TlsContext(tls, self.figures, alpn=alpn)
             self._tls.append(context)
         where = {"host": host, "port": port} if isinstance(host, str) else {"sock": host}
-        server = await self.loop.create_server(  # type: ignore[call-overload]  # one of the two, as it wants it
+        server = await self.loop.create_server(
             accept,
             **where,
             ssl=context.context if context is not None else None,

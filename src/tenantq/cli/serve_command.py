@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.addresses import cannot_listen, shown_address
 from tenantq.cli.box import boxed
 from tenantq.cli.durations import duration
-from tenantq.cli.listening import cannot_listen, shown_address
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.cli import exit_codes
-from tenantq.cli.listening import cannot_listen, open_sockets, port_of, shown_address
+from tenantq.cli.addresses import cannot_listen, open_sockets, port_of, shown_address
 from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
@@ -31,7 +31,7 @@ from tenantq.shards.layout import HOME, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
 from tenantq.shards.settings import one_each
-from tenantq.store.rocks import Store
+from tenantq.store.rocks import RocksStore
 from tenantq.topology import Shard
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def check_empty(data_dir: Path, count: int, before: int) -> None:
         if not path.is_dir():
             continue
         try:
-            store = Store(path, read_only=True)
+            store = RocksStore(path, read_only=True)
         except StoreFormat:
             continue  # it was never opened
         try:

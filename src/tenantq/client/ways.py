@@ -77,6 +77,8 @@ class Ways:
         tenant, settings = _tenant_of(request.target), self._settings
         if tenant is None or self._closed:
             return
+        if address.startswith(":"):  # a port of the same host
+            address = f"{'https' if settings.secure else 'http'}://{_in_url(settings.host)}{address}"
         try:
             parts = urlsplit(address)
             port = parts.port
@@ -92,6 +94,10 @@ class Ways:
         if len(self._ports) >= TENANTS_MAX:
             self._ports.clear()
         self._ports[tenant] = port
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _tenant_of(target: str) -> str | None:

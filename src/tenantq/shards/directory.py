@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Conflict, Invalid
-from tenantq.jump_hash import jump_hash
+from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.shards.layout import HOME
 from tenantq.shards.link import shard_down
@@ -94,7 +93,7 @@ class Directory:
             raise Invalid(
                 f"regions: no shard is in any of {', '.join(allowed)}; there are shards in {there}", tenant=tenant
             )
-        return places[jump_hash(int.from_bytes(sha256(tenant.encode()).digest()[:8]), len(places))]
+        return places[jump_hash(tenant_key(tenant), len(places))]
 
     # ---- what others say ----
 

@@ -36,7 +36,7 @@ def shard_count(data_dir: Path) -> int:
     file = data_dir / REMEMBERED
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Remembered).shards
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 1
     except (OSError, msgspec.DecodeError) as error:
         raise StoreDamaged(

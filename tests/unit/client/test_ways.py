@@ -42,6 +42,17 @@ async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> 
         await ways.close()
 
 
+async def test_an_address_can_be_a_port_of_the_same_host() -> None:
+    """As a server tells it that does not know by which name it is reached."""
+    async with rough_server() as base, rough_server() as shard:
+        base.behave, shard.behave = [naming(f":{shard.url.rpartition(':')[2]}")], [say()]
+        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        for _ in range(3):
+            await ways.send(ACME)
+        assert (len(base.heads), len(shard.heads)) == (1, 2)
+        await ways.close()
+
+
 async def test_a_tenant_that_moved_is_followed_again() -> None:
     """A shard that passes on names the next one."""
     async with rough_server() as base, rough_server() as old, rough_server() as new:
