@@ -19,8 +19,8 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
-from tenantq.http.standby import StandbyListener
 from tenantq.http.passing import ShardListener
+from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
@@ -37,9 +37,9 @@ from tenantq.service.self_checks import (
     SelfChecks,
 )
 from tenantq.settings import OFF, ServerSettings, split_address
-from tenantq.store.redis.address import parse_address
 from tenantq.shards.layout import HOME, first_tenant_id, shard_dir
 from tenantq.shards.peers import Peers
+from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
-    from tenantq.store.interface import Store
     from tenantq.shards.seat import Seat, Sockets
+    from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
 

@@ -23,9 +23,9 @@ from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
+from tenantq.shards.settings import ShardsSettings, check_shards
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings, check_redis
-from tenantq.shards.settings import ShardsSettings, check_shards
 from tenantq.tls import TlsFiles
 from tenantq.vault.settings import VaultSettings, check_vault
 

@@ -31,8 +31,8 @@ from tenantq.rpc.settings import RpcSettings
 from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
-from tenantq.store.redis.settings import RedisSettings
 from tenantq.shards.settings import ShardsSettings
+from tenantq.store.redis.settings import RedisSettings
 from tenantq.testing import FakeServer
 from tenantq.tls import TlsFiles
 
