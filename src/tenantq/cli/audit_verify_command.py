@@ -14,6 +14,7 @@ from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
+from tenantq.shards.layout import shard_count, shard_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,16 +79,44 @@ def verify(
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
     keys = _keys(data_dir, public_keys)
+    if keys is None:
+        click.echo("no public key: the chain is verified, the signatures are not", err=True)
     wanted = dict(_known(text) for text in known)
+    open_store = store_to_read(store, store_name, shard) if store is not None else None
+    if data_dir is not None and store is None and shard_count(data_dir) > 1:
+        shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
+    else:
+        shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
+    findings += _compare_known(wanted, found)
+    shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
+    shown["keys_given"] = bool(public_keys)
+    shown |= {"clean": not findings, "findings": findings}
+    if as_json:
+        print_json_line(shown)
+    else:
+        _print(shown)
+    return exit_codes.ERROR if findings else exit_codes.OK
+
+
+Found = dict[int, set[str]]  # hashes of the records that were known before
+Verified = tuple[dict[str, Any], list[dict[str, Any]], Found]
+
+
+def _verify_one(
+    data_dir: Path | None,
+    segments: str | None,
+    keys: PublicKeys | None,
+    wanted: dict[int, str],
+    open_store: Callable[[Path], Store] | None = None,
+    shard: str | None = None,
+) -> Verified:
+    """Verify one journal, live and archived: what was seen, what is wrong, and the records that were asked for."""
     shown: dict[str, Any] = {}
     findings: list[dict[str, Any]] = []
     exam = None
     try:
-        open_store = store_to_read(store, store_name, shard) if store is not None else None
         exam = _open_exam(data_dir, keys, findings, open_store) if data_dir is not None else None
-        archive = _verify_archive(data_dir, segments, keys, exam, wanted)
-        if keys is None:
-            click.echo("no public key: the chain is verified, the signatures are not", err=True)
+        archive = _verify_archive(data_dir, segments, keys, exam, wanted, shard)
         live = _verify_live(exam, archive, wanted, shown, findings) if exam is not None else None
     finally:
         if exam is not None:
@@ -101,22 +130,36 @@ def verify(
             {"where": f"shard {one.shard}", "seq": one.seq, "file": one.file, "text": one.text}
             for one in archive.findings
         ]
-    findings += _compare_known(
-        wanted, archive.known if archive is not None else {}, live.known if live is not None else {}
-    )
     if live is not None:
         shown["end"] = f"{live.last_seq}:{live.last_link}"
     elif archive is not None and len(archive.last_seq) == 1:
-        ((shard, last),) = archive.last_seq.items()
-        shown["end"] = f"{last}:{archive.last_link[shard]}"
-    shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
-    shown["keys_given"] = bool(public_keys)
-    shown |= {"clean": not findings, "findings": findings}
-    if as_json:
-        print_json_line(shown)
-    else:
-        _print(shown)
-    return exit_codes.ERROR if findings else exit_codes.OK
+        ((name, last),) = archive.last_seq.items()
+        shown["end"] = f"{last}:{archive.last_link[name]}"
+    found: Found = {}
+    for known in (one.known for one in (archive, live) if one is not None):
+        for seq, links in known.items():
+            found.setdefault(seq, set()).update(links)
+    return shown, findings, found
+
+
+def _verify_shards(data_dir: Path, segments: str | None, keys: PublicKeys | None, wanted: dict[int, str]) -> Verified:
+    """Verify the journal of every shard, each against its own part of the archive that all share."""
+    shown: dict[str, Any] = {"shards": []}
+    findings: list[dict[str, Any]] = []
+    found: Found = {}
+    if segments is None and (data_dir / "journal").is_dir():
+        segments = str(data_dir / "journal")
+    for number, path in enumerate(shard_dirs(data_dir)):
+        part, wrong, known = _verify_one(path, segments, keys, wanted, shard=str(number))
+        shown["shards"].append({"shard": str(number), **part})
+        for name in ("live_records", "checkpoints", "segments", "records", "rows"):
+            if name in part:
+                shown[name] = shown.get(name, 0) + part[name]
+        shown["last_seq"] = shown.get("last_seq", {}) | part.get("last_seq", {})
+        findings += [one | {"where": f"shard {number}"} for one in wrong]
+        for seq, links in known.items():
+            found.setdefault(seq, set()).update(links)
+    return shown, findings, found
 
 
 def _known(text: str) -> tuple[int, str]:
@@ -127,12 +170,10 @@ def _known(text: str) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def _compare_known(
-    wanted: dict[int, str], archived: dict[int, set[str]], live: dict[int, set[str]]
-) -> list[dict[str, Any]]:
+def _compare_known(wanted: dict[int, str], found: Found) -> list[dict[str, Any]]:
     findings: list[dict[str, Any]] = []
     for seq, link in wanted.items():
-        there = archived.get(seq, set()) | live.get(seq, set())
+        there = found.get(seq, set())
         if link not in there:
             text = f"Record {seq} is not the one that was known." if there else f"Record {seq} was known, and is gone."
             findings.append({"where": "known", "seq": seq, "file": "", "text": text})
@@ -182,7 +223,12 @@ def _verify_live(
 
 
 def _verify_archive(
-    data_dir: Path | None, segments: str | None, keys: PublicKeys | None, exam: LiveExam | None, known: dict[int, str]
+    data_dir: Path | None,
+    segments: str | None,
+    keys: PublicKeys | None,
+    exam: LiveExam | None,
+    known: dict[int, str],
+    shard: str | None,
 ) -> AuditReport | None:
     if segments is None:
         assert data_dir is not None
@@ -196,7 +242,7 @@ def _verify_archive(
     except ImportError as error:
         raise Invalid("segments cannot be read: install tenantq[parquet]") from error
     first = exam.first_seq - 1 if exam is not None else None
-    report = verify_segments(open_target(segments), keys, links_from=first, known=known)
+    report = verify_segments(open_target(segments), keys, links_from=first, known=known, shard=shard)
     if exam is None and not report.segments and not report.findings:  # who took all away left nothing else to find
         report.findings.append(AuditFinding("", 1, segments, "There is no segment here."))
     return report
@@ -216,4 +262,6 @@ def _print(shown: dict[str, Any]) -> None:
         click.echo(f"signatures: of key {' or '.join(shown['keys'])}{whose}")
     if "end" in shown and shown["clean"]:
         click.echo(f"end: {shown['end']}")
+    for one in shown.get("shards", ()) if shown["clean"] else ():
+        click.echo(f"end of shard {one['shard']}: {one['end']}")
     click.echo("everything is as it was written" if shown["clean"] else f"{len(shown['findings'])} findings")

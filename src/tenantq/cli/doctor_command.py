@@ -14,7 +14,8 @@ from rich.text import Text
 from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.options import store_options, store_to_read
-from tenantq.doctor import examine, open_embedded
+from tenantq.doctor import examine, examine_shards, open_embedded
+from tenantq.shards.layout import shard_count
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.doctor import Finding, Report
-    from tenantq.store.interface import Store
 
 
 @click.command()
@@ -42,8 +42,11 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
       2  wrong usage
       6  the store cannot be examined: in use, or no store there
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
-    report = examine(data_dir, None, open_store) if as_json else _examine_visibly(data_dir, open_store)
+    if store is None and shard_count(data_dir) > 1:
+        report = _examine_visibly(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
+    else:
+        open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
+        report = _examine_visibly(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
     where = str(parse_address(store)) if store is not None else str(data_dir)
     if as_json:
         _print_json(report, where)
@@ -52,11 +55,11 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
     return exit_codes.OK if report.clean else exit_codes.ERROR
 
 
-def _examine_visibly(data_dir: Path, open_store: Callable[[Path], Store]) -> Report:
+def _examine_visibly(exam: Callable[[Callable[[str, int], None] | None], Report], *, quietly: bool) -> Report:
     """Examine with a progress bar on stderr where that is a terminal."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        return examine(data_dir, None, open_store)
+    if quietly or not console.is_terminal:
+        return exam(None)
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=20),
@@ -66,7 +69,7 @@ def _examine_visibly(data_dir: Path, open_store: Callable[[Path], Store]) -> Rep
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("opening", total=None, rows=0)
-        return examine(data_dir, lambda where, rows: progress.update(task, description=where, rows=rows), open_store)
+        return exam(lambda where, rows: progress.update(task, description=where, rows=rows))
 
 
 def _print_json(report: Report, where: str) -> None:
@@ -121,4 +124,5 @@ def _print_tables(console: Console, report: Report, figures: dict[str, int]) -> 
 
 def _place(finding: Finding) -> str:
     queue = f"{finding.tenant}/{finding.queue}" if finding.queue else finding.tenant
-    return " ".join(part for part in (queue, finding.id) if part) or "store"
+    shard = f"shard {finding.shard}" if finding.shard else ""
+    return " ".join(part for part in (shard, queue, finding.id) if part) or "store"

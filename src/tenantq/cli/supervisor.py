@@ -66,6 +66,11 @@ class _ShardProcess:
 
     async def start(self, orders: Orders) -> None:
         """Start the process and tell it what to do."""
+        await self.spawn(orders)
+        self.give(orders)
+
+    async def spawn(self, orders: Orders) -> None:
+        """Start the process; it waits to be told what to do."""
         self.opened, self.ready, self.drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
         mine, its = socket.socketpair()
         try:
@@ -81,9 +86,12 @@ class _ShardProcess:
         finally:
             its.close()
         reader, self._writer = await asyncio.open_connection(sock=mine)
-        told = msgspec.json.encode(orders)
-        self._writer.write(len(told).to_bytes(LENGTH_BYTES) + told)
         self._listening = asyncio.get_running_loop().create_task(self._listen(reader))
+
+    def give(self, orders: Orders) -> None:
+        """Tell it what to do."""
+        told = msgspec.json.encode(orders)
+        self.tell(len(told).to_bytes(LENGTH_BYTES) + told)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
@@ -154,13 +162,15 @@ class Supervisor:
         """
         self._open_sockets()
         home, *others = self._shards
-        await home.start(self._orders(home))
+        for shard in self._shards:  # they take a while to be there, and can do so together
+            await shard.spawn(self._orders(shard))
+        home.give(self._orders(home))
         await self._until(home.opened, asked)
         if not self._stopping:
             self._check_started(home)
             remember_count(self._home, self._count)
             for shard in others:
-                await shard.start(self._orders(shard))
+                shard.give(self._orders(shard))
         for shard in self._shards:
             await self._until(shard.ready, asked)
             if self._stopping:

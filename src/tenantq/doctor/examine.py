@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +12,11 @@ from tenantq.doctor.data_key_exam import load_data_keys
 from tenantq.doctor.journal_exam import examine_journal, last_time_ms
 from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
 from tenantq.doctor.queue_exam import QueueExam
-from tenantq.doctor.report import Notes, Report
+from tenantq.doctor.report import Notes, Report, joined
+from tenantq.engine.catalog import Catalog
 from tenantq.errors import StoreDamaged, StoreFailed
+from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.shards.layout import shard_dirs
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -48,6 +52,32 @@ def examine(
     finally:
         store.close()
     return notes.report()
+
+
+def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> Report:
+    """Recount the stores of all shards of a data directory, and see that no tenant is on two of them."""
+    reports: dict[str, Report] = {}
+    names: Counter[str] = Counter()
+    for number, path in enumerate(shard_dirs(data_dir)):
+        reports[str(number)] = examine(path, progress)
+        names.update(_tenants(path))
+    return joined(reports, sorted(name for name, count in names.items() if count > 1))
+
+
+def _tenants(data_dir: Path) -> set[str]:
+    """Return the tenants that one shard alone may have; none where the store cannot be read, which is a finding of its own."""
+    try:
+        store = open_embedded(data_dir)
+    except StoreDamaged:
+        return set()
+    try:
+        catalog = Catalog(store)
+        catalog.load()
+        return set(catalog.tenants) - {DEFAULT_TENANT, *PROBE_TENANTS}
+    except (StoreFailed, msgspec.MsgspecError, struct.error, LookupError):
+        return set()
+    finally:
+        store.close()
 
 
 def _examine(store: Store, notes: Notes) -> None:

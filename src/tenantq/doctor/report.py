@@ -9,7 +9,7 @@ import msgspec
 from tenantq.randomness import id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
 FINDINGS_LISTED_MAX: Final = 1_000
 
@@ -26,6 +26,7 @@ class Finding(msgspec.Struct, frozen=True):
     tenant: str = ""  # the name, or the id where no name is known
     queue: str = ""
     id: str = ""  # of the message concerned
+    shard: str = ""  # where there are several
 
 
 class Figures(msgspec.Struct):
@@ -58,6 +59,20 @@ class Report(msgspec.Struct, frozen=True):
     def clean(self) -> bool:
         """Whether everything adds up."""
         return self.findings_total == 0
+
+
+def joined(reports: Mapping[str, Report], twice: Iterable[str] = ()) -> Report:
+    """Return the reports of several shards, by name, as one; ``twice`` are tenants that two of them have."""
+    notes = Notes()
+    for shard, report in reports.items():
+        for name in Figures.__struct_fields__:
+            setattr(notes.figures, name, getattr(notes.figures, name) + getattr(report.figures, name))
+        notes.total += report.findings_total
+        notes.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
+    for tenant in twice:
+        notes.found("catalog", "Two shards have a tenant of this name; one of them is not served.", tenant=tenant)
+    del notes.findings[FINDINGS_LISTED_MAX:]
+    return notes.report()
 
 
 class Notes:

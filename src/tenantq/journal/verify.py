@@ -57,28 +57,29 @@ def verify_segments(
     *,
     links_from: int | None = None,
     known: Collection[int] = (),
+    shard: str | None = None,
 ) -> AuditReport:
-    """Verify all segments at a target. Without ``key`` signatures are not checked, and the report says so elsewhere.
+    """Verify all segments at a target, or those of one ``shard``. Without ``key`` signatures are not checked, and the report says so elsewhere.
 
     With ``links_from`` the report has the hashes from that record on, at most LINKS_MAX, to compare a live journal with; and those of the
     records ``known``.
     """
     report = AuditReport(last_seq={}, last_link={}, findings=[], links={}, known={seq: set() for seq in known})
-    names = manifest_names(target)
+    names = manifest_names(target, shard)
 
     by_shard: dict[str, list[str]] = {}
     for name in names:
         by_shard.setdefault(name.split("/")[1].removeprefix("shard="), []).append(name)
     done = 0
-    for shard, mine in by_shard.items():
-        walk = _Walk(target, key, report, shard, links_from)
+    for one, mine in by_shard.items():
+        walk = _Walk(target, key, report, one, links_from)
         for name in mine:
             walk.segment(name)
             done += 1
             if progress is not None:
                 progress(done, len(names))
         walk.end()
-    _find_strangers(target, names, report)
+    _find_strangers(target, names, report, shard)
     return report
 
 
@@ -193,7 +194,7 @@ def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]]
     return ""
 
 
-def _find_strangers(target: Target, names: list[str], report: AuditReport) -> None:
+def _find_strangers(target: Target, names: list[str], report: AuditReport, shard: str | None) -> None:
     """Name segments that no manifest names: put there by somebody, or left by a crash."""
     known = set()
     for name in names:
@@ -202,5 +203,7 @@ def _find_strangers(target: Target, names: list[str], report: AuditReport) -> No
         except Invalid:
             continue
     for name in target.names(""):
+        if shard is not None and f"/shard={shard}/" not in name:
+            continue
         if name.endswith(".parquet") and name not in known and len(report.findings) < FINDINGS_MAX:
             report.findings.append(AuditFinding("", 0, name, "No manifest names this segment."))

@@ -11,6 +11,7 @@ from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.archive import need_warm
+from tenantq.shards.layout import shard_dirs
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def reconcile(spark: SparkSession, lake: Lake, data_dirs: Sequence[Path]) -> Rec
     erased = {one.tenant for one in lake.state().erased}
     stored: dict[tuple[str, str], dict[str, int]] = {}
     store_seq = 0
-    for data_dir in data_dirs:
+    for data_dir in (shard for given in data_dirs for shard in shard_dirs(given)):
         counters, seq = read_counters(data_dir)
         store_seq = max(store_seq, seq)
         for place, figures in counters.items():

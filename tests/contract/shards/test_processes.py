@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from tenantq.pipeline.reconcile import read_counters
+from tenantq.shards.layout import shard_dirs
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, read_until
 from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.processes import alive, descendants
@@ -168,6 +171,30 @@ def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
     assert "stopped" in log
     for shard in ("0", "1"):
         assert list((tmp_path / "data" / "journal").glob(f"date=*/hour=*/shard={shard}/*.parquet"))
+    _examine(tmp_path / "data", tenant)
+
+
+def _examine(data: Path, tenant: str) -> None:
+    """See that what works on a data directory goes over all its shards, and finds what is wrong with any."""
+    examined = call("doctor", "--data-dir", data, "--json")
+    assert (examined.code, examined.json["figures"]["tenants"] >= 3) == (0, True)
+    verified = call("audit", "verify", "--data-dir", data, "--json")
+    assert verified.code == 0, verified.out
+    assert [one["shard"] for one in verified.json["shards"]] == ["0", "1"]
+    ends = [one["end"] for one in verified.json["shards"]]
+    assert call("audit", "verify", "--data-dir", data, *(f"--known={end}" for end in ends)).code == 0
+    counters = [read_counters(path)[0] for path in shard_dirs(data)]
+    assert [(tenant, "mail") in one for one in counters] == [False, True]
+    shutil.copytree(data, data.with_name("copied"))
+    (segment,) = data.with_name("copied").glob("journal/date=*/hour=*/shard=1/*.parquet")
+    segment.unlink()
+    wrong = call("audit", "verify", "--data-dir", data.with_name("copied"), "--json")
+    assert (wrong.code, {one["where"] for one in wrong.json["findings"]}) == (1, {"shard 1"})
+    heart = data.with_name("copied") / "shards" / "1" / "heart"
+    heart.write_bytes(bytes(len(heart.read_bytes())))
+    (data.with_name("copied") / "shards" / "1" / "db" / "CURRENT").unlink()
+    hurt = call("doctor", "--data-dir", data.with_name("copied"), "--json")
+    assert (hurt.code, {one["shard"] for one in hurt.json["findings"]}) == (1, {"1"})
 
 
 def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: Path) -> None:
@@ -217,7 +244,7 @@ def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_pa
         tenant = three.tenant_on(2)
         _stop(three)
     assert call("serve", "--data-dir", data / "shards" / "1", "--http", "127.0.0.1:0").code == 2
-    refused = call("serve", "--data-dir", data, "--http", "127.0.0.1:0", "--shards", 1)
+    refused = call("serve", "--data-dir", data, "--http", "127.0.0.1:0", "--shards", 2)
     assert refused.code == 7
     assert f"shard 2 has the tenant {tenant}" in refused.err
     with sharded(data) as three:

@@ -14,7 +14,7 @@ from tenantq.cli.pipeline.at_work import spark_at_work
 @click.command()
 @click.option(
     "--data-dir", "data_dirs", multiple=True, required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="A shard's data directory, which no server has open. Once per shard.",
+    help="A data directory, which no server has open; all its shards are counted. Once per server.",
 )  # fmt: skip
 @options.lake
 @options.master
