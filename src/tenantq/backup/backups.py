@@ -33,6 +33,7 @@ from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Un
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, retired_ids
 from tenantq.journal.target import DirectoryTarget
+from tenantq.shards.layout import REMEMBERED
 from tenantq.store.heart import Heart
 from tenantq.store.scrub import scrub
 
@@ -176,6 +177,8 @@ class Backups:
         sources = {f"db/{path.name}": path for path in sorted(taken.stage.iterdir()) if _is_data(path)}
         sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in archive.names}
         sources["format"] = self._data_dir / "format"
+        if (self._data_dir / REMEMBERED).exists():
+            sources[REMEMBERED] = self._data_dir / REMEMBERED
         self._check_room(destination, sum(path.stat().st_size for path in sources.values()))
         with growing(destination, _PARTIAL) as partial:
             files: dict[str, BackupFile] = {}

@@ -24,7 +24,7 @@ from tenantq.store.rocks import RocksStore
 from tenantq.vault.stored_book import used_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tenantq.journal.target import Target
@@ -61,6 +61,7 @@ def restore_backup(
     public_key: PublicKey | None = None,
     data_keys: Path | None = None,
     segments: Target | None = None,
+    skip: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Restored:
     """Make ``data_dir``, which must not be there or be empty, from the backup ``source``; all of it or nothing.
@@ -68,6 +69,7 @@ def restore_backup(
     ``audit_key`` is the private key that the server signed with; without it, it makes a new one. The backup has to be signed by it, or by
     ``public_key``; with neither, only its own hashes are checked, which whoever changed it can have changed too. ``data_keys`` is the file of wrapped
     keys, by default the one beside the backup. ``segments`` is where the exported journal is, if not in the backup.
+    Files in ``skip`` are left out.
     Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
     """
     _check_empty(data_dir)
@@ -82,7 +84,7 @@ def restore_backup(
     with growing(data_dir.absolute(), "restoring") as partial:
         copying, done = _part(progress, "copying"), 0
         for name, file in manifest.files.items():
-            if name != PUBLIC_FILE:
+            if name != PUBLIC_FILE and name not in skip:
                 copy_file(source / name, partial / name)
             done += file.size
             if copying is not None:
@@ -121,6 +123,14 @@ def _check_empty(data_dir: Path) -> None:
         raise Conflict(f"{data_dir} is a file; give a directory that is empty or not there yet")
     if data_dir.is_dir() and any(data_dir.iterdir()):
         raise Conflict(f"{data_dir} is not empty; restore into a directory that is empty or not there yet")
+
+
+def public_part(audit_key: Path) -> PublicKey:
+    """Return what verifies what a private key signs; Invalid, StoreDamaged."""
+    try:
+        return SigningKey.parse(audit_key.read_bytes(), audit_key).public
+    except OSError as error:
+        raise Invalid(f"audit key {audit_key}: {error.strerror}") from error
 
 
 def _checked_audit_key(file: Path, source: Path) -> bytes:

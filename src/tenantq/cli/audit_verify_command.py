@@ -79,14 +79,14 @@ def verify(
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
     keys = _keys(data_dir, public_keys)
-    if keys is None:
-        click.echo("no public key: the chain is verified, the signatures are not", err=True)
     wanted = dict(_known(text) for text in known)
     open_store = store_to_read(store, store_name, shard) if store is not None else None
     if data_dir is not None and store is None and shard_count(data_dir) > 1:
         shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
     else:
         shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
+    if keys is None:
+        click.echo("no public key: the chain is verified, the signatures are not", err=True)
     findings += _compare_known(wanted, found)
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
     shown["keys_given"] = bool(public_keys)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.backup.manifest import verify_backup
-from tenantq.backup.restore import restore_backup
+from tenantq.backup.restore_shards import parts_of, restore_server
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import json_option, print_json, print_table
@@ -80,11 +80,15 @@ def verify(source: Path, public_key: Path | None, *, as_json: bool) -> None:
     """Check every file of a backup against its hash, offline."""
     key = PublicKey.load(public_key) if public_key is not None else None
     with ByteBar() as bar:
-        manifest = verify_backup(source, key, lambda done, total: bar("verifying", done, total))
+        parts = parts_of(source)
+        manifests = [verify_backup(part, key, lambda done, total: bar("verifying", done, total)) for part in parts]
+    files, size = sum(len(one.files) for one in manifests), sum(one.size for one in manifests)
     if as_json:
-        print_json({**_facts(manifest), "signature_checked": key is not None})
+        facts = {**_facts(manifests[0]), "files": files, "size": size}
+        print_json({**facts, "signature_checked": key is not None})
     else:
-        click.echo(f"{source}: {len(manifest.files):,} files, {manifest.size:,} bytes, as they were written")
+        of_shards = f" of {len(parts)} shards" if len(parts) > 1 else ""
+        click.echo(f"{source}: {files:,} files{of_shards}, {size:,} bytes, as they were written")
 
 
 @backup.command()
@@ -118,7 +122,7 @@ def restore(
     if segments is not None and "://" not in segments and not Path(segments).is_dir():
         raise Invalid(f"segments: there is no directory {segments}")
     with ByteBar() as bar:
-        restored = restore_backup(
+        restored = restore_server(
             source,
             data_dir,
             audit_key=audit_key,

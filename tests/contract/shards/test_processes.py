@@ -154,7 +154,9 @@ def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
     """A poll that waits on another shard is answered empty, the exit code is 0, and the journal of each is exported to its end."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         tenant = server.tenant_on(1)
+        server.ask("POST", f"/v1/tenants/{tenant}/queues/kept/messages", json={"messages": [{"body": "kept"}]})
         server.ask("PUT", f"/v1/tenants/{tenant}/queues/mail", json={})
+        assert server.ask("POST", "/v1/backups", json={"name": "night"}).status_code == 201
         answers: list[httpx.Response] = []
         path = f"/v1/tenants/{tenant}/queues/mail/poll"
         waiting = threading.Thread(
@@ -172,6 +174,19 @@ def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
     for shard in ("0", "1"):
         assert list((tmp_path / "data" / "journal").glob(f"date=*/hour=*/shard={shard}/*.parquet"))
     _examine(tmp_path / "data", tenant)
+    _restore(tmp_path / "data-backups", tmp_path / "restored", tmp_path / "data" / "audit_key", tenant)
+
+
+def _restore(backups: Path, data: Path, audit_key: Path, tenant: str) -> None:
+    """See that a backup is of all shards: verified, restored and served as a whole, or not at all."""
+    assert "of 2 shards" in call("backup", "verify", "--from", backups / "night").out
+    restored = call("backup", "restore", "--from", backups / "night", "--data-dir", data, "--audit-key", audit_key)
+    assert restored.code == 0, restored.err
+    assert call("audit", "verify", "--data-dir", data).code == 0
+    assert [(tenant, "kept") in read_counters(path)[0] for path in shard_dirs(data)] == [False, True]
+    (backups / "shards" / "1" / "night").rename(backups / "shards" / "1" / "moved")
+    half = call("backup", "restore", "--from", backups / "night", "--data-dir", data.with_name("half"))
+    assert (half.code, data.with_name("half").exists()) == (3, False)
 
 
 def _examine(data: Path, tenant: str) -> None:

@@ -1,0 +1,94 @@
+"""Restoring a server of several shards: every shard's part of a backup, all of them or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.backup.backups import JOURNAL
+from tenantq.backup.manifest import verify_backup
+from tenantq.backup.restore import Restored, public_part, restore_backup
+from tenantq.doctor.report import Figures
+from tenantq.errors import NotFound
+from tenantq.shards.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tenantq.journal.signing import PublicKey
+
+
+def parts_of(source: Path) -> list[Path]:
+    """Return where each shard's part of a backup is, in their order; NotFound where one is missing."""
+    parts = [shard_dir(source.absolute().parent, number) / source.name for number in range(shard_count(source))]
+    parts[HOME] = source
+    for number, part in enumerate(parts):
+        if number != HOME and not part.is_dir():
+            raise NotFound(f"{source}: is of {len(parts)} shards, and shard {number}'s part is not at {part}")
+    return parts
+
+
+def restore_server(
+    source: Path,
+    data_dir: Path,
+    *,
+    audit_key: Path | None = None,
+    public_key: PublicKey | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    **how: Any,
+) -> Restored:
+    """Make a data directory from a backup of one shard or several: see ``restore_backup``. All of it or nothing.
+
+    What is returned is of all shards together; the manifest is that of the first.
+    """
+    parts = parts_of(source)
+    if len(parts) == 1:
+        return restore_backup(source, data_dir, audit_key=audit_key, public_key=public_key, progress=progress, **how)
+    if audit_key is not None and public_key is None:
+        public_key = public_part(audit_key)
+    for part in parts[1:]:
+        verify_backup(part, public_key)  # before anything is written
+    home = restore_backup(
+        source, data_dir, audit_key=audit_key, public_key=public_key, progress=progress, skip={REMEMBERED}, **how
+    )
+    done = [home]
+    try:
+        for number, part in enumerate(parts[1:], HOME + 1):
+            place = shard_dir(data_dir, number)
+            place.parent.mkdir(exist_ok=True)
+            own = {**how, "data_keys": None}  # each shard's lie beside its own backups
+            done.append(restore_backup(part, place, public_key=public_key, progress=progress, **own))
+            _join_journal(place, data_dir)
+        remember_count(data_dir, len(parts))
+    except BaseException:
+        shutil.rmtree(data_dir, ignore_errors=True)
+        raise
+    return _together(done)
+
+
+def _join_journal(place: Path, data_dir: Path) -> None:
+    """Put a shard's exported segments to those of the others: all are looked for in one place."""
+    journal = place / JOURNAL
+    for file in sorted(journal.rglob("*")):
+        if file.is_file():
+            target = data_dir / JOURNAL / file.relative_to(journal)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(target)
+    shutil.rmtree(journal, ignore_errors=True)
+
+
+def _together(done: list[Restored]) -> Restored:
+    figures = Figures()
+    for one in done:
+        for name in Figures.__struct_fields__:
+            setattr(figures, name, getattr(figures, name) + getattr(one.figures, name))
+    return msgspec.structs.replace(
+        done[0],
+        figures=figures,
+        data_keys=sum(one.data_keys for one in done),
+        segments=sum(one.segments for one in done),
+        keys_found=all(one.keys_found for one in done),
+    )
