@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 NOW = START + 365 * DAY
 SOON_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 """Options of a Java that has little to do many times: what it runs is compiled once, not again and again ever better."""
+LITTLE_DATA = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # to compile code for a dozen rows takes longer than to do without
+    "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads
+}
+"""Settings that make little data quick; the tables do not depend on them: on the cluster of test_cluster.py, Spark compiles."""
 
 
 class Made(NamedTuple):
@@ -57,8 +63,7 @@ def spark() -> Iterator[SparkSession]:
                 "spark.default.parallelism": "2",
                 "spark.driver.memory": "1g",
                 "spark.driver.defaultJavaOptions": SOON_QUICK,
-                "spark.sql.codegen.wholeStage": "false",
-                "spark.sql.codegen.cache.maxEntries": "20000",  # a run needs so many that the next finds few of 1,000
+                **LITTLE_DATA,
             },
         )
     yield session

@@ -29,6 +29,7 @@ spark.executor.defaultJavaOptions {SOON_QUICK}
 spark.executor.memory 512m
 spark.sql.shuffle.partitions 3
 spark.sql.codegen.wholeStage false
+spark.sql.ui.explainMode simple
 """
 
 

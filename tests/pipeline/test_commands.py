@@ -18,7 +18,7 @@ from tenantq.pipeline.retention import load_retention
 from tenantq.pipeline.run import Options, run
 from tenantq.pipeline.stream import stream
 from tests.acceptance.command import COMMAND, environment
-from tests.pipeline.conftest import NOW, SOON_QUICK, digests
+from tests.pipeline.conftest import LITTLE_DATA, NOW, SOON_QUICK, digests
 from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
@@ -31,19 +31,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 240
 
 
-_SMALL = f"""
-spark.driver.defaultJavaOptions {SOON_QUICK}
-spark.sql.shuffle.partitions 2
-spark.sql.codegen.wholeStage false
-"""
-"""Settings that make little data quick; the tables do not depend on them."""
+_SMALL = {"spark.driver.defaultJavaOptions": SOON_QUICK, "spark.sql.shuffle.partitions": "2", **LITTLE_DATA}
 
 
 @pytest.fixture
 def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a command that has little to do."""
     place = tmp_path_factory.mktemp("conf")
-    (place / "spark-defaults.conf").write_text(_SMALL)
+    (place / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _SMALL.items()))
     return {"SPARK_CONF_DIR": str(place)}
 
 
