@@ -40,7 +40,7 @@ def served_bucket(environ: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Serve S3 with a bucket ``evidence``, and have the environment say where it is."""
     bucket = Bucket()
     server = make_server("127.0.0.1", 0, bucket, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "test"),

@@ -70,6 +70,7 @@ def serving(double: Double, tls: ssl.SSLContext | None = None) -> Iterator[Doubl
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits until the client has confirmed the headers
 
         def log_message(self, *_: object) -> None:
             pass

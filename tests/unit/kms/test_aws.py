@@ -90,14 +90,22 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.fixture(scope="module")
+def admin(moto: int) -> Iterator[Any]:
+    """Return a client of moto's own."""
+    known = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+    client = boto3.client("kms", region_name=REGION, endpoint_url=f"http://127.0.0.1:{moto}", **known)
+    yield client
+    client.close()
+
+
 @pytest.fixture
-def front(moto: int, credentials: None) -> Iterator[Front]:
+def front(moto: int, admin: Any, credentials: None) -> Iterator[Front]:
     """Put the small server before moto."""
     front = Front(moto)
-    front.admin = boto3.client("kms", region_name=REGION, endpoint_url=f"http://127.0.0.1:{moto}")
+    front.admin = admin
     with serving(front):
         yield front
-    front.admin.close()
 
 
 @pytest.fixture
