@@ -4,8 +4,9 @@ BIN := .venv/bin
 KILLS ?= 500
 PIPELINE_KILLS ?= 20
 SECONDS_LONG ?= 600
+SECONDS_REDIS ?= 180
 
-.PHONY: run test lint bench soak chaos chaos-pipeline contract-redis clean
+.PHONY: run test lint bench soak chaos chaos-pipeline chaos-redis contract-redis clean
 
 run: .venv/installed
 	$(BIN)/tenantq demo
@@ -31,8 +32,11 @@ chaos: .venv/installed
 chaos-pipeline: .venv/installed
 	$(BIN)/python -m tests.pipeline.kills --kills $(PIPELINE_KILLS)
 
+chaos-redis: .venv/installed .venv/tools
+	$(BIN)/python -m tests.redis_store.chaos --seconds $(SECONDS_REDIS)
+
 contract-redis: .venv/installed .venv/tools
-	$(BIN)/pytest tests/contract/test_*.py --redis-in-full -k redis
+	$(BIN)/pytest tests/contract/test_*.py tests/redis_store --redis-in-full -k redis
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,10 +7,11 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, pipeline, rpc, scale, secrets, transport, way_in
+from bench import cycles, fairness, gates, neighbour, pipeline, redis_store, rpc, scale, secrets, transport, way_in
 
 SECTIONS = {
     "cycles": cycles.run,
+    "redis-store": redis_store.run,
     "fairness": fairness.run,
     "scale": scale.run,
     "gates": gates.run,

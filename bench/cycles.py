@@ -20,7 +20,8 @@ _T, _Q = "default", "bench"
 _BODY = NewMessage(body=b"x" * 100)
 
 
-async def _add(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+async def add(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+    """Add batches, and note how long each took."""
     messages = [_BODY] * batch
     for _ in range(times):
         started = time.perf_counter()
@@ -28,7 +29,8 @@ async def _add(shard: Shard, batch: int, times: int, waits: list[float]) -> None
         waits.append(time.perf_counter() - started)
 
 
-async def _cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+async def cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
+    """Add, poll and ack batches, and note how long each took."""
     messages = [_BODY] * batch
     for _ in range(times):
         started = time.perf_counter()
@@ -61,7 +63,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         "operation", "callers", "batch", "messages/s", "us/message", "bare us", "ratio", "msgs/sync", "p50 ms", "p99 ms"
     )
     scale = 10 if quick else 1
-    for name, work in (("add", _add), ("full cycle", _cycle)):
+    for name, work in (("add", add), ("full cycle", cycle)):
         for callers in (1, 64):
             for batch in (1, 10, 100):
                 messages = (
@@ -79,11 +81,11 @@ async def run(directory: Path, *, quick: bool) -> None:
                     spent = time.perf_counter() - started
                     batches = shard.journal_span[1] - before
                 done = times * callers * batch
-                bare = bare_us(path / "bare", messages=done, batches=batches, syncs=len(syncs), cycle=work is _cycle)
+                bare = bare_us(path / "bare", messages=done, batches=batches, syncs=len(syncs), cycle=work is cycle)
                 cost = spent / done * 1e6
                 table.row(
                     name, callers, batch, f"{done / spent:,.0f}", f"{cost:.1f}", f"{bare:.1f}", f"{cost / bare:.2f}",
-                    f"{done * (3 if work is _cycle else 1) / max(1, len(syncs)):.0f}",
+                    f"{done * (3 if work is cycle else 1) / max(1, len(syncs)):.0f}",
                     f"{percentile(waits, 50) * 1e3:.2f}", f"{percentile(waits, 99) * 1e3:.2f}",
                 )  # fmt: skip
     table.show()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 import socket
+import struct
 import subprocess
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from redis import Redis
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from tenantq.store.redis.address import parse_address
@@ -17,6 +22,7 @@ from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _START_S = 20.0
@@ -105,3 +111,152 @@ class OnRedis:
     def to_read(self, path: Path) -> RedisStore:
         """Open it for the doctor."""
         return RedisStore(path, self.address, self.settings, "0", read_only=True)
+
+
+class RedisNodes:
+    """A small Redis Cluster: three primaries, and one replica of the primary that has a given key's slot."""
+
+    def __init__(self, directory: Path, key: bytes, *options: str) -> None:
+        """Start the nodes and join them; a primary that is gone is replaced after about a second."""
+        wanted = ("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-replica-validity-factor 0", *options)
+        self.slot = key_slot(key)
+        self.nodes: list[RedisServer] = []
+        try:
+            for number in range(4):
+                self.nodes.append(RedisServer(directory / str(number), *wanted))
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _join(self) -> None:
+        bounds = (0, 5_461, 10_923, 16_384)
+        for number in range(3):
+            client = self.nodes[number].client()
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].client().execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        owner = next(number for number in range(3) if bounds[number] <= self.slot < bounds[number + 1])
+        eventually(lambda: all(len(self.view(node)) == 4 for node in self.nodes))
+        self.nodes[3].client().execute_command("CLUSTER", "REPLICATE", self.id_of(self.nodes[owner]))
+        eventually(lambda: all(self.is_well(node) for node in self.nodes))
+        eventually(lambda: self.nodes[owner].client().info("replication")["connected_slaves"] == 1)
+
+    @property
+    def url(self) -> str:
+        """The address as ``--store`` takes it."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    @staticmethod
+    def view(node: RedisServer) -> list[str]:
+        """Return the lines in which a node tells of all that it knows."""
+        text: bytes = node.client().execute_command("CLUSTER", "NODES")
+        return text.decode().splitlines()
+
+    @staticmethod
+    def is_well(node: RedisServer) -> bool:
+        """Tell whether a node serves, as far as it knows."""
+        text: bytes = node.client().execute_command("CLUSTER", "INFO")
+        return b"cluster_state:ok" in (text if isinstance(text, bytes) else str(text).encode())
+
+    def id_of(self, node: RedisServer) -> str:
+        """Return the name that a node has in the cluster."""
+        return bytes(node.client().execute_command("CLUSTER", "MYID")).decode()
+
+    def owner(self) -> RedisServer:
+        """Return the primary that has the slot now, as the others see it."""
+        for node in self.nodes:
+            try:
+                if node.client().info("replication")["role"] == "master" and self._holds(node):
+                    return node
+            except RedisError:
+                continue
+        raise AssertionError("nobody has the slot")
+
+    def _holds(self, node: RedisServer) -> bool:
+        mine = next(line for line in self.view(node) if "myself" in line)
+        for part in mine.split()[8:]:
+            first, _, last = part.partition("-")
+            if first.isdigit() and int(first) <= self.slot <= int(last or first):
+                return True
+        return False
+
+    def stop(self) -> None:
+        """End all processes."""
+        for node in self.nodes:
+            node.kill()
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until something holds that other processes bring about."""
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            if holds():
+                return
+        except RedisError:
+            pass
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+class ResettingProxy:
+    """Passes bytes to a server and breaks connections off: a share of all pieces that pass, at random, in either direction."""
+
+    def __init__(self, port: int, share: float, seed: int) -> None:
+        self.port, self.share, self.resets = 0, share, 0
+        self._target = port
+        self._rng = random.Random(seed)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address as ``--store`` takes it."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        """End everything."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            self._open += [client, server]
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        reset = struct.pack("ii", 1, 0)  # close at once, with an RST
+        try:
+            while data := one.recv(65_536):
+                if self._rng.random() < self.share:
+                    self.resets += 1
+                    if self._rng.random() < 0.5:
+                        other.sendall(data[: len(data) // 2])  # half of it arrives
+                    break
+                other.sendall(data)
+        except OSError:
+            pass
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                end.shutdown(socket.SHUT_RDWR)
+                end.close()

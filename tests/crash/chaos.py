@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tenantq.clock import SystemClock
 from tenantq.config import ShardSettings
-from tenantq.doctor import examine
+from tenantq.doctor import examine, open_embedded
 from tenantq.engine.shard import Shard
 from tests.crash import events
 from tests.crash.oracle import Oracle
@@ -36,7 +36,9 @@ from tests.crash.recount import JournalTally, recount
 from tests.crash.worker import Carried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tenantq.store.interface import Store
 
 PROJECT = Path(__file__).resolve().parents[2]
 LATER_MS = 3 * 3_600_000
@@ -106,13 +108,31 @@ class Chaos:
         self.started = time.monotonic()
         self._plan = plan(seed)
 
+    open_store: Callable[[Path], Store] = staticmethod(open_embedded)
+    """Opens the store to examine it."""
+    worker_options: tuple[str, ...] = ()
+
+    def has_store(self) -> bool:
+        """Tell whether there is anything to examine yet."""
+        return (self.directory / "format").exists()
+
+    def to_drain(self, settings: ShardSettings) -> Shard:
+        """Return the shard that takes everything out at the end."""
+        return Shard(self.directory, clock=LaterClock(), settings=settings)
+
     def kill_one(self) -> str:
         """Run a worker, kill it, and judge; return the point at which it died."""
         kill = next(self._plan)
         number = self.kills.total()
         self.carried_file.write_bytes(msgspec.json.encode(self.carried))
         options = ["--seed", str(kill.seed), "--name", f"w{number}", "--memory-mib", str(kill.memory_mib)]
-        options += ["--carried", str(self.carried_file), "--seconds", str(_WORKER_SECONDS_MAX * 2)]
+        options += [
+            *self.worker_options,
+            "--carried",
+            str(self.carried_file),
+            "--seconds",
+            str(_WORKER_SECONDS_MAX * 2),
+        ]
         if kill.point == "anytime":
             status = run_worker(self.directory, self.log, options, seconds=kill.seconds)
         else:
@@ -131,9 +151,9 @@ class Chaos:
             told = self.log.with_suffix(".err").read_text(encoding="utf-8", errors="replace")[-2_000:]
             oracle.wrong("broken worker", f"{kill} ended with status {status} {oracle.failure or ''}\n{told}")
         opened = any(line.startswith(events.OPENED) for line in lines)
-        if not (self.directory / "format").exists():
+        if not self.has_store():
             return "anytime, while starting"  # nothing is there yet
-        found = recount(self.directory, self.tally)
+        found = recount(self.directory, self.tally, self.open_store)
         oracle.compare(found)
         self._doctor()
         self._carry(found.seq)
@@ -143,7 +163,7 @@ class Chaos:
 
     def _doctor(self) -> None:
         """Have the program's own examination agree."""
-        report = examine(self.directory)
+        report = examine(self.directory, open_store=self.open_store)
         if not report.clean:
             for finding in report.findings:
                 self.oracle.wrong("drift", f"doctor: {finding}")
@@ -170,7 +190,7 @@ class Chaos:
         """Take everything out, hours later, and see that the store is empty and everything is accounted for."""
         oracle = self.oracle
         settings = ShardSettings(disk_reserve_bytes=0)
-        async with Shard(self.directory, clock=LaterClock(), settings=settings) as shard:
+        async with self.to_drain(settings) as shard:
             quiet = 0
             while quiet < 3:
                 got = 0
@@ -185,7 +205,7 @@ class Chaos:
                 waits = any(queue.messages for queue in shard.core.catalog.queues())
                 quiet = quiet + 1 if not got and not waits else 0
                 await asyncio.sleep(0.02)
-        found = recount(self.directory, self.tally)
+        found = recount(self.directory, self.tally, self.open_store)
         oracle.compare(found)
         for family in ("m", "vi", "le", "li", "gr", "ik"):
             if found.rows_by_family[family]:

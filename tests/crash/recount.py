@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.doctor import open_embedded
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
 from tenantq.engine.queue_state import TOTALS
 from tenantq.journal.record import Record, Row, rows, unseal
@@ -26,10 +27,10 @@ from tenantq.store.keys import (
     split_expiry_key,
     split_waiting_key,
 )
-from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_counters, unpack_key, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tenantq.store.interface import Store
@@ -97,9 +98,9 @@ def dump(store: Store) -> dict[str, dict[bytes, bytes]]:
     return contents
 
 
-def recount(directory: Path, tally: JournalTally) -> Recount:
+def recount(directory: Path, tally: JournalTally, open_store: Callable[[Path], Store] = open_embedded) -> Recount:
     """Open the store read-only, recount it, follow its journal, and let it go."""
-    store = RocksStore(directory, read_only=True)
+    store = open_store(directory)
     try:
         contents = dump(store)
     finally:

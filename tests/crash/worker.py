@@ -26,6 +26,9 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.message import NewMessage, Result
 from tenantq.store.framing import walk
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.opening import open_when_free
+from tenantq.store.redis.settings import RedisSettings
 from tests.crash import events
 from tests.crash.events import emit
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from tenantq.message import Delivery, Outcome
+    from tenantq.store.interface import Store
 
 TENANTS = ("default", "acme", "zeta")
 ATTEMPTS = {"work": 4, "ordered.fifo": 4, "groups": 4, "slow": 2}
@@ -278,7 +282,15 @@ async def run(arguments: argparse.Namespace) -> int:
     )
     probe = Probe(directory, arguments.crash_point, arguments.crash_after, sizes=arguments.sizes)
     rng = random.Random(arguments.seed)
-    shard = Shard(directory, settings=settings, probe=probe)
+    opener = None
+    if arguments.store:
+        wanted = msgspec.json.decode(arguments.store_settings, type=RedisSettings)
+        address = parse_address(arguments.store)
+
+        async def opener(name: str) -> Store:
+            return await open_when_free(directory, address, wanted, name, durability=arguments.durability)
+
+    shard = Shard(directory, settings=settings, probe=probe, open_store=opener)
     await shard.open()
     traffic = Traffic(shard, rng, arguments.name or f"s{arguments.seed}", arguments.body_bytes)
     emit(events.OPENED, traffic.now(), SystemClock().monotonic_ms(), shard.journal_span[1])
@@ -325,6 +337,8 @@ def main() -> None:
     parser.add_argument("--consumers", type=int, default=4)
     parser.add_argument("--sizes", action="store_true", help="tell the log's size around every sync")
     parser.add_argument("--file-bytes-max", type=int, default=0, help="let writes beyond this size of a file fail")
+    parser.add_argument("--store", help="URL of a Redis store; none: the embedded one")
+    parser.add_argument("--store-settings", default="{}", help="its settings, as JSON")
     parser.add_argument("--carried", type=Path, help="a JSON file of what to take over from earlier workers")
     arguments = parser.parse_args()
     if arguments.file_bytes_max:

@@ -12,18 +12,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tenantq.clock import ManualClock
-from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict, LeaseLost, NotFound
+from tenantq.errors import Conflict, LeaseLost, NotFound, StoreFailed
 from tenantq.message import NewMessage, Result
 from tenantq.store.keys import digest
+from tenantq.store.redis.store import RedisStore
 from tenantq.store.rows import unpack_message
 from tenantq.vault.sealed import DataKey
 from tests.property.model import Held, Model, ModelQueue
-from tests.shards import data_key_row, freeze, settled
+from tests.redis_servers import OnRedis, RedisServer
+from tests.shards import data_key_row, examined, freeze, settled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -70,10 +78,15 @@ class ShardMachine(RuleBasedStateMachine):
         self.run(self.make_queues())
 
     async def open(self) -> None:
-        shard = Shard(self.root / str(self.generation), clock=self.clock, randomness=random.Random(self.generation))
+        path = self.root / str(self.generation)
+        shard = Shard(path, clock=self.clock, randomness=random.Random(self.generation), open_store=self.opener(path))
         await shard.open()
         self.shard = shard  # not before it is open: the end of a run waits for what it finds here
         await settled(self.shard)
+
+    def opener(self, _: Path) -> OnRedis | None:
+        """Return what opens the store that stands in a directory; None: the embedded one."""
+        return None
 
     async def make_queues(self) -> None:
         for tenant in TENANTS:
@@ -551,7 +564,7 @@ class ShardMachine(RuleBasedStateMachine):
             if hasattr(self, "shard"):
                 self.run(settled(self.shard))
                 self.run(self.shard.close())
-                report = examine(self.root / str(self.generation))
+                report = examined(self.shard)
                 assert report.clean, report.findings
         finally:
             self.loop.close()
@@ -562,3 +575,54 @@ TestShardAgainstModel = ShardMachine.TestCase
 TestShardAgainstModel.settings = settings(
     max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+class RedisMachine(ShardMachine):
+    """The same on Redis, where a crash leaves what Redis has."""
+
+    server: RedisServer | None = None  # one for all runs
+
+    def opener(self, path: Path) -> OnRedis | None:
+        """Return what opens this run's store, whichever directory goes with it."""
+        kind = type(self)
+        if kind.server is None:
+            kind.server = RedisServer(Path(tempfile.mkdtemp(prefix="tenantq-redis-")), "appendonly no")
+        return OnRedis(kind.server, path, name=self.root.name.replace("_", "-").strip("-"))
+
+    @rule(place=places, message=messages, steps=st.integers(0, 3))
+    def crash_while_adding(self, place: tuple[str, str], message: NewMessage, steps: int) -> None:
+        """Be killed between two rounds: a round is in Redis whole or not at all, so there is no other moment."""
+        del place, message, steps
+        self.run(self.crash())
+
+    async def crash(self) -> None:
+        """Forget everything in memory without a word to the store; the lease ends by itself."""
+        await settled(self.shard)
+        store = self.shard._store
+        assert isinstance(store, RedisStore)
+        assert self.server is not None
+        owner = store._own()
+        owner._ended.set()
+        owner.give_up = lambda: None  # type: ignore[method-assign]  # nothing more is said
+        self.shard._fail(StoreFailed("killed"))
+        await self.shard.close()
+        self.server.client().hset(store._layout.state, "until_ms", 0)
+        await self.open()
+
+    def teardown(self) -> None:
+        """Empty the server for the next run."""
+        super().teardown()
+        if self.server is not None:
+            self.server.client().flushall()
+
+
+def test_68_a_shard_on_redis_agrees_with_the_model() -> None:
+    """The same rules against the same model, restarts and kills included."""
+    try:
+        few = settings(max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+        run_state_machine_as_test(RedisMachine, settings=few)
+    finally:
+        if RedisMachine.server is not None:
+            RedisMachine.server.kill()
+            shutil.rmtree(RedisMachine.server.directory, ignore_errors=True)
+            RedisMachine.server = None

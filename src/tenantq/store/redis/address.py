@@ -51,7 +51,10 @@ def is_redis(url: str) -> bool:
 
 def parse_address(url: str) -> RedisAddress:
     """Return the address, or raise Invalid; the text of the error shows nothing of the URL, in which a password may stand."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Invalid(f"store: give {_SHAPE}") from error
     try:
         query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
     except ValueError as error:

@@ -1,0 +1,316 @@
+"""Trouble with Redis under load: ``python -m tests.redis_store.chaos --seconds 180``, or ``make chaos-redis``.
+
+First a durable server of its own behind a proxy that breaks connections off, then a cluster whose primaries hang, are killed and hand
+over, with a replica waited for: workers are killed in between, and nothing that users were told may be wrong afterwards. Last, without
+waiting for replicas: how much of what was confirmed a primary that is lost takes with it. Exit status 0 only if the first two lost nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenantq.engine.shard import Shard
+from tenantq.store.redis.ownership import ShardHeld
+from tests.crash.chaos import PROJECT, Chaos, LaterClock
+from tests.crash.oracle import Oracle
+from tests.crash.recount import JournalTally, recount
+from tests.crash.worker import STOPPED
+from tests.redis_servers import OnRedis, RedisNodes, RedisServer, ResettingProxy, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.config import ShardSettings
+    from tenantq.store.interface import Store
+
+NAME = "chaos"
+STATE = b"t:{chaos:0}:s"
+LEASE_MS = 500
+DURABLE = ("appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0")
+_TROUBLED_S = 6.0
+"""How long a worker goes on in which something happens."""
+
+
+class Single:
+    """One durable server behind a proxy."""
+
+    replicas = 0
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.server = RedisServer(directory, *DURABLE)
+        self.proxy = ResettingProxy(self.server.port, 0.0, seed)
+        self.url = self.proxy.url
+        self.troubles: dict[str, Callable[[random.Random], None]] = {
+            "resets of 5 %": self._resets,
+            "redis hangs": self._hang,
+            "redis killed": self._kill,
+        }
+
+    def direct(self) -> RedisServer:
+        """Return the server itself."""
+        return self.server
+
+    def _resets(self, rng: random.Random) -> None:
+        self.proxy.share = 0.05
+        time.sleep(rng.uniform(1, 4))
+        self.proxy.share = 0.0
+
+    def _hang(self, rng: random.Random) -> None:
+        self.server.signal(signal.SIGSTOP)
+        time.sleep(rng.choice((0.3, 2, 4, 30 if rng.random() < 0.2 else 1)))
+        self.server.signal(signal.SIGCONT)
+
+    def _kill(self, rng: random.Random) -> None:
+        self.server.kill()
+        time.sleep(rng.uniform(0, 2))
+        self.server.start()
+
+    def close(self) -> None:
+        """End everything."""
+        self.proxy.close()
+        self.server.kill()
+
+
+class Cluster:
+    """Three primaries and a replica of the one that matters."""
+
+    def __init__(self, directory: Path, replicas: int) -> None:
+        self.nodes = RedisNodes(directory, STATE, *DURABLE)
+        self.url, self.replicas = self.nodes.url, replicas
+        self.troubles: dict[str, Callable[[random.Random], None]] = {
+            "primary killed": self._kill,
+            "primary hangs": self._hang,
+            "primary hands over": self._hand_over,
+        }
+
+    def direct(self) -> RedisServer:
+        """Return the primary."""
+        return self.nodes.owner()
+
+    def replica(self) -> RedisServer:
+        """Return the node that follows the primary."""
+        owner = self.direct()
+        for node in self.nodes.nodes:
+            told = node.client().info("replication")
+            if told["role"] == "slave" and told["master_port"] == owner.port:
+                return node
+        raise AssertionError("the primary has no replica")
+
+    def settled(self) -> None:
+        """Wait until the primary has its replica again."""
+        eventually(lambda: self.direct().client().info("replication")["connected_slaves"] == 1, 60)
+
+    def _replaced(self, gone: RedisServer) -> None:
+        def done() -> bool:
+            others = [node for node in self.nodes.nodes if node is not gone]
+            return any(
+                node.client().info("replication")["role"] == "master" and self.nodes._holds(node) for node in others
+            )
+
+        eventually(done, 60)
+
+    def _kill(self, rng: random.Random) -> None:
+        del rng
+        gone = self.direct()
+        gone.kill()
+        self._replaced(gone)
+        gone.start()
+        self.settled()
+
+    def kill_cut_off(self, rng: random.Random) -> None:
+        """Kill a primary whose replica had lost it for a third of a second: the replica takes its place all the same."""
+        del rng
+        behind = self.replica().client()
+        behind.config_set("masterauth", "wrong")  # so that it cannot connect again
+        behind.execute_command("CLIENT", "KILL", "TYPE", "MASTER")
+        time.sleep(0.3)
+        gone = self.direct()
+        gone.kill()
+        self._replaced(gone)
+        behind.config_set("masterauth", "")
+        gone.start()
+        self.settled()
+
+    def _hang(self, rng: random.Random) -> None:
+        gone = self.direct()
+        gone.signal(signal.SIGSTOP)
+        time.sleep(rng.choice((0.3, 0.7, 3, 5)))
+        gone.signal(signal.SIGCONT)
+        self.settled()
+
+    def _hand_over(self, rng: random.Random) -> None:
+        self.replica().client().execute_command("CLUSTER", "FAILOVER", *rng.choice(((), ("TAKEOVER",))))
+        time.sleep(0.5)
+        self.settled()
+
+    def close(self) -> None:
+        """End everything."""
+        self.nodes.stop()
+
+
+class Trouble:
+    """One worker on a Redis that something happens to."""
+
+    def __init__(self, site: Any, directory: Path, log: Path, options: list[str]) -> None:
+        command = [sys.executable, "-m", "tests.crash.worker", str(directory), *options]
+        with log.open("wb") as out, log.with_suffix(".err").open("wb") as errors:
+            self.process = subprocess.Popen(command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, cwd=PROJECT)
+        self.site, self.log = site, log
+        self.recovery_s: float | None = None  # from the end of the trouble to the next thing that was done
+
+    def run(self, what: Callable[[random.Random], None], rng: random.Random) -> int:
+        """Let it happen, see how long it takes until work goes on, and return the worker's exit status."""
+        ends = time.monotonic() + 30
+        while self.log.stat().st_size < 4_000 and self.process.poll() is None and time.monotonic() < ends:
+            time.sleep(0.02)
+        happening = threading.Thread(target=what, args=(rng,))
+        happening.start()
+        happening.join()
+        over, size = time.monotonic(), self.log.stat().st_size
+        while self.process.poll() is None:
+            if self.recovery_s is None and self.log.stat().st_size > size + 300:
+                self.recovery_s = time.monotonic() - over
+            time.sleep(0.005)
+        return self.process.returncode
+
+
+class RedisChaos(Chaos):
+    """The same oracle, on a store that is not in the directory."""
+
+    def __init__(self, scratch: Path, seed: int, site: Any) -> None:
+        super().__init__(scratch, seed)
+        self.site = site
+        self.rng = random.Random(seed)
+        self.opener = OnRedis(
+            site, self.directory, "fsync", name=NAME, lease_ms=LEASE_MS, replicas=site.replicas, patience_ms=10_000
+        )
+        told = {"name": NAME, "lease_ms": LEASE_MS, "replicas": site.replicas, "patience_ms": 10_000}
+        self.worker_options = ("--store", site.url, "--store-settings", json.dumps(told))
+        self.open_store = self._open
+        self.recoveries: list[float] = []
+        self.stopped = 0
+
+    def _open(self, path: Path) -> Store:
+        """Open it when the lease of the killed worker has ended."""
+        while True:
+            try:
+                return self.opener.to_read(path)
+            except ShardHeld as held:
+                time.sleep(held.left_ms / 1_000 + 0.01)
+
+    def has_store(self) -> bool:
+        """Tell whether a first commit was made."""
+        return int(self.site.direct().client().hget(STATE, "commit") or 0) > 0
+
+    def to_drain(self, settings: ShardSettings) -> Shard:
+        """Return the shard that takes everything out at the end."""
+        return Shard(self.directory, clock=LaterClock(), settings=settings, open_store=self.opener)
+
+    def trouble_one(self) -> str:
+        """Let something happen to Redis while a worker is at work, and judge."""
+        name: str = self.rng.choice(sorted(self.site.troubles))
+        self.carried_file.write_bytes(b"{}")
+        options = ["--seed", str(self.rng.randrange(1 << 30)), "--name", f"t{self.kills.total()}"]
+        options += [*self.worker_options, "--seconds", str(_TROUBLED_S)]
+        trouble = Trouble(self.site, self.directory, self.log, options)
+        status = trouble.run(self.site.troubles[name], self.rng)
+        if trouble.recovery_s is not None:
+            self.recoveries.append(trouble.recovery_s)
+        self.oracle.read(self.log.read_text(encoding="utf-8").splitlines(keepends=True))
+        self.stopped += status == STOPPED
+        if status not in {0, STOPPED}:
+            told = self.log.with_suffix(".err").read_text(encoding="utf-8", errors="replace")[-2_000:]
+            self.oracle.wrong("broken worker", f"{name} ended with status {status}\n{told}")
+        found = recount(self.directory, self.tally, self.open_store)
+        self.oracle.compare(found)
+        self._doctor()
+        self._carry(found.seq)
+        self.kills[name] += 1
+        return name
+
+
+def run_site(site: Any, scratch: Path, seed: int, seconds: float) -> bool:
+    """Kill workers and trouble a site for so long; print the figures and return whether all was well."""
+    scratch.mkdir()
+    chaos = RedisChaos(scratch, seed, site)
+    while not chaos.oracle.wrongs and time.monotonic() - chaos.started < seconds:
+        name = chaos.trouble_one() if chaos.rng.random() < 0.5 else chaos.kill_one()
+        print(f"{time.monotonic() - chaos.started:6.1f} s {name}", flush=True)
+    if not chaos.oracle.wrongs:
+        asyncio.run(chaos.drain())
+    print(chaos.report())
+    slowest = max(chaos.recoveries, default=0.0)
+    print(
+        f"  {len(chaos.recoveries)} troubles outlived, the slowest went on {slowest:.2f} s after Redis was back;",
+        end=" ",
+    )
+    print(f"{chaos.stopped} ended with a shard that stopped")
+    return not chaos.oracle.wrongs and slowest <= 10
+
+
+def measure_loss(
+    cluster: Cluster, scratch: Path, seed: int, times: int, what: str, trouble_with: Callable[[random.Random], None]
+) -> None:
+    """Kill primaries without waiting for replicas, and print what was confirmed and is gone."""
+    rng, adds, lost_adds, lost_acks, losses, noticed = random.Random(seed), 0, 0, 0, 0, 0
+    for number in range(times):
+        cluster.settled()
+        cluster.direct().client().flushall()
+        chaos = RedisChaos(Path(tempfile.mkdtemp(prefix="loss", dir=scratch)), seed, cluster)
+        options = ["--seed", str(rng.randrange(1 << 30)), "--name", f"l{number}"]
+        trouble = Trouble(cluster, chaos.directory, chaos.log, [*options, *chaos.worker_options, "--seconds", "4"])
+        noticed += trouble.run(trouble_with, rng) == STOPPED
+        oracle = Oracle()
+        oracle.read(chaos.log.read_text(encoding="utf-8").splitlines(keepends=True))
+        lost = oracle.compare(recount(chaos.directory, JournalTally(), chaos.open_store), lost_allowed=True)
+        acks = sum(wrong.startswith("resurrected") for wrong in oracle.wrongs)
+        adds += oracle.figures["adds confirmed"]
+        lost_adds, lost_acks, losses = lost_adds + len(lost), lost_acks + acks, losses + bool(lost or acks)
+    print(f"{what}: {times} times, {losses} of them with a loss:", end=" ")
+    print(f"{lost_adds} of {adds} confirmed adds, and {lost_acks} acks;", end=" ")
+    print(f"{noticed} times the shard stopped because it noticed")
+
+
+def main() -> None:
+    """Read the command line, run, print the figures."""
+    parser = argparse.ArgumentParser(description="trouble a Redis under load and check that a shard keeps its promises")
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    arguments = parser.parse_args()
+    seed, part = arguments.seed, arguments.seconds / 2.5
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tenantq-chaos-redis-") as place:
+        scratch = Path(place)
+        single = Single(scratch / "redis", seed)
+        try:
+            print("== one server")
+            well = run_site(single, scratch / "single", seed, part)
+        finally:
+            single.close()
+        cluster = Cluster(scratch / "nodes", 1)
+        try:
+            print("== a cluster, one replica waited for")
+            well = run_site(cluster, scratch / "cluster", seed, part) and well
+            cluster.replicas = 0
+            print("== a cluster, nobody waited for")
+            times = max(1, round(part / 24))
+            measure_loss(cluster, scratch, seed, times, "primary killed", cluster.troubles["primary killed"])
+            measure_loss(cluster, scratch, seed, times, "primary killed, cut off before", cluster.kill_cut_off)
+        finally:
+            cluster.close()
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""67: a shard on a real Redis Cluster: one slot, every operation, failover, and a slot that moves under load."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from tenantq.config import ShardSettings
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.shard import Shard
+from tenantq.errors import StoreFailed
+from tenantq.message import Result
+from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
+from tests.redis_store.test_trouble import rest_of, work, work_named
+from tests.shards import Q, examined, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STATE = b"t:{fleet:0}:s"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisNodes]:
+    """Run a cluster whose shard is called fleet."""
+    wanted = ("appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0")
+    nodes = RedisNodes(tmp_path_factory.mktemp("cluster"), STATE, *wanted)
+    yield nodes
+    nodes.stop()
+
+
+def shard_on(cluster: RedisNodes, path: Path, **settings: object) -> Shard:
+    """Return a shard on the cluster, not opened yet."""
+    opener = OnRedis(cluster, path, "fsync", **{"name": "fleet", "patience_ms": 30_000, "lease_ms": 1_000, **settings})
+    return Shard(path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=0))
+
+
+def all_keys(cluster: RedisNodes) -> dict[bytes, int]:
+    """Return every key of every primary, with its slot."""
+    found: dict[bytes, int] = {}
+    for node in cluster.nodes:
+        client = node.client()
+        if client.info("replication")["role"] == "master":
+            found.update({key: key_slot(key) for key in client.keys("*")})
+    return found
+
+
+def clear(cluster: RedisNodes) -> None:
+    """Delete everything."""
+    cluster.owner().client().flushall()
+
+
+async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slot(
+    cluster: RedisNodes, tmp_path: Path
+) -> None:
+    """No function ever names keys of two slots, whatever is asked for."""
+    async with shard_on(cluster, tmp_path) as shard:
+        await shard.put_tenant("acme", quotas={"backlog": 100})
+        await shard.put_queue("acme", Q, max_attempts=1, backoff_base_ms=0)
+        sent = [
+            message("a", key="k", ttl_ms=60_000),
+            message("b", group="g"),
+            message("c", group="g"),
+            message("d", priority=9),
+        ]
+        added = await shard.add("acme", Q, sent, batch_key="whole")
+        await shard.add("acme", "line.fifo", [message("f", delay_ms=1)])
+        await shard.fleet_poll(Q, max=1)
+        first, second = await shard.poll("acme", Q, max=2)
+        await shard.extend("acme", Q, [first.receipt], lease_ms=5_000)
+        await shard.ack("acme", Q, [first.receipt], results=[Result("completed", b"r")])
+        assert (await shard.result("acme", Q, first.id)).value == b"r"
+        await shard.nack("acme", Q, [second.receipt], reason="no luck at all")
+        (third,) = await shard.poll("acme", Q)
+        await shard.release("acme", Q, [third.receipt])
+        facts = await shard.open_snapshot("acme", Q, part_messages=1)
+        await shard.peek("acme", Q)
+        await shard.trace("acme", Q, added[0].id)
+        task = await shard.redrive("acme", Q, filter=RedriveFilter())
+        await shard.finished(task)
+        keys = all_keys(cluster)
+        await shard.purge("acme", Q, reason="a test of the cluster")
+        assert shard.read_snapshot("acme", Q, facts.id, limit=10).messages  # what was purged is still read
+        shard.close_snapshot("acme", Q, facts.id)
+        await shard.trim_journal(3)
+        keys |= all_keys(cluster)
+        assert len(keys) > 15
+        assert set(keys.values()) == {cluster.slot}
+        await shard.delete_queue("acme", Q, force=True)
+        await shard.delete_tenant("acme", reason="a test of the cluster")
+        assert shard.failure is None
+    assert examined(shard).findings == []
+    clear(cluster)
+
+
+async def test_67_a_slot_that_moves_under_load_loses_nothing(cluster: RedisNodes, tmp_path: Path) -> None:
+    """Commits wait while its keys are on both sides, and go on at the new node by themselves."""
+    async with shard_on(cluster, tmp_path) as shard:
+        added, acked = await work(shard, 5)
+        source = cluster.owner()
+        target = next(
+            node
+            for node in cluster.nodes[:3]
+            if node is not source and node.client().info("replication")["role"] == "master"
+        )
+        moving = threading.Thread(target=move_slot, args=(cluster, source, target))
+        moving.start()
+        number = 0
+        while moving.is_alive() or number < 3:
+            more, finished = await work_named(shard, f"moving{number}")
+            added |= more
+            acked |= finished
+            number += 1
+        moving.join()
+        assert cluster.owner() is target
+        assert sorted(await rest_of(shard)) == sorted(added - acked)
+        assert shard.failure is None
+    assert examined(shard).findings == []
+    move_slot(cluster, target, source)  # its replica is of use to the next test
+    clear(cluster)
+
+
+def move_slot(cluster: RedisNodes, source: RedisServer, target: RedisServer) -> None:
+    """Move the shard's slot key by key, as redis-cli does."""
+    here, there, slot = source.client(), target.client(), cluster.slot
+    there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+    here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target))
+    while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+        here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        time.sleep(0.03)  # work comes in between
+    for client in (there, here, *(node.client() for node in cluster.nodes[:3])):
+        try:
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target))
+        except RedisError:
+            continue  # a replica by now
+
+
+async def test_66_a_primary_that_is_killed_is_replaced_and_nothing_confirmed_is_lost(
+    cluster: RedisNodes, tmp_path: Path
+) -> None:
+    """With a replica waited for; the shard goes on at the new primary by itself."""
+    async with shard_on(cluster, tmp_path, replicas=1) as shard:
+        added, acked = await work(shard, 10)
+        gone = cluster.owner()
+        gone.kill()
+        taking = threading.Thread(target=come_back, args=(cluster, gone))
+        taking.start()
+        more, finished = await work_named(shard, "after")
+        taking.join()
+        assert cluster.owner() is not gone
+        assert sorted(await rest_of(shard)) == sorted((added | more) - acked - finished)
+        assert shard.failure is None
+    assert examined(shard).findings == []
+
+
+def come_back(cluster: RedisNodes, gone: RedisServer) -> None:
+    """Start a killed node again once another has its place: it becomes the replica that is waited for."""
+    eventually(lambda: any(node is not gone and is_owner(cluster, node) for node in cluster.nodes), 30)
+    gone.start()
+
+
+def is_owner(cluster: RedisNodes, node: RedisServer) -> bool:
+    """Tell whether a node says of itself that it has the slot."""
+    return node.client().info("replication")["role"] == "master" and cluster._holds(node)
+
+
+async def test_a_server_that_is_no_cluster_is_told_apart(durable_server: RedisServer, tmp_path: Path) -> None:
+    """The error says what to write instead."""
+
+    class Named:
+        url = f"redis+cluster://127.0.0.1:{durable_server.port}"
+
+    opener = OnRedis(Named(), tmp_path, "fsync")
+    with pytest.raises(StoreFailed, match="write redis:// in its place"):
+        await asyncio.wait_for(Shard(tmp_path, open_store=opener).open(), 20)

@@ -1,0 +1,156 @@
+"""What a Redis has to be set to, how replicas are waited for, and what happens when it is full."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.config import ShardSettings
+from tenantq.engine.shard import Shard
+from tenantq.errors import DiskFull, Invalid, StoreFailed
+from tenantq.server import Server
+from tenantq.service import Call
+from tenantq.settings import ServerSettings
+from tenantq.store.redis.settings import RedisSettings
+from tests.redis_servers import OnRedis, RedisServer, eventually
+from tests.shards import Q, T, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def server(durable_server: RedisServer) -> Iterator[RedisServer]:
+    """Return the durable server as it was set at first."""
+    yield durable_server
+    client = durable_server.client()
+    for name, value in (("appendfsync", "always"), ("maxmemory-policy", "noeviction"), ("maxmemory", "0")):
+        client.config_set(name, value)
+    client.flushall()
+
+
+def shard_on(server: RedisServer, path: Path, durability: str = "fsync", reserve: int = 0, **settings: object) -> Shard:
+    """Return a shard on a server, not opened yet."""
+    opener = OnRedis(server, path, durability, **settings)  # type: ignore[arg-type]  # one of its two words
+    return Shard(path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=reserve))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("appendfsync", "everysec", "set appendonly yes and appendfsync always"),
+        ("maxmemory-policy", "allkeys-lru", "set noeviction"),
+    ],
+)
+async def test_a_server_that_may_lose_what_it_confirms_is_refused(
+    server: RedisServer, tmp_path: Path, name: str, value: str, text: str
+) -> None:
+    """The error says what to set; with durability "os" only eviction is refused."""
+    server.client().config_set(name, value)
+    with pytest.raises(Invalid, match=text):
+        await shard_on(server, tmp_path).open()
+    if name == "appendfsync":
+        async with shard_on(server, tmp_path, "os") as shard:
+            await shard.add(T, Q, [message()])
+
+
+async def test_where_config_is_forbidden_a_setting_says_what_holds(server: RedisServer, tmp_path: Path) -> None:
+    """As with managed services; the user and the password are in the URL, and in no error."""
+    client = server.client()
+    client.acl_setuser(
+        "queue", enabled=True, passwords=["+s3cret-word"], categories=["+@all"], commands=["-config"], keys=["*"]
+    )
+    server_url = f"redis://queue:s3cret-word@127.0.0.1:{server.port}"
+
+    class Named:
+        url = server_url
+
+    def opened(**settings: object) -> Shard:
+        return Shard(tmp_path, open_store=OnRedis(Named(), tmp_path, "fsync", **settings))
+
+    try:
+        with pytest.raises(Invalid, match=r"redis\.fsync") as refused:
+            await opened().open()
+        assert "s3cret" not in str(refused.value)
+        async with opened(fsync="always") as shard:
+            await shard.add(T, Q, [message()])
+    finally:
+        client.acl_deluser("queue")
+    with pytest.raises(StoreFailed, match="check the user and the password") as wrong:
+        await opened(fsync="always").open()
+    assert "s3cret" not in str(wrong.value)
+
+
+async def test_without_the_replicas_that_were_asked_for_nothing_is_confirmed(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """With them it is; and they have it."""
+    with pytest.raises(StoreFailed, match="0 replicas have this round"):
+        await shard_on(server, tmp_path / "one", replicas=1, patience_ms=500).open()
+    replica = RedisServer(
+        tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"
+    )
+    try:
+        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        async with shard_on(server, tmp_path / "two", replicas=1) as shard:
+            await shard.add(T, Q, [message("on both")])
+            (name,) = [key for key in replica.client().keys("*") if b":m:" in key and b":m:i:" not in key]
+            assert any(value.endswith(b"on both") for value in replica.client().hvals(name))
+    finally:
+        replica.kill()
+
+
+async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """As on a disk that is nearly full; nothing is lost, and it goes on when there is room."""
+    async with shard_on(server, tmp_path, reserve=1 << 20) as shard:
+        await shard.add(T, Q, [message(b"x" * 1_000) for _ in range(50)])
+        client = server.client()
+        client.config_set("maxmemory", client.info("memory")["used_memory"])  # more than full
+        await asyncio.sleep(0.1)  # space is looked at now and then
+        store = shard._store
+        store._space_bound = True  # type: ignore[attr-defined]  # it looks anew once a second where there was no bound
+        with pytest.raises(DiskFull):
+            await shard.add(T, Q, [message()])
+        got = await shard.poll(T, Q, max=25)
+        assert all(one.ok for one in await shard.ack(T, Q, [one.receipt for one in got]))
+        assert shard.failure is None
+        client.config_set("maxmemory", "0")
+        await shard.add(T, Q, [message()])
+        assert shard.stats(T, Q).ready == 26
+
+
+async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: RedisServer, tmp_path: Path) -> None:
+    """Neither body nor result nor secret attribute, in memory or in any file; of a plain tenant it is there."""
+    settings = ServerSettings(
+        data_dir=str(tmp_path / "data"), http="127.0.0.1:0", store=server.url, redis=RedisSettings(name="sealed")
+    )
+    call = Call(bearer="administrator-of-the-tests", remote="10.0.0.1")
+    async with Server(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # of this test only
+        await running.service.put_tenant(call, "acme", {"encryption": {"enabled": True}})
+        sealed = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
+        await running.service.add(call, "acme", Q, [sealed])
+        await running.service.add(call, "default", Q, [message("plain-4714")])
+    server.client().bgrewriteaof()
+    eventually(lambda: server.client().info("persistence")["aof_rewrite_in_progress"] == 0)
+    files = [path.read_bytes() for path in server.directory.rglob("*") if path.is_file()]
+    assert any(b"plain-4714" in content for content in files)
+    assert not any(b"readable-47" in content for content in files)
+
+
+async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server: RedisServer, tmp_path: Path) -> None:
+    """As soon as the erasure is through."""
+    async with shard_on(server, tmp_path) as shard:
+        await shard.put_tenant("acme")
+        await shard.add("acme", Q, [message("plainly-seen-7f3a")])
+        tenant = shard.core.catalog.tenant("acme").id
+        await shard.delete_tenant("acme", reason="their contract has ended")
+        await shard.erase_bytes(tenant)
+        files = [
+            path for path in server.directory.rglob("*") if path.is_file() and b"plainly-seen-7f3a" in path.read_bytes()
+        ]
+        assert files == []

@@ -1,0 +1,209 @@
+"""One server at a time owns a shard; others stand by, take over, and fence whoever was silent for too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.doctor import examine
+from tenantq.engine.shard import Shard
+from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Unavailable
+from tenantq.store.redis.store import RedisStore
+from tests.redis_servers import OnRedis, RedisServer
+from tests.shards import Q, T, message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    Open = Callable[..., Coroutine[None, None, Shard]]
+
+LEASE_MS = 500
+
+
+@pytest.fixture
+async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Open]:
+    """Open shards with directories of their own on one store, on the real clock."""
+    opened: list[Shard] = []
+
+    async def open_one(directory: str, **settings: object) -> Shard:
+        opener = OnRedis(
+            redis_server, tmp_path / directory, "os", **{"name": "fleet", "lease_ms": LEASE_MS, **settings}
+        )
+        shard = Shard(tmp_path / directory, open_store=opener)
+        await shard.open()
+        opened.append(shard)
+        return shard
+
+    yield open_one
+    for shard in opened:
+        await shard.close()
+    redis_server.client().flushall()
+
+
+def fall_silent(shard: Shard) -> None:
+    """Let a shard's lease be renewed no more, as if its process were paused."""
+    store = shard._store
+    assert isinstance(store, RedisStore)
+    store._own()._ended.set()
+
+
+async def test_a_server_that_stands_by_takes_over_when_the_owner_is_gone(open_on: Open) -> None:
+    """60: leases and receipts go on, and whoever was silent confirms nothing more."""
+    first = await open_on("one")
+    await first.add(T, Q, [message("a"), message("b")])
+    held, late = await first.poll(T, Q, max=2, lease_ms=60_000)
+    waiting = asyncio.create_task(open_on("two"))
+    await asyncio.sleep(LEASE_MS / 1_000 * 2)
+    assert not waiting.done()  # it is alive, and stays the owner
+    fall_silent(first)
+    second = await asyncio.wait_for(waiting, 10)
+    assert (await second.ack(T, Q, [held.receipt]))[0].ok
+    with pytest.raises(StoreFailed, match="owns this shard by now"):
+        await first.add(T, Q, [message("never")])
+    assert first.failure is not None
+    assert first.stopped.is_set()
+    assert second.stats(T, Q).in_flight == 1
+    assert (await second.ack(T, Q, [late.receipt]))[0].ok
+    (again,) = await second.ack(T, Q, [held.receipt])
+    assert isinstance(again.error, LeaseLost)
+
+
+async def test_an_owner_that_was_paused_reads_nothing_any_more(open_on: Open) -> None:
+    """What it would tell may be outdated."""
+    first = await open_on("one")
+    (added,) = await first.add(T, Q, [message("a")])
+    fall_silent(first)
+    second = await open_on("two")
+    await second.remove(T, Q, [added.id])
+    with pytest.raises(StoreFailed, match="owns this shard by now"):
+        await first.get(T, Q, added.id)
+
+
+async def test_an_idle_owner_that_was_taken_over_stops_by_itself(open_on: Open, redis_server: RedisServer) -> None:
+    """Nobody has to ask it for anything."""
+    shard = await open_on("one")
+    redis_server.client().hset("t:{fleet:0}:s", "epoch", "99")
+    await asyncio.wait_for(shard.stopped.wait(), 10)
+    assert shard.failure is not None
+
+
+async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
+    """Long before the lease would end."""
+    first = await open_on("one", lease_ms=600_000)
+    waiting = asyncio.create_task(open_on("two"))
+    await asyncio.sleep(0.1)
+    await first.close()
+    second = await asyncio.wait_for(waiting, 10)
+    assert second.failure is None
+
+
+async def test_who_stands_by_can_be_called_off(open_on: Open, tmp_path: Path) -> None:
+    """Its directory is free afterwards, and the owner goes on."""
+    first = await open_on("one")
+    waiting = asyncio.create_task(open_on("two"))
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await first.add(T, Q, [message()])
+    await first.close()
+    second = await open_on("two")
+    assert second.stats(T, Q).ready == 1
+
+
+async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Open, tmp_path: Path) -> None:
+    """However far its clock is behind."""
+    first = await open_on("one")
+    await first.add(T, Q, [message(), message()])
+    now = first.core.timeline.now_ms()
+    await first.close()
+    second = await open_on("two")
+    assert second.core.timeline.now_ms() >= now
+    assert second.core.timeline.now_ms() - now < 60_000
+
+
+async def test_the_doctor_is_refused_while_a_server_owns_the_shard(open_on: Open, tmp_path: Path) -> None:
+    """And examines it afterwards; a server that starts meanwhile waits."""
+    shard = await open_on("one")
+    await shard.add(T, Q, [message()])
+    opener = shard._open_store
+    assert isinstance(opener, OnRedis)
+    with pytest.raises(StoreLocked, match="is owned by"):
+        examine(tmp_path / "elsewhere", open_store=opener.to_read)
+    await shard.close()
+    assert examine(tmp_path / "elsewhere", open_store=opener.to_read).clean
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
+    """The directory remembers which one it belongs to: what was confirmed is not in the new one."""
+    shard = await open_on("one")
+    await shard.add(T, Q, [message()])
+    await shard.close()
+    redis_server.client().flushall()
+    with pytest.raises(StoreFormat, match="emptied or replaced"):
+        await open_on("one")
+    fresh = await open_on("new")
+    assert list(fresh.queues(T)) == []
+
+
+async def test_a_directory_of_the_embedded_store_is_refused(open_on: Open, tmp_path: Path) -> None:
+    """Its journal and segments are another shard's."""
+    async with Shard(tmp_path / "one"):
+        pass
+    with pytest.raises(StoreFormat, match="a data directory of its own"):
+        await open_on("one")
+
+
+async def test_a_commit_that_is_missing_stops_the_shard(open_on: Open, redis_server: RedisServer) -> None:
+    """What a failover lost was confirmed: going on as if nothing had happened would mix two histories."""
+    shard = await open_on("one")
+    await shard.add(T, Q, [message()])
+    redis_server.client().hincrby("t:{fleet:0}:s", "commit", -1)
+    with pytest.raises(StoreFailed, match="a failover has lost"):
+        await shard.add(T, Q, [message()])
+    await shard.close()
+    again = await open_on("two")
+    assert again.stats(T, Q).ready == 1
+
+
+async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
+    """Its first answer may have been lost on the way."""
+    shard = await open_on("one")
+    store = shard._store
+    assert isinstance(store, RedisStore)
+    real, sent = store._link.calls, list[object]()
+
+    def twice(commands: list[tuple[object, ...]], **options: object) -> list[object]:
+        if commands[0][0] == "EVALSHA" and len(commands[0]) > 9:
+            sent.append(commands)
+            real(commands, **options)  # type: ignore[arg-type]  # passed on as it came
+        return real(commands, **options)  # type: ignore[arg-type]
+
+    store._link.calls = twice  # type: ignore[method-assign,assignment]
+    await shard.add(T, Q, [message("a"), message("b")])
+    store._link.calls = real  # type: ignore[method-assign]
+    assert sent
+    assert shard.stats(T, Q).ready == 2
+    assert len(await shard.poll(T, Q, max=9)) == 2
+    assert shard.failure is None
+
+
+async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
+    open_on: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that is overtaken begins again; the shard goes on."""
+    monkeypatch.setattr("tenantq.store.redis.moment.KEPT_BYTES_MAX", 2_000)
+    shard = await open_on("one")
+    await shard.add(T, Q, [message(b"x" * 500) for _ in range(20)])
+    facts = await shard.open_snapshot(T, Q)
+    assert len(shard.read_snapshot(T, Q, facts.id).messages) == 20
+    got = await shard.poll(T, Q, max=20)
+    await shard.ack(T, Q, [one.receipt for one in got])
+    with pytest.raises(Unavailable, match="begin again"):
+        shard.read_snapshot(T, Q, facts.id)
+    assert shard.failure is None
+    assert shard.stats(T, Q).in_flight == 0
