@@ -42,7 +42,8 @@ from tenantq.shards.peers import Peers
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    import socket
+    from collections.abc import Callable, Coroutine, Iterable
     from types import TracebackType
 
     from tenantq.journal.exporter import Exporter
@@ -219,6 +220,9 @@ class Server:
     async def _start_rpc(self, turns: Turns) -> None:
         """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
         address, asked = self.rpc_address, self.settings.rpc is not None
+        if self._sockets is not None and self._sockets.rpc:
+            await self._start_rpc_on(self._sockets.rpc, turns)
+            return
         if address is None or address == OFF:
             return
         try:
@@ -242,6 +246,19 @@ class Server:
                 'no Cap\'n Proto on %s: %s. Choose another address with --rpc, or set rpc = "off"', address, why
             )
             return
+        self._rpc_listener = listener
+        self.service.include_metrics(listener.figures)
+
+    async def _start_rpc_on(self, sockets: Iterable[socket.socket], turns: Turns) -> None:
+        """Listen for Cap'n Proto as one of several shards."""
+        from tenantq.rpc.listener import RpcListener  # noqa: PLC0415  # needs pycapnp, which is an extra
+        from tenantq.rpc.passing import RpcPassing  # noqa: PLC0415  # the same
+
+        assert self._peers is not None
+        assert isinstance(self._listener, ShardListener)
+        listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
+        listener.passing = RpcPassing(listener, self._peers, self._listener.passing)
+        await listener.start_on(sockets, self.settings.tls)
         self._rpc_listener = listener
         self.service.include_metrics(listener.figures)
 

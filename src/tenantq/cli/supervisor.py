@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections import deque
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreFormat
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.settings import OFF
+from tenantq.settings import OFF, RPC_DEFAULT
 from tenantq.shards.layout import HOME, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
@@ -257,13 +258,12 @@ class Supervisor:
 
     def _open_sockets(self) -> None:
         settings, shards = self._settings, self._settings.shards
-        if settings.rpc not in {None, OFF}:
-            raise Invalid('rpc: Cap\'n Proto is not served by several shards yet; set rpc = "off"')
         self._shared = _opened("http", settings.http)
         for number in range(self._count):
             port = shards.ports + number if shards.ports is not None else 0
             own = _opened("shards.ports", shown_address("http", settings.http, port))
             self._shards.append(_ShardProcess(number, own, _opened("shards", "127.0.0.1:0")[0]))
+        self._open_rpc_sockets()
         regions = one_each("regions", shards.regions, self._count, settings.shard.region or "")
         addresses = list(one_each("addresses", shards.addresses, self._count, ""))
         prefix = f"{settings.shard.name}-" if settings.shard.name else ""
@@ -271,6 +271,31 @@ class Supervisor:
             Shard(f"{prefix}{one.number}", regions[one.number], addresses[one.number] or f":{port_of(one.http)}")
             for one in self._shards
         )
+
+    def _open_rpc_sockets(self) -> None:
+        """Open those for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
+        settings, asked = self._settings, self._settings.rpc is not None
+        address = settings.rpc or RPC_DEFAULT
+        if address == OFF:
+            return
+        if find_spec("capnp") is None:
+            missing = "Cap'n Proto needs pycapnp: install tenantq[rpc]"
+            if asked:
+                raise Invalid(f'rpc: {missing}, or set rpc = "off"')
+            log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
+            return
+        try:
+            self._shared_rpc = open_sockets("rpc", address)
+        except OSError as error:
+            if asked:
+                raise cannot_listen(error, "rpc", address) from error
+            log.warning("no Cap'n Proto. %s", cannot_listen(error, "rpc", address).message)
+            return
+        first = settings.shards.rpc_ports
+        for shard in self._shards:
+            port = first + shard.number if first is not None else 0
+            shard.rpc = _opened("shards.rpc_ports", shown_address("rpc", address, port))
+        self.rpc_address = shown_address("rpc", address, port_of(self._shared_rpc))
 
     def _orders(self, shard: _ShardProcess) -> Orders:
         """Return what a shard process is told. Its settings are the server's, but for where it is."""

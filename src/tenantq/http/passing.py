@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,11 +23,17 @@ from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, Stream
 from tenantq.http.request import Request
 from tenantq.http.router import Match, Router
+from tenantq.json_bytes import bytes_of
+from tenantq.message import Delivery
+from tenantq.randomness import id_bytes
 from tenantq.service import Call
+from tenantq.service.call import as_given
 from tenantq.service.gatekeeper import own_tenant
 from tenantq.service.problems import fault, no_room
 from tenantq.shards.door import Asked
 from tenantq.shards.layout import HOME
+from tenantq.shards.link import error_of
+from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -206,6 +213,41 @@ class Passing:
             self._tenant_of[call.bearer] = tenant
         return tenant
 
+    def is_here(self, tenant: str | None, bearer: str | None) -> bool:
+        """Tell whether it is known already that a call that came by another transport is this shard's own."""
+        name = tenant if tenant is not None else self._tenant_of.get(bearer or "")
+        return name is not None and self._directory.find(name) == self.number and name not in self._directory.misplaced
+
+    async def shard_for(self, tenant: str | None, call: Call) -> int:
+        """Return the shard of a tenant, None: of the credential's own, for a call that came by another transport; ShardDown."""
+        named = tenant
+        if named is not None and self._directory.find(named) is None:
+            self._directory.check_whole()
+            named = None  # it is refused where the credential's own tenant is
+        name = named if named is not None else self._tenant_of.get(call.bearer or "") or await self._own_tenant(call)
+        shard = self._directory.find(name) if name is not None else None
+        if shard is None or name is None:
+            return self.number
+        self._directory.check_reachable(name)
+        return shard
+
+    async def fleet_poll(self, call: Call, **wanted: Any) -> list[Delivery]:
+        """Lease messages in tenants of all shards, for a call that came by another transport."""
+        request = Request(self.listener, call)
+        request.route = next(route for route, scope in self._scopes.items() if scope == FLEET)
+        request.body = msgspec.json.encode(FleetPollRequest(**wanted))
+        asking = self.fleet.poll(request)
+        try:
+            reply = await asking.reply()
+        except asyncio.CancelledError:
+            asking.give_up()
+            raise
+        assert isinstance(reply, Reply), "a poll is answered at once"
+        if reply.status != HTTPStatus.OK:
+            problem = msgspec.json.decode(reply.body, type=Problem)
+            raise error_of(problem.code, problem.detail, problem.retry_after_ms or 0)
+        return [_delivery(one) for one in msgspec.json.decode(reply.body, type=PollReply).messages]
+
     # ---- passing on ----
 
     def begin(self, request: Request, shard: int, how: int = NORMAL, body: bytes | None = None) -> Question:
@@ -293,7 +335,7 @@ class Passing:
         passed = _decode_passed(asked.payload)
         call = Call(
             bearer=passed.bearer,
-            certificate=_as_given(passed.certificate),
+            certificate=as_given(passed.certificate),
             remote=passed.remote,
             request_id=passed.request_id,
             user_agent=passed.user_agent,
@@ -453,13 +495,12 @@ class ShardListener(Listener):
         return PassingConnection(self)
 
 
-def _as_given(certificate: Any) -> Any:
-    """Return a certificate as the ssl module gave it: with tuples, which can be looked up."""
-    if isinstance(certificate, dict):
-        return {name: _as_given(value) for name, value in certificate.items()}
-    if isinstance(certificate, list):
-        return tuple(_as_given(one) for one in certificate)
-    return certificate
+def _delivery(item: DeliveredItem) -> Delivery:
+    """Return a leased message as the service hands it out."""
+    return Delivery(
+        id_bytes(item.id), item.receipt, bytes_of(item.body, item.body_base64, "body"), item.attempt, item.priority,
+        item.attributes, item.group, item.added_at, item.lease_until, item.tenant, item.queue,
+    )  # fmt: skip
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from capnp import KjException
 
 from tenantq.errors import Invalid, TenantqError
+from tenantq.rpc.passed_reply import PassedReply
 from tenantq.rpc.replies import write_error
 from tenantq.service import Call
 from tenantq.service.problems import fault, no_room, problem_of
@@ -36,6 +37,7 @@ class RunningCall:
         "_held_bytes",
         "_is_over",
         "_is_told_to_stop",
+        "_kept",
         "_method",
         "_replied",
         "_request_id",
@@ -54,6 +56,7 @@ class RunningCall:
         self._bearer = bearer
         self._user_agent = user_agent
         self._request_id = ""
+        self._kept: bytes | None = None  # the request as it came, where it may be another shard's
         self._held_bytes = 0
         self._is_over = self._is_told_to_stop = False
         self._task: asyncio.Task[None] | None = None
@@ -92,6 +95,8 @@ class RunningCall:
             raw_id = params.requestId.encode()
             self._request_id = (request_id_of(raw_id) if raw_id else None) or connection.listener.next_request_id()
             arguments = method.read(params)
+            if connection.listener.passing is not None:
+                self._kept = connection.listener.passing.keep(method, arguments, self._bearer, params)
         except (KjException, UnicodeDecodeError) as error:
             self._request_id = self._request_id or connection.listener.next_request_id()
             raise _unreadable(error) from None
@@ -112,6 +117,9 @@ class RunningCall:
         connection, results = self._connection, self._context.results
         if connection.listener.durability == "os":  # the other is what a reply says without a word
             results.durability = "os"
+        if isinstance(value, PassedReply):
+            results.from_dict(value.fields)
+            return
         if error is None:
             try:
                 connection.replies(self._method.write(results, value, connection))
@@ -174,6 +182,8 @@ class RunningCall:
         )
         if method.waits and (connection.listener.is_closing or self._is_told_to_stop):
             arguments["wait_ms"] = 0
+        if self._kept is not None and connection.listener.passing is not None:
+            return await connection.listener.passing.ask(method, self._kept, call, arguments)
         return await method.ask(connection.listener.service, call, **arguments)
 
     def _end(self) -> None:

@@ -16,7 +16,11 @@ from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.request_ids import RequestIds
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
     from tenantq.randomness import Randomness
+    from tenantq.rpc.passing import RpcPassing
     from tenantq.service import Service
     from tenantq.tls import TlsFiles
 
@@ -45,6 +49,7 @@ class RpcListener(Listening[Connection]):
         self.new_door = Door
         self.buffered_bytes = 0  # of requests
         self._running = AsyncExitStack()
+        self.passing: RpcPassing | None = None  # set where there are several shards
 
     # ---- opening and closing ----
 
@@ -58,6 +63,12 @@ class RpcListener(Listening[Connection]):
         except BaseException:
             await self._running.aclose()
             raise
+
+    async def start_on(self, sockets: Iterable[socket.socket], tls: TlsFiles | None = None) -> None:
+        """Accept connections on sockets that listen already."""
+        await self._running.enter_async_context(kj_loop())
+        for sock in sockets:
+            await self.listen(lambda: Connection(self), sock, None, tls, handshake_ms=self.settings.login_timeout_ms)
 
     async def close(self, grace_ms: int = 30_000) -> None:
         """Finish what is under way and close, within ``grace_ms``; calling it again forces the end at once."""

@@ -26,6 +26,15 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     connection: Any = None  # identity of the connection, for the bound on what is in flight on it
 
 
+def as_given(certificate: Any) -> Any:
+    """Return a certificate that came over the wire as the ssl module gives it: with tuples, which can be looked up."""
+    if isinstance(certificate, dict):
+        return {name: as_given(value) for name, value in certificate.items()}
+    if isinstance(certificate, list):
+        return tuple(as_given(one) for one in certificate)
+    return certificate
+
+
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue: what it is and how it stands."""
 

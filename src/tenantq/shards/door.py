@@ -7,7 +7,7 @@ import hmac
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tenantq.errors import TenantqError
+from tenantq.errors import Closed, TenantqError
 from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Door:
     async def _answer(self, caller: _Caller, asked: Asked) -> None:
         """Answer one question; whatever goes wrong is an answer too."""
         try:
-            answer = await self._handlers[asked.kind](asked)
+            answer = await self._handlers.get(asked.kind, _not_ready)(asked)
         except TenantqError as error:
             self._end(caller, asked, FAILED, error.code, error.message, getattr(error, "retry_after_ms", 0))
         except asyncio.CancelledError:
@@ -144,6 +144,10 @@ class Door:
         for asked in list(caller.asked.values()):
             _stop(asked, is_gone=True)
         self._gone(caller.shard)
+
+
+async def _not_ready(_: Asked) -> bytes:
+    raise Closed("the shard has not started wholly yet. Try again later.")
 
 
 def _stop(asked: Asked, *, is_gone: bool) -> None:

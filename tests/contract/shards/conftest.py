@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
     """Return a running server of three shards."""
-    with sharded(tmp_path_factory.mktemp("three") / "data", "--shards", 3) as server:
+    with sharded(tmp_path_factory.mktemp("three") / "data", "--shards", 3, "--rpc", "127.0.0.1:0") as server:
         yield server

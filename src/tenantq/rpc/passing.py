@@ -1,0 +1,144 @@
+"""Calls for tenants of other shards: handed over as they came, and answered as the other shard answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from capnp import KjException
+
+from tenantq.errors import Invalid, TenantqError
+from tenantq.rpc.methods import METHODS
+from tenantq.rpc.passed_reply import PassedReply
+from tenantq.rpc.replies import write_error
+from tenantq.rpc.schema import SCHEMA
+from tenantq.service import Call
+from tenantq.service.call import as_given
+from tenantq.service.problems import problem_of
+
+if TYPE_CHECKING:
+    from tenantq.message import Delivery
+    from tenantq.rpc.listener import RpcListener
+    from tenantq.rpc.methods import Method
+    from tenantq.shards.door import Asked
+    from tenantq.shards.peers import Peers
+
+_KIND: Final = "rpc"
+_FLEET: Final = "fleetPoll"
+_FROM_TENANTS: Final = frozenset(("add", "poll"))  # what a tenant in the wrong region may not do
+_TRAVERSAL_WORDS: Final = 1 << 27
+_encode: Final = msgspec.msgpack.Encoder().encode
+_NAMES: Final = {id(method): name for name, method in METHODS.items()}
+_STRUCTS: Final = {
+    name: tuple(
+        getattr(SCHEMA, kind.node.displayName.rpartition(":")[2]) for kind in (found.param_type, found.result_type)
+    )
+    for name, found in SCHEMA.Session.schema.methods.items()
+}
+"""What each call is asked with, and answered with."""
+
+
+class Places(Protocol):
+    """What knows which shard a call belongs to, whatever it came by."""
+
+    def is_here(self, tenant: str | None, bearer: str | None) -> bool:
+        """Tell whether it is known already that a call is this shard's own."""
+
+    async def shard_for(self, tenant: str | None, call: Call) -> int:
+        """Return the shard of a tenant, None: of the credential's own; ShardDown."""
+
+    async def fleet_poll(self, call: Call, **wanted: Any) -> list[Delivery]:
+        """Lease messages in tenants of all shards."""
+
+
+class _Passed(msgspec.Struct, frozen=True, array_like=True):
+    method: str
+    request: bytes
+    bearer: str | None
+    certificate: Any
+    remote: str
+    request_id: str
+    user_agent: str
+
+
+_decode_passed: Final = msgspec.msgpack.Decoder(_Passed).decode
+
+
+class RpcPassing:
+    """Passes calls on."""
+
+    def __init__(self, listener: RpcListener, peers: Peers, places: Places) -> None:
+        self._listener = listener
+        self._peers = peers
+        self._places = places
+        peers.answers(_KIND, self._answer)
+
+    def keep(self, method: Method, arguments: dict[str, Any], bearer: str | None, params: Any) -> bytes | None:
+        """Return a request as it came, in case that it has to be passed on; None: it is this shard's own."""
+        name = _NAMES.get(id(method))
+        if name is None or (name != _FLEET and self._places.is_here(arguments.get("tenant"), bearer)):
+            return None
+        kept: bytes = params.as_builder().to_bytes()
+        return kept
+
+    async def ask(self, method: Method, kept: bytes, call: Call, arguments: dict[str, Any]) -> Any:
+        """Have whoever has the tenant answer."""
+        name = _NAMES[id(method)]
+        if name == _FLEET:
+            return await self._places.fleet_poll(call, **arguments)
+        tenant = arguments.get("tenant")
+        shard = await self._places.shard_for(tenant, call)
+        if name in _FROM_TENANTS and tenant is not None:
+            self._peers.directory.check_placed(tenant)
+        if shard == self._peers.number:
+            return await method.ask(self._listener.service, call, **arguments)
+        passed = _Passed(
+            name, kept, call.bearer, call.certificate, call.remote, call.request_id, call.user_agent
+        )  # fmt: skip
+        reply = _STRUCTS[name][1]
+        with reply.from_bytes(
+            await self._peers.ask(shard, _KIND, _encode(passed)), traversal_limit_in_words=_TRAVERSAL_WORDS
+        ) as answered:
+            return PassedReply(answered.to_dict())
+
+    async def _answer(self, asked: Asked) -> bytes:
+        passed = _decode_passed(asked.payload)
+        method, (request, reply) = METHODS[passed.method], _STRUCTS[passed.method]
+        call = Call(
+            bearer=passed.bearer,
+            certificate=as_given(passed.certificate),
+            remote=passed.remote,
+            request_id=passed.request_id,
+            user_agent=passed.user_agent,
+            connection=asked,
+        )
+        results = reply.new_message()
+        try:
+            with request.from_bytes(passed.request, traversal_limit_in_words=_TRAVERSAL_WORDS) as params:
+                arguments = method.read(params)
+            turn: asyncio.Future[None] = self._listener.loop.create_future()
+            self._listener.turns.enter(passed.bearer, turn)
+            await turn
+            if method.waits:
+                task = asyncio.current_task()
+                assert task is not None
+                asked.on_stop = task.cancel  # type: ignore[assignment]  # what it returns is nobody's
+            value = await method.ask(self._listener.service, call, **arguments)
+            method.write(results, value, _Writer(self._listener))
+        except TenantqError as error:
+            results = reply.new_message()
+            write_error(results, problem_of(error, passed.request_id))
+        except KjException:
+            write_error(results, problem_of(Invalid("the request cannot be read"), passed.request_id))
+        finally:
+            asked.on_stop = None
+        written: bytes = results.to_bytes()
+        return written
+
+
+class _Writer:
+    """What stands for the connection where a reply is written that goes to another shard first."""
+
+    def __init__(self, listener: RpcListener) -> None:
+        self.listener = listener
