@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3  # type: ignore[import-untyped]  # boto3 has no types
 import pytest
+from botocore.loaders import create_loader  # type: ignore[import-untyped]  # nor has botocore
 from moto.server import ThreadedMotoServer
 
 from tenantq.clock import SystemClock
@@ -75,9 +76,13 @@ def moto() -> Iterator[int]:
     server._server.server_close()  # type: ignore[union-attr]  # moto leaves the socket open
 
 
+LOADER = create_loader()
+
+
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give boto3 credentials, and nothing of the machine's."""
+    """Give boto3 credentials, and nothing of the machine's; the descriptions of AWS's services are read once for all tests."""
+    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {
