@@ -2,6 +2,7 @@
 
     TenantqError
     ├── Unauthenticated      unauthenticated   no credential, or one that is not valid
+    │   └── SignatureRefused                   a signed request does not carry the signature it should
     ├── Forbidden            forbidden     the credential does not allow this
     │   └── Suspended                      the tenant is suspended: no new work is taken or handed out
     ├── Limited                            a limit is reached; the text and fields say which, and when to come back
@@ -72,6 +73,22 @@ class Unauthenticated(TenantqError):
 
     code = "unauthenticated"
     status = 401
+
+
+class SignatureRefused(Unauthenticated):
+    """The request signature we calculated does not match the signature you provided. Check the key's secret and the signing method."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        aws_code: str = "SignatureDoesNotMatch",
+        tenant: str | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        super().__init__(message, tenant=tenant, queue=queue, id=id)
+        self.aws_code = aws_code  # what clients of signed requests know it as
 
 
 class Forbidden(TenantqError):

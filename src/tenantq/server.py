@@ -17,6 +17,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
+from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
 from tenantq.http.passing import ShardListener
@@ -120,8 +121,9 @@ class Server:
             await self._end_standby()
         try:
             self._gates = Gatekeeper(
-                self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates
-            )
+                self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates,
+                keys=KeyMaker.load_or_make(self._home),
+            )  # fmt: skip
             self._audit_key = SigningKey.load_or_make(self._home)
             segments = self._make_index()
             self._exporter = self._make_exporter(segments)

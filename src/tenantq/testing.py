@@ -26,6 +26,7 @@ from tenantq.clock import Clock, SystemClock, Timer
 from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, TenantqError
+from tenantq.gates.key_maker import KeyMaker
 from tenantq.http.connection import Connection
 from tenantq.http.listener import Listener
 from tenantq.journal.signing import SigningKey
@@ -261,7 +262,8 @@ class FakeServer:
         clock: Clock = self.clock
         self._shard = Shard(self._directory / "data", settings=settings, clock=clock)
         await self._shard.open()
-        self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background)
+        keys = KeyMaker.load_or_make(self._directory / "data")
+        self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background, keys=keys)
         self._sealing = open_sealing(self._shard, self._directory / "data", clock)
         key = SigningKey.load_or_make(self._directory / "data")
         self._service = Service(self._shard, self._gates, clock, sealing=self._sealing, signing_key=key)

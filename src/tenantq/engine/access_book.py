@@ -69,6 +69,11 @@ class AccessBook:
         """Return the key whose token has this hash, revoked or not."""
         return self._by_hash.get(token_hash)
 
+    def key_of_id(self, key_id: str) -> StoredKey | None:
+        """Return the key of this id, revoked or not."""
+        owner = self._owners.get(key_id)
+        return self._keys[owner].get(key_id) if owner is not None else None
+
     def keys(self, tenant_id: int) -> Mapping[str, StoredKey]:
         """Return a tenant's keys by id."""
         return self._keys.get(tenant_id, {})

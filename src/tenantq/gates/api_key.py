@@ -1,4 +1,4 @@
-"""API keys: ``tq_<key id>_<secret>``, made here, stored as a hash, found again by it.
+"""API keys: ``tq_<key id>_<secret>``, stored as a hash, found again by it. Where they are made: ``key_maker``.
 
 The stored hash is one SHA-256 of the whole token. A slow, salted hash protects passwords because people choose few of them;
 here nobody can run through 2^256 secrets, however fast the hash, and a fast one can be taken on every request. The same holds
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import secrets
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -18,13 +17,10 @@ from tenantq.access import Principal
 from tenantq.errors import Invalid, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tenantq.access import StoredKey
 
 PREFIX: Final = "tq"
 ID_BYTES: Final = 10
-SECRET_BYTES: Final = 32
 TOKEN_CHARS_MIN: Final = 16
 TOKEN_CHARS_MAX: Final = 512
 
@@ -44,16 +40,11 @@ class KeyBook(Protocol):
     def key(self, token_hash: bytes) -> StoredKey | None:
         """Return the key of this hash, revoked or not."""
 
-
-def new_key(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> NewKey:
-    """Make a key. ``random_bytes`` has to be cryptographically strong: the secret is 256 bits of it."""
-    id = _text(random_bytes(ID_BYTES))
-    secret = _text(random_bytes(SECRET_BYTES))
-    token = f"{PREFIX}_{id}_{secret}"
-    return NewKey(id, secret, token, token_hash(token))
+    def key_of_id(self, key_id: str) -> StoredKey | None:
+        """Return the key of this id, revoked or not."""
 
 
-def _text(raw: bytes) -> str:
+def key_text(raw: bytes) -> str:
     """Return bytes as lower-case letters and digits, so that an id needs no escaping and holds no underscore."""
     return base64.b32encode(raw).decode().rstrip("=").lower()
 

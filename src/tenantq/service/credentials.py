@@ -8,7 +8,7 @@ from tenantq import limits
 from tenantq.access import Grant, StoredKey, check_grant
 from tenantq.engine.access_book import PLATFORM
 from tenantq.errors import Conflict, Invalid
-from tenantq.gates.api_key import check_token, new_key, token_hash
+from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
 from tenantq.message import Caller, check_int, check_text
 from tenantq.service.control import Control
@@ -34,7 +34,7 @@ class Credentials(Control):
             return None
         if self._administrators():
             return None
-        made = new_key()
+        made = self.gates.keys.new_key()
         await self._put_platform_key(made.id, made.token_hash)
         return made.token
 
@@ -138,7 +138,7 @@ class Credentials(Control):
         }
 
     async def _make_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
-        made = new_key()
+        made = self.gates.keys.new_key()
         key = StoredKey(
             id=made.id, tenant=tenant, name=name, grant=grant, token_hash=made.token_hash,
             created_at=self.shard.wall_ms(), created_by=caller.principal,

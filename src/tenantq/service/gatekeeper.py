@@ -11,9 +11,11 @@ from tenantq.errors import Forbidden, Invalid, Limited, NotFound, TenantqError, 
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.consumers import Consumers
+from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
 from tenantq.gates.signals import Alert, Signals, SignalSettings, check_signals
+from tenantq.gates.signature import Signatures
 from tenantq.gates.slots import Slots
 from tenantq.journal.record import Entry
 from tenantq.message import Caller, check_int
@@ -127,6 +129,7 @@ class Gatekeeper:
         *,
         jwt: JwtVerifier | None = None,
         certificates: CertificateMap | None = None,
+        keys: KeyMaker | None = None,
     ) -> None:
         self._shard = shard
         self._clock = clock
@@ -134,6 +137,8 @@ class Gatekeeper:
         self.authenticator = Authenticator(
             shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
         )
+        self.keys = keys if keys is not None else KeyMaker.passing()
+        self.signatures = Signatures(shard.access, self.keys, clock)
         self.authorizer = Authorizer(shard.access, clock)
         self.rates = RateLimits(clock)
         self.slots = Slots(

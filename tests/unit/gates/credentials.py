@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tenantq.access import Grant, StoredKey
-from tenantq.gates.api_key import NewKey, new_key, token_hash
+from tenantq.gates.api_key import NewKey, token_hash
+from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class MemoryBook:
 
     def __init__(self) -> None:
         self.version = 0
+        self.maker = KeyMaker(bytes(32))
         self.keys: dict[bytes, StoredKey] = {}
         self.stored: dict[tuple[str, str], tuple[Grant, ...]] = {}
         self.revoked: dict[tuple[str | None, str], int] = {}
@@ -38,6 +40,9 @@ class MemoryBook:
 
     def key(self, token_hash: bytes) -> StoredKey | None:
         return self.keys.get(token_hash)
+
+    def key_of_id(self, key_id: str) -> StoredKey | None:
+        return next((key for key in self.keys.values() if key.id == key_id), None)
 
     def grants(self, tenant: str, principal: str) -> tuple[Grant, ...]:
         self.asked += 1
@@ -51,7 +56,7 @@ class MemoryBook:
         return any(self.revoked.get((tenant, name), 0) > now_ms for name in names)
 
     def put_key(self, tenant: str | None, grant: Grant, token: str | None = None) -> NewKey:
-        made = new_key()
+        made = self.maker.new_key()
         if token is not None:
             made = NewKey(made.id, token, token, token_hash(token))
         self._store(made.token_hash, made.id, tenant, grant, None)

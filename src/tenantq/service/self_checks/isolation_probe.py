@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.access import Grant, StoredKey
 from tenantq.errors import Forbidden, NotFound, TenantqError
-from tenantq.gates.api_key import new_key
 from tenantq.message import Caller, NewMessage
 from tenantq.names import PROBE_TENANTS
 from tenantq.service.call import Call
@@ -55,7 +54,7 @@ class IsolationProbe:
         """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
         if tenant not in self._shard.tenants_served():
             await self._shard.put_tenant(tenant, _SYSTEM, quotas=_QUOTAS)
-        made = new_key()
+        made = self._service.gates.keys.new_key()
         now = self._shard.wall_ms()
         key = StoredKey(
             id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=_SYSTEM.principal,

@@ -1,0 +1,112 @@
+"""Signed requests (AWS Signature Version 4): from a key's id and a signature to the key's token, which the other gates go by.
+
+The secret never travels. It is recomputed from the key's id, and counts only if the token it makes is the one whose hash is stored.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import SignatureRefused
+from tenantq.gates.api_key import token_hash
+
+if TYPE_CHECKING:
+    from tenantq.clock import Clock
+    from tenantq.gates.api_key import KeyBook
+    from tenantq.gates.key_maker import KeyMaker
+
+ALGORITHM: Final = "AWS4-HMAC-SHA256"
+SERVICE: Final = "sqs"
+UNKNOWN_KEY: Final = "InvalidClientTokenId"
+SKEW_MS: Final = 15 * 60_000
+"""How far a signature's time may be from the server's."""
+
+SIGNING_KEYS_MAX: Final = 4_096
+
+
+class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says of its signature, and the hash of what was signed."""
+
+    key_id: str
+    day: str  # of the scope, as yyyymmdd
+    region: str
+    service: str
+    time: str  # as yyyymmddThhmmssZ
+    signed_at: int  # the same, wall clock
+    signature: str  # hexadecimal digits
+    request_hash: str  # of the canonical request
+    valid_ms: int | None = None  # of a presigned URL: for so long; None: within the skew
+
+    @property
+    def scope(self) -> str:
+        """What the signing key is for."""
+        return f"{self.day}/{self.region}/{self.service}/aws4_request"
+
+
+class _SigningKey(msgspec.Struct, frozen=True):
+    """A day's key, and the token of the API key it is derived from."""
+
+    key: bytes
+    token: str
+    token_hash: bytes
+
+
+class Signatures:
+    """Checks signatures. Keys derived for a day are remembered, within a bound."""
+
+    def __init__(self, book: KeyBook, keys: KeyMaker, clock: Clock) -> None:
+        self._book = book
+        self._keys = keys
+        self._clock = clock
+        self._derived: OrderedDict[tuple[str, str, str, str], _SigningKey] = OrderedDict()
+
+    def token(self, signed: SignedRequest) -> str:
+        """Return the token of the key that signed, or raise SignatureRefused."""
+        self._check_time(signed)
+        if signed.service != SERVICE or not signed.time.startswith(signed.day):
+            raise SignatureRefused(f"Credential should be scoped to its own day and to the service {SERVICE}.")
+        signing = self._signing_key(signed)
+        text = f"{ALGORITHM}\n{signed.time}\n{signed.scope}\n{signed.request_hash}"
+        expected = hmac.digest(signing.key, text.encode(), "sha256").hex()
+        if not hmac.compare_digest(expected.encode(), signed.signature.encode("utf-8", "replace")):
+            raise SignatureRefused
+        return signing.token
+
+    def _check_time(self, signed: SignedRequest) -> None:
+        now = self._clock.wall_ms()
+        over_at = signed.signed_at + (SKEW_MS if signed.valid_ms is None else signed.valid_ms)
+        if now > over_at:
+            raise SignatureRefused(f"Signature expired: it was made at {signed.time}")
+        if signed.signed_at > now + SKEW_MS:
+            raise SignatureRefused(f"Signature not yet current: it was made at {signed.time}")
+
+    def _signing_key(self, signed: SignedRequest) -> _SigningKey:
+        what = (signed.key_id, signed.day, signed.region, signed.service)
+        found = self._derived.get(what)
+        if found is not None:
+            if self._book.key(found.token_hash) is not None:
+                return found
+            del self._derived[what]
+        key = self._book.key_of_id(signed.key_id)
+        if key is None:
+            raise SignatureRefused(
+                "The key id that signed is not known here, or not valid any more.", aws_code=UNKNOWN_KEY
+            )
+        token = self._keys.token_of(signed.key_id)
+        if not hmac.compare_digest(token_hash(token), key.token_hash):
+            raise SignatureRefused(
+                "The secret of this key is not known to the server: it was chosen by hand, made before requests could be signed, "
+                "or made by another server. Make a new key.",
+                aws_code=UNKNOWN_KEY,
+            )
+        derived = ("AWS4" + token.rpartition("_")[2]).encode()
+        for part in (signed.day, signed.region, signed.service, "aws4_request"):
+            derived = hmac.digest(derived, part.encode(), "sha256")
+        made = self._derived[what] = _SigningKey(derived, token, key.token_hash)
+        if len(self._derived) > SIGNING_KEYS_MAX:
+            self._derived.popitem(last=False)
+        return made
