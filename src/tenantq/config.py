@@ -13,6 +13,7 @@ from tenantq.message import check_int, check_text
 from tenantq.names import check_queue_name, check_shard_name
 from tenantq.quotas import NO_QUOTAS, Quotas, check_quotas
 from tenantq.rates import NO_LIMITS, Concurrency, Limits, check_concurrency, check_limits
+from tenantq.sqs_queue import SqsQueue, check_sqs_queue, check_tags
 
 _REGION = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _REGIONS_MAX: Final = 32
@@ -26,6 +27,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_attempts: int = 5  # deliveries before a message is a dead letter; 0: no bound
     ttl_ms: int | None = None  # where a message names none
     dead_letter: str | None = None  # None: <queue>-dlq
+    dead_on_poll: bool = False  # a message out of attempts waits in its place until a poll comes upon it
     backoff_base_ms: int = 1_000  # a nack without delay waits a random part of base * 2^(attempt - 1) ...
     backoff_max_ms: int = 600_000  # ... up to this
     dedup_ms: int = 3_600_000  # how long an idempotency key is remembered
@@ -33,6 +35,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     low_priority_every: int = 16  # one delivery of so many goes to a lower priority that ...
     low_priority_after_ms: int = 1_000  # ... has waited at least this long
     limits: Limits = NO_LIMITS  # rates of this queue, inside its tenant's
+    tags: dict[str, str] = {}  # for whoever looks after it
+    sqs: SqsQueue | None = None  # what it has for clients of Amazon SQS alone
 
 
 class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,8 +101,9 @@ def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig
         if not isinstance(given, dict | QueueConfig):
             raise Invalid(f"defaults: must be an object of queue settings, not {type(given).__name__}")
         given = given if isinstance(given, dict) else _fields(given)
-        if given.get("dead_letter") is not None:
-            raise Invalid("defaults.dead_letter: cannot be the same for all queues; set it queue by queue")
+        for field in ("dead_letter", "sqs"):
+            if given.get(field) is not None:
+                raise Invalid(f"defaults.{field}: cannot be the same for all queues; set it queue by queue")
         changes["defaults"] = change_queue(config.defaults, given)
     return msgspec.structs.replace(config, **changes)
 
@@ -111,8 +116,14 @@ def change_queue(config: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
             check_int(field, changes[field], low, high)
     if changes.get("dead_letter") is not None:
         check_queue_name(changes["dead_letter"])
+    if "dead_on_poll" in changes and type(changes["dead_on_poll"]) is not bool:
+        raise Invalid(f"dead_on_poll: this {type(changes['dead_on_poll']).__name__} is not true or false")
     if "limits" in changes:
         changes = {**changes, "limits": check_limits(_merged("limits", config.limits, changes["limits"]))}
+    if "tags" in changes:
+        changes = {**changes, "tags": check_tags(changes["tags"])}
+    if changes.get("sqs") is not None:
+        changes = {**changes, "sqs": check_sqs_queue(_merged("sqs", config.sqs or SqsQueue(), changes["sqs"]))}
     return msgspec.structs.replace(config, **changes)
 
 

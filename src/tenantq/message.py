@@ -23,6 +23,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None  # messages of one group are delivered one at a time, in order
     attributes: dict[str, str] = {}
     max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
+    key_alone: bool = False  # the key tells a repetition, whatever its body
     # Of an encrypted tenant's message, set by the service, which seals before the engine sees it:
     raw_id: bytes | None = None  # its id, handed out beforehand, since the seal is bound to it
     sealed: bool = False  # the body is encrypted
@@ -65,7 +66,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     queue: str
     sealed: bool = False  # the body is encrypted as it stands here; the service hands it out opened
     sealed_attributes: bytes = b""
-    origin: str = ""  # of a sealed dead letter: the queue it came from, which its seal is bound to
+    origin: str = ""  # of a dead letter: the queue it came from, which its seal is bound to
+    first_at: int = 0  # when the first delivery began; 0: this is the first, or it is not known
 
     @property
     def id(self) -> str:

@@ -21,6 +21,7 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
 from tenantq.http.passing import ShardListener
+from tenantq.http.routes import ROUTES
 from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
@@ -40,6 +41,7 @@ from tenantq.service.self_checks import (
 from tenantq.settings import OFF, ServerSettings, split_address
 from tenantq.shards.layout import HOME, first_tenant_id, shard_dir
 from tenantq.shards.peers import Peers
+from tenantq.sqs import SqsEndpoint
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from types import TracebackType
 
+    from tenantq.http.route import Route
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
     from tenantq.shards.seat import Seat, Sockets
@@ -206,18 +209,26 @@ class Server:
 
     async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> Listener:
         """Return what listens for HTTP; one of several shards has found the others first."""
+        routes = (*ROUTES, *self._sqs_routes(service))
         if self._seat is None or self._sockets is None:
-            return Listener(service, self.settings.listener, clock=self.clock, turns=turns)
+            return Listener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
         gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
         service.fellows = Fellows(peers, service)
-        listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns)
+        listener = ShardListener(
+            service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes
+        )
         service.fellows.listener_figures = listener.figures.prometheus
         await peers.open(self._sockets.peers)
         self._opened()
         if not await peers.wait_for_all(FELLOWS_WAIT_MS):
             log.warning("not all shards have answered; those that did not are taken for down until they do")
         return listener
+
+    def _sqs_routes(self, service: Service) -> tuple[Route, ...]:
+        """Return the paths where Amazon SQS is spoken."""
+        settings = self.settings.sqs
+        return SqsEndpoint(service, self.clock, settings).routes() if settings.enabled else ()
 
     async def _start_rpc(self, turns: Turns) -> None:
         """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""

@@ -24,6 +24,7 @@ from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.gatekeeper import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
 from tenantq.shards.settings import ShardsSettings, check_shards
+from tenantq.sqs.settings import SqsSettings, check_sqs
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings, check_redis
 from tenantq.tls import TlsFiles
@@ -68,6 +69,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     rpc_listener: RpcSettings = RpcSettings()
+    sqs: SqsSettings = SqsSettings()
     export: ExportSettings = ExportSettings()
     audit: AuditSettings = AuditSettings()
     checks: CheckSettings = CheckSettings()
@@ -93,6 +95,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     check_shards(settings.shards)
     check_http(settings.listener)
     check_rpc(settings.rpc_listener)
+    check_sqs(settings.sqs)
     check_export(settings.export)
     check_audit(settings.audit)
     check_checks(settings.checks)

@@ -72,7 +72,7 @@ class Catalog:
         self.tenants: dict[str, TenantState] = {}
         self._by_id: dict[int, TenantState] = {}
         self._first_tenant_id = self._next_tenant_id = first_tenant_id
-        self._configs: dict[TenantConfig, TenantConfig] = {}  # tenants of one plan share one object
+        self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
 
     # ---- reading ----
 
@@ -113,7 +113,7 @@ class Catalog:
         """Return an equal configuration that others have too, if any does."""
         if len(self._configs) >= _CONFIGS_MAX:
             self._configs.clear()
-        return self._configs.setdefault(config, config)
+        return self._configs.setdefault(_encode(config), config)
 
     # ---- changing, into a round's batch ----
 

@@ -137,16 +137,16 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         token = bits(64) or 1
         visible_at = from_be64(suffix)
         flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
-        secret, origin = b"", ""
+        secret, origin, first_at = b"", "", 0
         if seen or flags & HAS_EXTRAS or expires_at or fifo:
             message = unpack_message(stored)
             before = round.lease(queue, id) if seen else None
             attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
             body, size, attributes, group = message.body, message.size, message.attributes, message.group
             secret = message.sealed_attributes
-            if flags & SEALED and before is not None and before.past:
-                dead = before.unpack_past().dead
-                origin = dead.source if dead is not None else ""
+            if before is not None and before.past:
+                past = before.unpack_past()
+                origin, first_at = past.dead.source if past.dead is not None else "", past.first_at
         else:
             body = stored[head_bytes:]
             size, attempt, attributes, group = len(body) - (SEAL_BYTES if flags else 0), 1, {}, None
@@ -164,7 +164,7 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         got.append(
             Delivery(
                 id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + wall, until_wall,
-                tenant_name, queue_name, flags >= SEALED, secret, origin,
+                tenant_name, queue_name, flags >= SEALED, secret, origin, first_at,
             )
         )  # fmt: skip
         if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:

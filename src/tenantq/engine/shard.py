@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenantq import limits
 from tenantq.engine import reads
 from tenantq.engine.administration import Administration, check_reason, check_truth
@@ -390,10 +392,11 @@ class Shard(Administration):
         if letters is None or takes_letters:
             letters = found
         else:
-            wanted = RedriveFilter(source=queue, reason=wanted.reason, ids=wanted.ids, limit=wanted.limit)
+            wanted = msgspec.structs.replace(wanted, source=queue)
         letters.check_takes()
-        if wanted.source in found.tenant.queues:
-            found.tenant.queues[wanted.source].check_takes()
+        for name in (wanted.source, wanted.to):
+            if name in found.tenant.queues:
+                found.tenant.queues[name].check_takes()
         task = RedriveTask(self.core, letters, caller, wanted, rate, dry_run=dry_run)
         self._redrives = {one for one in self._redrives if one.state == "running"} | {task}
         task.start()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tenantq.errors import TenantqError
+from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.inflate import inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
@@ -14,10 +15,13 @@ from tenantq.http.request import parse_query
 from tenantq.service.problems import fault
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tenantq.http.listener import Listener
     from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
+_T = TypeVar("_T")
 
 COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
 """More than this is compressed off the event loop."""
@@ -41,6 +45,8 @@ class Answering:
             return problem_reply(request.refusal, request.call.request_id)
         try:
             assert route is not None
+            if type(route) is ForeignRoute:
+                return await route.serve(request, self)
             if request.encoding:
                 request.body = await inflate(request.body, listener.settings.body_bytes_max, listener.holder(request))
             if request.raw_query or route.query is not None:
@@ -49,7 +55,8 @@ class Answering:
             if route.interrupted is None:
                 reply = await route.handler(listener.service, request, body)
             else:
-                reply = await self._answer_unless_told_to_stop(request, body, route.interrupted)
+                work = route.handler(listener.service, request, body)
+                reply = await self.unless_told_to_stop(work, route.interrupted)
             if isinstance(reply, Stream):
                 return reply
             if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
@@ -61,16 +68,15 @@ class Answering:
             return problem_reply(fault(), request.call.request_id)
         return reply
 
-    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply | Stream:
-        """Serve a call that may wait: it is given up when the client is gone, and cut short when the listener closes."""
-        assert request.route is not None
+    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when the listener closes."""
         self._waits = True
         try:
-            return await request.route.handler(self._listener.service, request, body)
+            return await work
         except asyncio.CancelledError:
             if self._is_lost or not self._is_told_to_stop:
                 raise
-            return interrupted
+            return instead
         finally:
             self._waits = False
             if self._is_told_to_stop:

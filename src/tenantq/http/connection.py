@@ -14,10 +14,13 @@ from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tenantq.http.listener import Listener
     from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
+_T = TypeVar("_T")
 
 SLICE_BYTES: Final = 16 << 10
 """Parsed at a time; between two slices it is seen whether enough requests wait already."""
@@ -62,6 +65,7 @@ class Connection(Answering, asyncio.Protocol):
             connection=self,
             remote=peer[0] if isinstance(peer, tuple) else "",
             certificate=transport.get_extra_info("peercert") or None,
+            is_secure=transport.get_extra_info("sslcontext") is not None,
         )
         self._task = listener.loop.create_task(self._serve())
 

@@ -10,15 +10,19 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 
 from tenantq.errors import TenantqError, TooLarge
+from tenantq.http.foreign_route import ForeignHead, ForeignRoute
 from tenantq.http.head import (
     KNOWN,
     NEVER_REPEATED,
     ONCE,
+    SIGNED,
     bearer_of,
     check_content,
+    presigning_key_id,
 )
 from tenantq.http.known_heads import HEAD_END
 from tenantq.http.problem import Refusal, malformed
@@ -72,7 +76,9 @@ class Intake:
         "_headers",
         "_headers_left",
         "_is_repeatable",
+        "_is_secure",
         "_listener",
+        "_others",
         "_parser",
         "_pieces",
         "_remote",
@@ -95,14 +101,17 @@ class Intake:
         connection: object,
         remote: str,
         certificate: dict[str, object] | None,
+        is_secure: bool = False,
     ) -> None:
         self._listener = listener
         self._deliver = deliver
         self._connection = connection
         self._remote = remote
         self._certificate = certificate
+        self._is_secure = is_secure
         self._parser = HttpRequestParser(self)
         self._headers: dict[bytes, bytes] = {}
+        self._others: list[tuple[bytes, bytes]] = []  # headers that mean nothing here, and may elsewhere
         self._headers_left = self._header_bytes_left = self._silent_bytes = 0
         self._target = b""
         self._request: Request | None = None  # whose body is being read
@@ -266,7 +275,9 @@ class Intake:
         key = KNOWN.get(name)
         if key is None:
             key = KNOWN.get(name.lower())
-        if not key or self.stage is not HEAD:  # trailers mean nothing here
+        if not key or self.stage is not HEAD:  # trailers mean nothing anywhere
+            if self.stage is HEAD:
+                self._others.append((name, value))
             return
         headers = self._headers
         if key in headers and key in ONCE:
@@ -299,16 +310,27 @@ class Intake:
                 self._stop(malformed("an upgrade is not offered here; send the body without asking for one"))
             request.close = True
         request.accept_encoding = headers.get(b"accept-encoding", b"")
+        others, self._others = self._others, []
         try:
             self._route(request, method)
-            if has_body and (headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers):
+            if type(request.route) is ForeignRoute:
+                request.foreign = ForeignHead.of(
+                    method, self._target, headers, others, is_secure=self._is_secure
+                )
+                self._name_signer(request)
+            elif has_body and (headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers):
                 check_content(request, headers)
         except TenantqError as refusal:
             request.refusal = refusal
         expect = headers.get(b"expect")
         if expect is not None:
             self._check_expect(request, expect, has_body=has_body)
-        self._is_repeatable = request.refusal is None and not is_old and headers.keys().isdisjoint(NEVER_REPEATED)
+        self._is_repeatable = (
+            request.refusal is None
+            and not is_old
+            and request.foreign is None
+            and headers.keys().isdisjoint(NEVER_REPEATED)
+        )
 
     def on_body(self, data: bytes) -> None:
         """Keep a part of the body, within the request's and the listener's bounds."""
@@ -368,6 +390,12 @@ class Intake:
             user_agent=self._agent,
             connection=self._connection,
         )
+
+    @staticmethod
+    def _name_signer(request: Request) -> None:
+        """Tell by a presigned URL whose it is, as the header does where there is one."""
+        if request.call.bearer is None and (key_id := presigning_key_id(request.raw_query)) is not None:
+            request.call = msgspec.structs.replace(request.call, bearer=f"{SIGNED} {key_id}")
 
     def _check_length(self, headers: dict[bytes, bytes], *, is_old: bool) -> bool:
         """Return whether a body follows."""

@@ -10,6 +10,7 @@ from tenantq.gates.turns import Turns
 from tenantq.http.connection import Connection
 from tenantq.http.description import Description
 from tenantq.http.figures import Figures
+from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.known_heads import KnownHeads
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
@@ -48,7 +49,7 @@ class Listener(Listening[Connection]):
         self.settings = check_http(settings or HttpSettings())
         super().__init__(clock or SystemClock(), self.settings.unsent_bytes_max)
         self.router = self._router_of(routes)
-        self.description = Description(self.router.routes)
+        self.description = Description(tuple(one for one in self.router.routes if type(one) is not ForeignRoute))
         self.known_heads = KnownHeads()
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
         self.figures = Figures(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tenantq.errors import Forbidden, Invalid, TenantqError, Unauthenticated
 from tenantq.http.answering import Answering
 from tenantq.http.connection import Connection
 from tenantq.http.fleet_shares import SHARE, FleetShares
+from tenantq.http.foreign_route import ForeignHead, ForeignRoute
 from tenantq.http.inflate import inflate
 from tenantq.http.listener import Listener
 from tenantq.http.problem import problem_reply
@@ -36,7 +37,7 @@ from tenantq.shards.link import error_of
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Iterable
 
     from tenantq.http.route import Route
     from tenantq.service import Service
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tenantq.shards.peers import Peers
 
 log = logging.getLogger("tenantq.http")
+_T = TypeVar("_T")
 
 HEADER: Final = "Tenantq-Shard"
 """Of a reply to a request that was passed on: where its tenant's shard is reached without a detour."""
@@ -98,6 +100,7 @@ class _Passed(msgspec.Struct, frozen=True, array_like=True):
     user_agent: str
     how: int
     body: bytes
+    foreign: ForeignHead | None = None  # where another protocol is spoken
 
 
 class _Answered(msgspec.Struct, frozen=True, array_like=True):
@@ -203,7 +206,8 @@ class Passing:
         """Return the tenant of a credential; None: it is none, or not of one tenant."""
         authenticator = self.listener.service.gates.authenticator
         try:
-            principal = await authenticator.authenticate(call.bearer, call.certificate)
+            bearer = self.listener.service.gates.unproved_bearer(call.bearer)  # only to know where it is proved
+            principal = await authenticator.authenticate(bearer, call.certificate)
         except (Unauthenticated, Forbidden):
             return None
         tenant = own_tenant(principal)
@@ -257,7 +261,7 @@ class Passing:
         passed = _Passed(
             self._numbers[request.route], request.tenant, request.queue, request.name, request.raw_query,
             request.encoding, request.accept_encoding, call.bearer, call.certificate, call.remote, call.request_id,
-            call.user_agent, how, request.body if body is None else body,
+            call.user_agent, how, request.body if body is None else body, request.foreign,
         )  # fmt: skip
         return self.peers.links[shard].begin(_KIND, _encode(passed))
 
@@ -346,6 +350,7 @@ class Passing:
         request.tenant, request.queue, request.name = passed.tenant, passed.queue, passed.name
         request.raw_query, request.body = passed.raw_query, passed.body
         request.encoding, request.accept_encoding = passed.encoding, passed.accept_encoding
+        request.foreign = passed.foreign
         reply = await self.answer_alone(request, asked, passed.how)
         if isinstance(reply, Stream):
             asked.parts = reply.parts
@@ -410,10 +415,13 @@ class PassedOn(Sharing):
             if self._waits:
                 self._task.cancel()
 
-    async def _answer_unless_told_to_stop(self, request: Request, body: Any, interrupted: Reply) -> Reply | Stream:
+    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return what comes of work that may wait; at once, where it was told to stop before it began."""
         if self._is_told_to_stop:
-            return interrupted
-        return await super()._answer_unless_told_to_stop(request, body, interrupted)
+            if asyncio.iscoroutine(work):
+                work.close()
+            return instead
+        return await super().unless_told_to_stop(work, instead)
 
 
 class PassingConnection(Connection, Sharing):
@@ -449,7 +457,7 @@ class PassingConnection(Connection, Sharing):
         """Have another shard answer. A call that waits is given up there too when its client is gone, and cut short when told to stop."""
         assert request.route is not None
         question = self.passing.begin(request, shard)
-        if request.route.interrupted is None:
+        if request.route.interrupted is None and type(request.route) is not ForeignRoute:
             return self.passing.reply_of(request, shard, question, await question.answer)
         self._waits = True
         try:

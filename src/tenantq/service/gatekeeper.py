@@ -15,7 +15,7 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
 from tenantq.gates.signals import Alert, Signals, SignalSettings, check_signals
-from tenantq.gates.signature import Signatures
+from tenantq.gates.signature import ALGORITHM, Signatures
 from tenantq.gates.slots import Slots
 from tenantq.journal.record import Entry
 from tenantq.message import Caller, check_int
@@ -182,6 +182,11 @@ class Gatekeeper:
                 raise
         self._watch(principal, call)
         return principal
+
+    def unproved_bearer(self, bearer: str | None) -> str | None:
+        """Return the token that a signed request would prove to hold; any other bearer as it is. Whether it does, ``sign_in`` finds out."""
+        scheme, _, key_id = (bearer or "").partition(" ")
+        return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
 
     def _watch(self, principal: Principal, call: Call) -> None:
         if principal.id.startswith("key:"):

@@ -398,6 +398,7 @@ def _sealed_message(
         group=message.group,
         attributes={name: value for name, value in message.attributes.items() if name not in hidden},
         max_attempts=message.max_attempts,
+        key_alone=message.key_alone,
         raw_id=id,
         sealed=True,
         sealed_attributes=sealer.seal(queue, id, "attributes", _encode(hidden)) if hidden else b"",

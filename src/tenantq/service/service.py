@@ -9,13 +9,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tenantq import limits
+from tenantq.engine.ops.settle import OK, parse_receipt
 from tenantq.engine.shard import check_poll
 from tenantq.errors import Conflict, Invalid, NotFound, SealBroken, TenantqError
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX
 from tenantq.message import Delivery, NewMessage, Result, check_batch, check_text
-from tenantq.names import check_queue_name
+from tenantq.names import FIFO_SUFFIX, check_queue_name
 from tenantq.service.call import Call
-from tenantq.service.looking import Looking
+from tenantq.service.finding import Finding
 from tenantq.service.reasons import label_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 
-class Service(Looking):
+class Service(Finding):
     """One object for all transports. Whatever a caller can cause is raised as a TenantqError."""
 
     # ---- producing ----
@@ -379,6 +380,31 @@ class Service(Looking):
                     raise
             given = await self._vault().seal_results(state, queue, receipts, results)  # it was switched on meanwhile
             return await self.shard.ack(entered.tenant, queue, receipts, results=given, caller=entered.caller)
+
+    async def ack_any(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        """Finish messages by whichever receipt they had, also one whose lease is over: who has one leased now loses it.
+
+        What is not there any more is finished. On a FIFO queue only the current receipt counts: LeaseLost in its place otherwise.
+        """
+        with await self._enter_queue(call, tenant, "ack", queue) as entered:
+            owner, caller = entered.tenant, entered.caller
+            outcomes = await self.shard.ack(owner, queue, receipts, caller=caller)
+            lost = {
+                index: parsed[0]
+                for index, (outcome, receipt) in enumerate(zip(outcomes, receipts, strict=True))
+                if not outcome.ok and (parsed := parse_receipt(receipt)) is not None
+            }
+            if lost and not queue.endswith(FIFO_SUFFIX):
+                removed = await self.shard.remove(owner, queue, list(lost.values()), caller)
+                for index, outcome in zip(lost, removed, strict=True):
+                    outcomes[index] = OK if outcome.ok or isinstance(outcome.error, NotFound) else outcome
+            else:
+                for index, id in lost.items():
+                    try:
+                        await self.shard.get(owner, queue, id)
+                    except NotFound:
+                        outcomes[index] = OK
+            return outcomes
 
     async def nack(
         self,

@@ -109,6 +109,7 @@ class Past(msgspec.Struct, array_like=True):
 
     history: list[HistoryEntry]
     dead: DeadLetter | None = None
+    first_at: int = 0  # when the first delivery began, on the wall clock; 0: it has not ended, or is not known
 
 
 _decode_past = msgspec.msgpack.Decoder(Past).decode

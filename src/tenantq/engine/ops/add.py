@@ -204,7 +204,9 @@ class Add(Operation):
         row = round.key(queue, digest(message.key.encode()))
         if row is None or row.expires_at <= round.now:
             return None
-        differs = row.body_digest and row.body_digest not in (message.known_as, _digest(message))
+        differs = (
+            row.body_digest and not message.key_alone and row.body_digest not in (message.known_as, _digest(message))
+        )
         if differs or len(row.id) != _ID_BYTES:  # an import may have brought it, and may say anything
             return Added(
                 _NO_ID,

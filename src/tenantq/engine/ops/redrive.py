@@ -36,14 +36,16 @@ class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # the reason contains this text
     ids: frozenset[str | bytes] | None = None
     limit: int | None = None  # at most so many
+    to: str | None = None  # the queue they go to; None: the one they came from
 
 
 def check_filter(wanted: RedriveFilter) -> RedriveFilter:
     """Return ``wanted`` if each condition makes sense, else raise Invalid."""
     if type(wanted) is not RedriveFilter:
         raise Invalid(f"filter: must be a RedriveFilter, not {type(wanted).__name__}")
-    if wanted.source is not None:
-        check_queue_name(wanted.source)
+    for name in (wanted.source, wanted.to):
+        if name is not None:
+            check_queue_name(name)
     if wanted.reason is not None:
         check_text("filter: reason", wanted.reason, limits.REASON_CHARS_MAX)
     if wanted.limit is not None:
@@ -86,6 +88,8 @@ class RedriveTask:
         self.filter = filter
         self.rate = rate  # messages a second; None: as fast as fair rounds allow
         self.dry_run = dry_run
+        self.started_at = core.timeline.now_ms() + core.timeline.wall_offset_ms()
+        self.found = letters.messages  # when it began
         self.state: Literal["running", "done", "cancelled"] = "running"
         self.moved = 0
         self.skipped = 0
@@ -184,7 +188,7 @@ class RedriveSlice(Operation):
             or (wanted.ids is not None and id not in wanted.ids)
         ):
             return None
-        target = letters.tenant.queues.get(dead.source)
+        target = letters.tenant.queues.get(wanted.to or dead.source)
         found = round.locate(letters, id)
         if (
             target is None
@@ -192,6 +196,7 @@ class RedriveSlice(Operation):
             or target.suspended
             or found is None
             or found.state == "in_flight"
+            or (found.message.sealed and target.name != dead.source)  # its seal is bound to that queue
         ):
             return None
         if task.dry_run:

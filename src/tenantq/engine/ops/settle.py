@@ -251,16 +251,22 @@ def give_back(
 ) -> None:
     """End a failed delivery: to the dead letters after the last allowed one, discarded past its TTL, else back in line."""
     round.end_lease(queue, id, lease)
-    past = lease.unpack_past()
-    past.history.append(HistoryEntry(lease.attempts, round.now + round.wall, outcome, reason))  # type: ignore[arg-type]
-    del past.history[: -limits.HISTORY_ENTRIES_MAX]
-    lease.past = pack_past(past)
+    _write_down(round, lease, HistoryEntry(lease.attempts, round.now + round.wall, outcome, reason))  # type: ignore[arg-type]
     lease.token = lease.deadline = 0
-    if lease.attempts >= dead_letter.attempts_allowed(queue, lease):
+    if lease.attempts >= dead_letter.attempts_allowed(queue, lease) and not queue.config.dead_on_poll:
         dead_letter.bury(round, queue, id, lease, dead_reason)
     else:
         lease.visible_at = round.now + delay_ms
         put_back(round, queue, id, lease)
+
+
+def _write_down(round: Round, lease: LeaseRow, ended: HistoryEntry) -> None:
+    """Note how a delivery ended, and when the first one began."""
+    past = lease.unpack_past()
+    past.first_at = past.first_at or lease.leased_at + round.wall
+    past.history.append(ended)
+    del past.history[: -limits.HISTORY_ENTRIES_MAX]
+    lease.past = pack_past(past)
 
 
 def put_back(round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
@@ -283,10 +289,7 @@ class Release(_Settle):
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Undo the delivery."""
         round.end_lease(queue, id, lease)
-        past = lease.unpack_past()
-        past.history.append(HistoryEntry(lease.attempts, round.now + round.wall, "released"))
-        del past.history[: -limits.HISTORY_ENTRIES_MAX]
-        lease.past = pack_past(past)
+        _write_down(round, lease, HistoryEntry(lease.attempts, round.now + round.wall, "released"))
         lease.token = lease.deadline = 0
         lease.attempts -= 1
         put_back(round, queue, id, lease)

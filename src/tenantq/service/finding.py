@@ -1,0 +1,110 @@
+"""Finding: who signed a request, which queue its address means, which queues and redrives there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.config import QueueConfig
+from tenantq.errors import NotFound, SignatureRefused, TenantqError
+from tenantq.names import FIFO_SUFFIX, check_queue_name
+from tenantq.service.gatekeeper import own_tenant
+from tenantq.service.looking import Looking
+
+if TYPE_CHECKING:
+    from tenantq.access import Principal
+    from tenantq.engine.ops.redrive import RedriveTask
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.gates.signature import SignedRequest
+    from tenantq.service.call import Call
+
+
+class FoundQueue(msgspec.Struct, frozen=True):
+    """A queue that the caller may do something with, as it is configured at this moment."""
+
+    tenant: str
+    tenant_id: int
+    name: str
+    id: int
+    config: QueueConfig
+
+    @property
+    def fifo(self) -> bool:
+        """Whether its messages keep their order."""
+        return self.name.endswith(FIFO_SUFFIX)
+
+
+class Finding(Looking):
+    """For transports whose requests name things in their own way."""
+
+    def sign_in(self, call: Call, signed: SignedRequest | SignatureRefused, action: str) -> Call:
+        """Return a call with the credential that its signature proves; whatever else it carried counts for nothing.
+
+        One that proves nothing is refused, and leaves a trace like any other false credential.
+        """
+        try:
+            if isinstance(signed, SignatureRefused):
+                raise signed
+            token = self.gates.signatures.token(signed)
+        except TenantqError as error:
+            self.gates.refuse(call, None, None, action, None, error)
+            raise
+        return msgspec.structs.replace(call, bearer=token)
+
+    async def find_tenant(self, call: Call, number: int | None, action: str, queue: str | None = None) -> TenantState:
+        """Return the tenant of this number, or without one the credential's own, if the caller may do this there."""
+        return (await self._judge(call, number, action, queue))[1]
+
+    async def find_queue(self, call: Call, number: int | None, action: str, queue: str) -> FoundQueue:
+        """Return a queue that the caller may do this with. One that is being deleted is not there any more."""
+        check_queue_name(queue)
+        principal, state = await self._judge(call, number, action, queue)
+        found = state.queues.get(queue)
+        if found is None or found.status == "draining":
+            error = NotFound("no such queue", tenant=state.name, queue=queue)
+            self.gates.refuse(call, principal, state.name, action, queue, error)
+            raise error
+        return FoundQueue(state.name, state.id, queue, found.id, found.config)
+
+    async def _judge(
+        self, call: Call, number: int | None, action: str, queue: str | None
+    ) -> tuple[Principal, TenantState]:
+        principal = await self.gates.identify(call, action)
+        name = own_tenant(principal) if not number else self._tenant_name(number)
+        self.gates.check(call, principal, name, action, queue)
+        return principal, self.shard.tenant_state(name)
+
+    def _tenant_name(self, number: int) -> str:
+        """Return the name of a tenant by its number; where there is none, one that no tenant has."""
+        try:
+            return self.shard.core.catalog.tenant_by_id(number).name
+        except NotFound:
+            return f"number {number}"
+
+    async def find_queues(
+        self, call: Call, number: int | None, *, prefix: str = "", dead_letter: str | None = None
+    ) -> tuple[TenantState, list[str]]:
+        """Return a tenant and the names, sorted, of its queues that the caller may see.
+
+        With ``dead_letter``, of those whose dead letters go there because somebody said so.
+        """
+        principal, state = await self._judge(call, number, "list_queues", None)
+        allowed = self.gates.authorizer.allowed
+        return state, sorted(
+            name
+            for name, queue in state.queues.items()
+            if name.startswith(prefix)
+            and queue.status != "draining"
+            and (dead_letter is None or (queue.config.dead_letter == dead_letter and queue.config.max_attempts > 0))
+            and allowed(principal, state.name, "list_queues", name)
+        )
+
+    async def redrives(self, call: Call, tenant: str | None, queue: str) -> list[RedriveTask]:
+        """Return the redrives of a dead-letter queue that the server remembers, the newest first."""
+        with await self._enter_queue(call, tenant, "redrive", queue) as entered:
+            return [
+                task
+                for task in reversed(self._redrives.values())
+                if task.letters.tenant is entered.state and task.letters.name == queue
+            ]

@@ -1,0 +1,77 @@
+"""Batches: up to ten entries, each with an id of its own and an outcome of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from tenantq.sqs.failures import (
+    BATCH_IDS_NOT_DISTINCT,
+    EMPTY_BATCH,
+    INVALID_BATCH_ID,
+    TOO_MANY_ENTRIES,
+    SqsFailure,
+    failure_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.errors import TenantqError
+
+ENTRIES_MAX: Final = 10
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class Entry(Protocol):
+    """One of a batch."""
+
+    @property
+    def id(self) -> str | None:
+        """What its outcome is told under."""
+
+
+_E = TypeVar("_E", bound=Entry)
+
+
+def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
+    """Return the entries of a batch, or raise what is wrong with the batch as a whole."""
+    if not entries:
+        raise SqsFailure(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
+    if len(entries) > ENTRIES_MAX:
+        raise SqsFailure(
+            TOO_MANY_ENTRIES,
+            f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}.",
+        )
+    seen: set[str] = set()
+    for entry in entries:
+        id = entry.id or ""
+        if _ID.fullmatch(id) is None:
+            raise SqsFailure(
+                INVALID_BATCH_ID,
+                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+                "It can be at most 80 letters long.",
+            )
+        if id in seen:
+            raise SqsFailure(BATCH_IDS_NOT_DISTINCT, f"Id {id} repeated.")
+        seen.add(id)
+    return entries
+
+
+def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
+    """Return what became of each entry: what it answers, or why it failed."""
+    result: dict[str, Any] = {}
+    for entry, one in zip(entries, done, strict=True):
+        if isinstance(one, dict):
+            result.setdefault("Successful", []).append({"Id": entry.id, **one})
+            continue
+        failure = failure_of(one)
+        result.setdefault("Failed", []).append(
+            {
+                "Id": entry.id,
+                "SenderFault": failure.kind.sender_fault,
+                "Code": failure.kind.code,
+                "Message": failure.message,
+            }
+        )
+    return result

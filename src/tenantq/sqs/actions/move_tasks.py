@@ -1,0 +1,132 @@
+"""StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask: redrives of a dead-letter queue."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.errors import NotFound
+from tenantq.names import FIFO_SUFFIX
+from tenantq.sqs.addresses import parse_queue_arn
+from tenantq.sqs.failures import INVALID_VALUE, NO_SUCH_RESOURCE, UNSUPPORTED, SqsFailure, invalid_value, missing
+from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
+
+if TYPE_CHECKING:
+    from tenantq.engine.ops.redrive import RedriveTask
+    from tenantq.service.finding import FoundQueue
+    from tenantq.sqs.visit import Result, Visit
+
+RATE_MAX: Final = 500
+TASKS_MAX: Final = 10
+_STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCELLED"}
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """What a task is called by."""
+
+    task: str
+    source: str  # ARN
+
+
+async def start_message_move_task(visit: Visit) -> Result:
+    """Begin to send dead letters back, or to another queue."""
+    given = visit.read(StartMessageMoveTask)
+    source = await _source(visit, given.source_arn)
+    rate = given.max_number_of_messages_per_second
+    if rate is not None and not 1 <= rate <= RATE_MAX:
+        raise invalid_value("MaxNumberOfMessagesPerSecond", rate, f"Must be between 1 and {RATE_MAX}, if provided.")
+    to = None
+    if given.destination_arn:
+        address = parse_queue_arn(given.destination_arn)
+        found = await _find(visit, address.number, address.name)
+        if found.tenant_id != source.tenant_id:
+            raise invalid_value("DestinationArn", given.destination_arn, "It is another account's.")
+        if found.name.endswith(FIFO_SUFFIX) != source.fifo:
+            raise invalid_value("DestinationArn", given.destination_arn, "It is not the same type of queue.")
+        if found.name == source.name:
+            raise SqsFailure(INVALID_VALUE, "Source queue arn and destination queue arn cannot be the same.")
+        to = found.name
+    _, senders = await visit.service.find_queues(visit.call, source.tenant_id, dead_letter=source.name)
+    if not senders:
+        raise SqsFailure(INVALID_VALUE, "Source queue must be configured as a Dead Letter Queue.")
+    if any(task.state == "running" for task in await visit.service.redrives(visit.call, source.tenant, source.name)):
+        raise SqsFailure(
+            UNSUPPORTED,
+            "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+        )
+    task = await visit.service.redrive(visit.call, source.tenant, source.name, filter=RedriveFilter(to=to), rate=rate)
+    return {"TaskHandle": _handle(visit, source, task)}
+
+
+async def list_message_move_tasks(visit: Visit) -> Result:
+    """Return the newest tasks of a dead-letter queue."""
+    given = visit.read(ListMessageMoveTasks)
+    source = await _source(visit, given.source_arn)
+    most = 1 if given.max_results is None else given.max_results
+    if not 1 <= most <= TASKS_MAX:
+        raise invalid_value("MaxResults", most, f"Must be between 1 and {TASKS_MAX}, if provided.")
+    tasks = await visit.service.redrives(visit.call, source.tenant, source.name)
+    return {"Results": [_shown(visit, source, task) for task in tasks[:most]]}
+
+
+async def cancel_message_move_task(visit: Visit) -> Result:
+    """Stop a task; what it moved stays moved."""
+    given = visit.read(CancelMessageMoveTask)
+    if not given.task_handle:
+        raise missing("TaskHandle")
+    try:
+        handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
+    except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
+        raise invalid_value("TaskHandle", given.task_handle, "It is not a valid task handle.") from error
+    source = await _source(visit, handle.source)
+    tasks = await visit.service.redrives(visit.call, source.tenant, source.name)
+    task = next((one for one in tasks if one.id == handle.task), None)
+    if task is None:
+        raise SqsFailure(NO_SUCH_RESOURCE, "Task does not exist.")
+    if task.state != "running":
+        raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
+    await visit.service.cancel_redrive(visit.call, source.tenant, source.name, handle.task)
+    return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+
+async def _source(visit: Visit, arn: str | None) -> FoundQueue:
+    if not arn:
+        raise missing("SourceArn")
+    address = parse_queue_arn(arn)
+    return await _find(visit, address.number, address.name)
+
+
+async def _find(visit: Visit, number: int | None, name: str) -> FoundQueue:
+    try:
+        return await visit.service.find_queue(visit.call, number, "redrive", name)
+    except NotFound as error:
+        raise SqsFailure(
+            NO_SUCH_RESOURCE,
+            "The resource that you specified for the SourceArn or DestinationArn parameter doesn't exist.",
+        ) from error
+
+
+def _handle(visit: Visit, source: FoundQueue, task: RedriveTask) -> str:
+    arn = visit.arn(source.tenant_id, source.name)
+    return base64.b64encode(msgspec.json.encode(Handle(task.id, arn))).decode()
+
+
+def _shown(visit: Visit, source: FoundQueue, task: RedriveTask) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "Status": _STATUS[task.state],
+        "SourceArn": visit.arn(source.tenant_id, source.name),
+        "ApproximateNumberOfMessagesMoved": task.moved,
+        "ApproximateNumberOfMessagesToMove": task.found,
+        "StartedTimestamp": task.started_at,
+    }
+    if task.state == "running":
+        shown["TaskHandle"] = _handle(visit, source, task)
+    if task.filter.to is not None:
+        shown["DestinationArn"] = visit.arn(source.tenant_id, task.filter.to)
+    if task.rate is not None:
+        shown["MaxNumberOfMessagesPerSecond"] = task.rate
+    return shown

@@ -1,0 +1,94 @@
+"""AddPermission, RemovePermission: statements of a queue's policy. It is kept and shown; what counts are tenantq's own grants."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
+from tenantq.sqs.requests import AddPermission, RemovePermission
+from tenantq.sqs_queue import SqsQueue
+
+if TYPE_CHECKING:
+    from tenantq.service.finding import FoundQueue
+    from tenantq.sqs.visit import Result, Visit
+
+ACTIONS_MAX: Final = 7
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_GRANTABLE: Final = frozenset(
+    ("*", "SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes",
+     "GetQueueUrl", "ListDeadLetterSourceQueues", "PurgeQueue")
+)  # fmt: skip
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+async def add_permission(visit: Visit) -> Result:
+    """Put a statement into the policy."""
+    given = visit.read(AddPermission)
+    queue = await visit.queue(given.queue_url, "put_queue")
+    label = _checked_label(given.label)
+    if not given.accounts:
+        raise missing("AWSAccountIds")
+    if not given.actions:
+        raise missing("Actions")
+    if len(given.actions) > ACTIONS_MAX:
+        raise SqsFailure(OVER_LIMIT, f"{len(given.actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
+    for action in given.actions:
+        if action not in _GRANTABLE:
+            raise SqsFailure(
+                invalid_value("ActionName", action, "").kind,
+                f"Value SQS:{action[:80]} for parameter ActionName is invalid. Reason: Only the queue owner is allowed to invoke this action.",
+            )
+    policy = _policy(queue)
+    if any(one.get("Sid") == label for one in policy["Statement"]):
+        raise invalid_value("Label", label, "Already exists.")
+    principals = [f"arn:aws:iam::{account}:root" for account in given.accounts]
+    actions = [f"SQS:{action}" for action in given.actions]
+    statement = {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": principals if len(principals) > 1 else principals[0]},
+        "Action": actions if len(actions) > 1 else actions[0],
+        "Resource": visit.arn(queue.tenant_id, queue.name),
+    }
+    await _keep(visit, queue, {**policy, "Statement": [*policy["Statement"], statement]})
+    return None
+
+
+async def remove_permission(visit: Visit) -> Result:
+    """Take a statement out of the policy."""
+    given = visit.read(RemovePermission)
+    queue = await visit.queue(given.queue_url, "put_queue")
+    label = _checked_label(given.label)
+    policy = _policy(queue)
+    left = [one for one in policy["Statement"] if one.get("Sid") != label]
+    if len(left) == len(policy["Statement"]):
+        raise invalid_value("Label", label, "can't find label on existing policy.")
+    await _keep(visit, queue, {**policy, "Statement": left} if left else None)
+    return None
+
+
+async def _keep(visit: Visit, queue: FoundQueue, policy: dict[str, Any] | None) -> None:
+    text = _encode(policy).decode() if policy is not None else ""
+    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"sqs": {"policy": text}})
+
+
+def _policy(queue: FoundQueue) -> dict[str, Any]:
+    text = (queue.config.sqs or SqsQueue()).policy
+    policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{queue.name}/SQSDefaultPolicy"}
+    statements: Any = policy.get("Statement", [])
+    listed = statements if isinstance(statements, list) else [statements]
+    return {**policy, "Statement": [one for one in listed if isinstance(one, dict)]}
+
+
+def _checked_label(label: str | None) -> str:
+    if not label:
+        raise missing("Label")
+    if _LABEL.fullmatch(label) is None:
+        raise invalid_value(
+            "Label", label, "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        )
+    return label

@@ -1,0 +1,241 @@
+"""ReceiveMessage, DeleteMessage, ChangeMessageVisibility, and their batches."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.errors import LeaseLost, TenantqError
+from tenantq.sqs.actions.batch import check_entries, outcomes
+from tenantq.sqs.actions.sending import DEDUPLICATION_ID, sequence_number
+from tenantq.sqs.addresses import account_of
+from tenantq.sqs.digests import attributes_digest, body_digest
+from tenantq.sqs.failures import SqsFailure, invalid_value, missing
+from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, chosen, typed
+from tenantq.sqs.queue_attributes import VISIBILITY_S_MAX
+from tenantq.sqs.requests import (
+    ChangeMessageVisibility,
+    ChangeMessageVisibilityBatch,
+    DeleteMessage,
+    DeleteMessageBatch,
+    ReceiveMessage,
+)
+from tenantq.sqs.xml_text import is_legal
+from tenantq.sqs_queue import SqsQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.message import Delivery, Outcome
+    from tenantq.service.finding import FoundQueue
+    from tenantq.sqs.visit import Result, Visit
+
+MESSAGES_MAX: Final = 10
+WAIT_S_MAX: Final = 20
+_BRIEFLY_MS: Final = 1_000  # a lease that is given back before anybody hears of it
+
+# ---- receiving ----
+
+
+async def receive_message(visit: Visit) -> Result:
+    """Lease up to ten messages, waiting for the first where asked to."""
+    given = visit.read(ReceiveMessage)
+    queue = await visit.queue(given.queue_url, "poll")
+    sqs = queue.config.sqs or SqsQueue()
+    most = 1 if given.max_number_of_messages is None else given.max_number_of_messages
+    if not 1 <= most <= MESSAGES_MAX:
+        raise invalid_value("MaxNumberOfMessages", most, f"Must be between 1 and {MESSAGES_MAX}, if provided.")
+    wait_s = sqs.wait_s if given.wait_time_seconds is None else given.wait_time_seconds
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise invalid_value("WaitTimeSeconds", wait_s, f"Must be >= 0 and <= {WAIT_S_MAX}, if provided.")
+    visibility_s = given.visibility_timeout
+    if visibility_s is not None:
+        _check_visibility(visibility_s)
+    at_once = sqs.visible_at_once if visibility_s is None else visibility_s == 0
+    lease_ms = _BRIEFLY_MS if at_once else visibility_s * 1_000 if visibility_s is not None else None
+    polled = visit.service.poll(
+        visit.call,
+        queue.tenant,
+        queue.name,
+        max=most,
+        wait_ms=0 if visit.is_closing else wait_s * 1_000,
+        lease_ms=lease_ms,
+    )
+    got: list[Delivery] = await visit.waiting(polled, []) if wait_s else await polled
+    if not got:
+        return {}
+    if at_once:
+        await visit.service.nack(visit.call, queue.tenant, queue.name, [one.receipt for one in got], delay_ms=0)
+    facts = {*(given.attribute_names or ()), *(given.message_system_attribute_names or ())}
+    wanted = given.message_attribute_names or ()
+    now = visit.shared.clock.wall_ms()
+    return {"Messages": [_shown(visit, queue, one, facts, wanted, now) for one in got]}
+
+
+def _shown(
+    visit: Visit, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], now: int
+) -> dict[str, Any]:
+    text = body_text(one.body)
+    shown: dict[str, Any] = {
+        "MessageId": one.id,
+        "ReceiptHandle": visit.shared.handles.handle(queue, one.receipt),
+        "MD5OfBody": body_digest(one.body if text is not None else base64.b64encode(one.body)),
+        "Body": text if text is not None else base64.b64encode(one.body).decode(),
+    }
+    if facts:
+        known = _facts(visit, queue, one, now)
+        told = known if "All" in facts else {name: value for name, value in known.items() if name in facts}
+        if told:
+            shown["Attributes"] = told
+    if wanted and one.attributes:
+        attributes = chosen(typed(one.attributes), wanted)
+        if attributes:
+            shown["MD5OfMessageAttributes"] = attributes_digest(attributes)
+            shown["MessageAttributes"] = {name: value.shown() for name, value in attributes.items()}
+    return shown
+
+
+def body_text(body: bytes) -> str | None:
+    """Return a body as text; None: it is none that a client can be sent, and goes out in base64."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if is_legal(text) else None
+
+
+def _facts(visit: Visit, queue: FoundQueue, one: Delivery, now: int) -> dict[str, str]:
+    """Return what the system knows of a message."""
+    known = {
+        "SenderId": account_of(queue.tenant_id),
+        "SentTimestamp": str(one.added_at),
+        "ApproximateReceiveCount": str(one.attempt),
+        "ApproximateFirstReceiveTimestamp": str(one.first_at or now),
+    }
+    if one.group is not None:
+        known["MessageGroupId"] = one.group
+    for name in (DEDUPLICATION_ID, TRACE_HEADER):
+        if (value := one.attributes.get(OWN + name)) is not None:
+            known[name] = value
+    if queue.fifo:
+        known["SequenceNumber"] = sequence_number(one.raw_id)
+    if one.origin:
+        known["DeadLetterQueueSourceArn"] = visit.arn(queue.tenant_id, one.origin)
+    return known
+
+
+# ---- settling ----
+
+
+async def delete_message(visit: Visit) -> Result:
+    """Finish a message. On a standard queue any receipt does, and again does no harm."""
+    given = visit.read(DeleteMessage)
+    queue = await visit.queue(given.queue_url, "ack")
+    receipt = _receipt(visit, queue, given.receipt_handle)
+    (outcome,) = await visit.service.ack_any(visit.call, queue.tenant, queue.name, [receipt])
+    if not outcome.ok:
+        raise _not_deleted(outcome, given.receipt_handle)
+    return None
+
+
+async def delete_message_batch(visit: Visit) -> Result:
+    """Finish up to ten messages."""
+    given = visit.read(DeleteMessageBatch)
+    queue = await visit.queue(given.queue_url, "ack")
+    entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
+    receipts = [_receipt_or_failure(visit, queue, entry.receipt_handle) for entry in entries]
+    good = [one for one in receipts if isinstance(one, str)]
+    settled = iter(await visit.service.ack_any(visit.call, queue.tenant, queue.name, good) if good else ())
+    done: list[dict[str, Any] | TenantqError] = []
+    for entry, receipt in zip(entries, receipts, strict=True):
+        if isinstance(receipt, TenantqError):
+            done.append(receipt)
+            continue
+        outcome = next(settled)
+        done.append({} if outcome.ok else _not_deleted(outcome, entry.receipt_handle))
+    return outcomes(entries, done)
+
+
+def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
+    if outcome.error is None or isinstance(outcome.error, LeaseLost):
+        return invalid_value("ReceiptHandle", handle, "The receipt handle has expired.")
+    return outcome.error
+
+
+async def change_message_visibility(visit: Visit) -> Result:
+    """Let a lease end later, or now."""
+    given = visit.read(ChangeMessageVisibility)
+    queue = await visit.queue(given.queue_url, "extend")
+    receipt = _receipt(visit, queue, given.receipt_handle)
+    (done,) = await _change(visit, queue, _visibility_s(given), [receipt])
+    if isinstance(done, TenantqError):
+        raise done
+    return None
+
+
+async def change_message_visibility_batch(visit: Visit) -> Result:
+    """Let up to ten leases end later, or now."""
+    given = visit.read(ChangeMessageVisibilityBatch)
+    queue = await visit.queue(given.queue_url, "extend")
+    entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
+    done: list[dict[str, Any] | TenantqError] = [{} for _ in entries]
+    alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: places and receipts
+    for place, entry in enumerate(entries):
+        try:
+            receipt = _receipt(visit, queue, entry.receipt_handle)
+            alike.setdefault(_visibility_s(entry), []).append((place, receipt))
+        except SqsFailure as failure:
+            done[place] = failure
+    for seconds, ones in alike.items():
+        changed = await _change(visit, queue, seconds, [receipt for _, receipt in ones])
+        for (place, _), one in zip(ones, changed, strict=True):
+            done[place] = one
+    return outcomes(entries, done)
+
+
+async def _change(
+    visit: Visit, queue: FoundQueue, seconds: int, receipts: list[str]
+) -> list[dict[str, Any] | TenantqError]:
+    service, call = visit.service, visit.call
+    if seconds:
+        changed = await service.extend(call, queue.tenant, queue.name, receipts, lease_ms=seconds * 1_000)
+    else:
+        changed = await service.nack(call, queue.tenant, queue.name, receipts, delay_ms=0)
+    return [
+        {} if one.ok else _not_in_flight(visit, queue, receipt, one)
+        for one, receipt in zip(changed, receipts, strict=True)
+    ]
+
+
+def _not_in_flight(visit: Visit, queue: FoundQueue, receipt: str, outcome: Outcome) -> TenantqError:
+    if outcome.error is None or isinstance(outcome.error, LeaseLost):
+        handle = visit.shared.handles.handle(queue, receipt)
+        return invalid_value(
+            "ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change."
+        )
+    return outcome.error
+
+
+def _visibility_s(given: ChangeMessageVisibility) -> int:
+    if given.visibility_timeout is None:
+        raise missing("VisibilityTimeout")
+    return _check_visibility(given.visibility_timeout)
+
+
+def _check_visibility(seconds: int) -> int:
+    if not 0 <= seconds <= VISIBILITY_S_MAX:
+        raise invalid_value("VisibilityTimeout", seconds, f"Must be between 0 and {VISIBILITY_S_MAX}, if provided.")
+    return seconds
+
+
+def _receipt(visit: Visit, queue: FoundQueue, handle: str | None) -> str:
+    if not handle:
+        raise missing("ReceiptHandle")
+    return visit.shared.handles.receipt(queue, handle)
+
+
+def _receipt_or_failure(visit: Visit, queue: FoundQueue, handle: str | None) -> str | TenantqError:
+    try:
+        return _receipt(visit, queue, handle)
+    except SqsFailure as failure:
+        return failure

@@ -1,0 +1,195 @@
+"""SendMessage and SendMessageBatch."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.errors import TenantqError
+from tenantq.message import NewMessage
+from tenantq.sqs.actions.batch import check_entries, outcomes
+from tenantq.sqs.digests import attributes_digest, body_digest
+from tenantq.sqs.failures import (
+    BATCH_TOO_LONG,
+    INVALID_CONTENTS,
+    INVALID_VALUE,
+    SqsFailure,
+    invalid_value,
+    missing,
+)
+from tenantq.sqs.message_attributes import (
+    TRACE_HEADER,
+    TypedValue,
+    read_attributes,
+    read_value,
+    size_of,
+    stored,
+)
+from tenantq.sqs.requests import SendMessage, SendMessageBatch
+from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
+from tenantq.sqs_queue import MESSAGE_BYTES_MAX, SqsQueue
+
+if TYPE_CHECKING:
+    from tenantq.message import Added
+    from tenantq.service.finding import FoundQueue
+    from tenantq.sqs.visit import Result, Visit
+
+DELAY_S_MAX: Final = 900
+DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # kept with the message, as the key itself is not told again
+_FIFO_ID: Final = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}""")
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message as tenantq takes it, and what its sender is told of it."""
+
+    message: NewMessage
+    size: int
+    told: dict[str, Any]
+
+
+async def send_message(visit: Visit) -> Result:
+    """Send one message."""
+    given = visit.read(SendMessage)
+    queue = await visit.queue(given.queue_url, "add")
+    outgoing = _outgoing(queue, given)
+    (added,) = await visit.service.add(visit.call, queue.tenant, queue.name, [outgoing.message])
+    if added.error is not None:
+        raise added.error
+    return _sent(queue, outgoing, added)
+
+
+async def send_message_batch(visit: Visit) -> Result:
+    """Send up to ten messages; one that cannot be sent holds the others not up."""
+    given = visit.read(SendMessageBatch)
+    queue = await visit.queue(given.queue_url, "add")
+    entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
+    prepared: list[Outgoing | TenantqError] = []
+    for entry in entries:
+        try:
+            prepared.append(_outgoing(queue, entry))
+        except SqsFailure as failure:
+            prepared.append(failure)
+    if sum(one.size for one in prepared if isinstance(one, Outgoing)) > MESSAGE_BYTES_MAX:
+        raise SqsFailure(BATCH_TOO_LONG, f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes.")
+    messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
+    done: list[dict[str, Any] | TenantqError] = []
+    for one, added in zip(
+        prepared, await visit.service.add(visit.call, queue.tenant, queue.name, messages), strict=True
+    ):
+        if isinstance(one, TenantqError) or added.error is not None:
+            done.append(one if isinstance(one, TenantqError) else added.error or one.message)  # type: ignore[arg-type]
+        else:
+            done.append(_sent(queue, one, added))
+    return outcomes(entries, done)
+
+
+def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
+    """Return a message that may be sent, or raise what is wrong with it."""
+    sqs = queue.config.sqs or SqsQueue()
+    text = given.message_body
+    if not text:
+        raise missing("MessageBody")
+    if not is_legal(text):
+        raise SqsFailure(INVALID_CONTENTS, ILLEGAL_TOLD)
+    body = text.encode()
+    attributes = read_attributes(given.message_attributes)
+    size = len(body) + size_of(attributes)
+    if size > sqs.message_bytes_max:
+        raise SqsFailure(
+            INVALID_VALUE,
+            f"One or more parameters are invalid. Reason: Message must be shorter than {sqs.message_bytes_max} bytes.",
+        )
+    told: dict[str, Any] = {"MD5OfMessageBody": body_digest(body)}
+    if attributes:
+        told["MD5OfMessageAttributes"] = attributes_digest(attributes)
+    own: dict[str, str] = {}
+    trace = _trace_header(given)
+    if trace:
+        told["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
+        own[TRACE_HEADER] = str(trace[TRACE_HEADER].value)
+    key = _key(queue, sqs, given, body, own)
+    message = NewMessage(
+        body=body,
+        delay_ms=_delay_s(queue, sqs, given) * 1_000,
+        key=key,
+        key_alone=True,
+        group=_group(queue, given),
+        attributes=stored(attributes, own) if attributes or own else {},
+    )
+    return Outgoing(message, size, told)
+
+
+def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
+    """Return the only attribute of the system that a sender may set."""
+    sent = given.message_system_attributes or {}
+    for name in sent:
+        if name != TRACE_HEADER:
+            raise SqsFailure(INVALID_VALUE, f"Message system attribute name '{name[:80]}' is invalid.")
+    return {name: read_value(name, value) for name, value in sent.items()}
+
+
+def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:
+    delay = given.delay_seconds
+    if delay is None:
+        return sqs.delay_s
+    if not 0 <= delay <= DELAY_S_MAX:
+        raise invalid_value("DelaySeconds", delay, f"DelaySeconds must be >= 0 and <= {DELAY_S_MAX}.")
+    if delay and queue.fifo:
+        raise invalid_value(
+            "DelaySeconds", delay, "The request include parameter that is not valid for this queue type."
+        )
+    return delay or (sqs.delay_s if queue.fifo else 0)
+
+
+def _group(queue: FoundQueue, given: SendMessage) -> str | None:
+    group = given.message_group_id
+    if not group:
+        if queue.fifo:
+            raise missing("MessageGroupId")
+        return None
+    return _checked_id("MessageGroupId", group)
+
+
+def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own: dict[str, str]) -> str | None:
+    """Return the idempotency key of a message to a FIFO queue, and note what the sender called it."""
+    id = given.message_deduplication_id
+    if not queue.fifo:
+        if id is not None:
+            raise invalid_value(
+                "MessageDeduplicationId", id, "The request include parameter that is not valid for this queue type."
+            )
+        return None
+    if not id:
+        if not sqs.content_based_deduplication:
+            raise SqsFailure(
+                INVALID_VALUE,
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+            )
+        id = sha256(body).hexdigest()
+    own[DEDUPLICATION_ID] = _checked_id("MessageDeduplicationId", id)
+    if sqs.deduplication_scope == "messageGroup":
+        return sha256(f"{given.message_group_id}\n{id}".encode()).hexdigest()
+    return id
+
+
+def _checked_id(name: str, value: str) -> str:
+    if _FIFO_ID.fullmatch(value) is None:
+        raise invalid_value(
+            name, value, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        )
+    return value
+
+
+def sequence_number(raw_id: bytes) -> str:
+    """Return the number of a message in its queue; it grows with every message."""
+    return str(int.from_bytes(raw_id))
+
+
+def _sent(queue: FoundQueue, outgoing: Outgoing, added: Added) -> dict[str, Any]:
+    told = {"MessageId": added.id, **outgoing.told}
+    if queue.fifo:
+        told["SequenceNumber"] = sequence_number(added.raw_id)
+    return told

@@ -1,0 +1,40 @@
+"""Every action by its name, with what it is to tenantq's own gates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.sqs.actions import move_tasks, permissions, queues, receiving, sending, tags
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tenantq.sqs.visit import Result, Visit
+
+    Act = Callable[[Visit], Awaitable[Result]]
+
+ACTIONS: Final[dict[str, tuple[Act, str]]] = {
+    "AddPermission": (permissions.add_permission, "put_queue"),
+    "CancelMessageMoveTask": (move_tasks.cancel_message_move_task, "redrive"),
+    "ChangeMessageVisibility": (receiving.change_message_visibility, "extend"),
+    "ChangeMessageVisibilityBatch": (receiving.change_message_visibility_batch, "extend"),
+    "CreateQueue": (queues.create_queue, "put_queue"),
+    "DeleteMessage": (receiving.delete_message, "ack"),
+    "DeleteMessageBatch": (receiving.delete_message_batch, "ack"),
+    "DeleteQueue": (queues.delete_queue, "delete_queue"),
+    "GetQueueAttributes": (queues.get_queue_attributes, "get_queue"),
+    "GetQueueUrl": (queues.get_queue_url, "get_queue"),
+    "ListDeadLetterSourceQueues": (queues.list_dead_letter_source_queues, "list_queues"),
+    "ListMessageMoveTasks": (move_tasks.list_message_move_tasks, "redrive"),
+    "ListQueueTags": (tags.list_queue_tags, "get_queue"),
+    "ListQueues": (queues.list_queues, "list_queues"),
+    "PurgeQueue": (queues.purge_queue, "purge"),
+    "ReceiveMessage": (receiving.receive_message, "poll"),
+    "RemovePermission": (permissions.remove_permission, "put_queue"),
+    "SendMessage": (sending.send_message, "add"),
+    "SendMessageBatch": (sending.send_message_batch, "add"),
+    "SetQueueAttributes": (queues.set_queue_attributes, "put_queue"),
+    "StartMessageMoveTask": (move_tasks.start_message_move_task, "redrive"),
+    "TagQueue": (tags.tag_queue, "put_queue"),
+    "UntagQueue": (tags.untag_queue, "put_queue"),
+}

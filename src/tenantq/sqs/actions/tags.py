@@ -1,0 +1,39 @@
+"""TagQueue, UntagQueue, ListQueueTags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.sqs.failures import missing
+from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
+
+if TYPE_CHECKING:
+    from tenantq.sqs.visit import Result, Visit
+
+
+async def tag_queue(visit: Visit) -> Result:
+    """Add tags, in place of those of the same names."""
+    given = visit.read(TagQueue)
+    queue = await visit.queue(given.queue_url, "put_queue")
+    if not given.tags:
+        raise missing("Tags")
+    tags = {**queue.config.tags, **given.tags}
+    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"tags": tags})
+    return None
+
+
+async def untag_queue(visit: Visit) -> Result:
+    """Take tags away; one that is not there is gone already."""
+    given = visit.read(UntagQueue)
+    queue = await visit.queue(given.queue_url, "put_queue")
+    if not given.tag_keys:
+        raise missing("TagKeys")
+    tags = {name: value for name, value in queue.config.tags.items() if name not in given.tag_keys}
+    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"tags": tags})
+    return None
+
+
+async def list_queue_tags(visit: Visit) -> Result:
+    """Return all tags of a queue."""
+    queue = await visit.queue(visit.read(Parameters).queue_url, "get_queue")
+    return {"Tags": queue.config.tags} if queue.config.tags else {}

@@ -1,0 +1,130 @@
+"""What a request says of its signature (AWS Signature Version 4), in its headers or, presigned, in its query."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from tenantq.errors import SignatureRefused
+from tenantq.gates.signature import ALGORITHM, SignedRequest
+from tenantq.http.head import signing_key_id
+from tenantq.sqs.canonical_request import canonical_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenantq.http.foreign_route import ForeignHead
+
+_TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
+_SCOPE_PARTS: Final = 5
+_EXPIRES_S_MAX: Final = 7 * 86_400
+
+
+def key_id_of(headers: Mapping[bytes, bytes], raw_query: bytes) -> str | None:
+    """Return the id of the key that a request is signed with, unchecked; None: it is not signed."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        return signing_key_id(authorization)
+    if b"X-Amz-Credential=" not in raw_query:
+        return None
+    credential = dict(parse_qsl(raw_query.decode("latin-1"))).get("X-Amz-Credential", "")
+    return credential.partition("/")[0] or None
+
+
+def signed_request(head: ForeignHead, body: bytes) -> SignedRequest | SignatureRefused | None:
+    """Return what a request says of its signature; what is wrong with that; or None: it is not signed."""
+    authorization = head.headers.get(b"authorization")
+    raw_query = head.target.partition(b"?")[2]
+    try:
+        if authorization is not None:
+            return _of_header(head, authorization.decode("latin-1"), body)
+        if b"X-Amz-Signature=" in raw_query or b"X-Amz-Credential=" in raw_query:
+            return _of_query(head, dict(parse_qsl(raw_query.decode("latin-1"), keep_blank_values=True)), body)
+    except SignatureRefused as refused:
+        return refused
+    return None
+
+
+def _of_header(head: ForeignHead, authorization: str, body: bytes) -> SignedRequest:
+    scheme, _, rest = authorization.partition(" ")
+    if scheme != ALGORITHM:
+        raise _incomplete(f"the Authorization header has to begin with {ALGORITHM}; no other credential is taken here")
+    parts = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
+    for name in ("Credential", "SignedHeaders", "Signature"):
+        if not parts.get(name):
+            raise _incomplete(f"Authorization header requires '{name}' parameter")
+    if b"x-amz-security-token" in head.headers:
+        raise _no_sessions()
+    time = head.headers.get(b"x-amz-date", b"").decode("latin-1")
+    return _signed(head, body, parts["Credential"], parts["SignedHeaders"], parts["Signature"], time)
+
+
+def _of_query(head: ForeignHead, query: dict[str, str], body: bytes) -> SignedRequest:
+    for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date"):
+        if not query.get(name):
+            raise _incomplete(f"a presigned URL requires the parameter {name}")
+    if query["X-Amz-Algorithm"] != ALGORITHM:
+        raise _incomplete(f"X-Amz-Algorithm has to be {ALGORITHM}")
+    if "X-Amz-Security-Token" in query:
+        raise _no_sessions()
+    expires = query.get("X-Amz-Expires", "")
+    if not expires.isascii() or not expires.isdigit() or not 1 <= int(expires[:9]) <= _EXPIRES_S_MAX:
+        raise _incomplete(f"X-Amz-Expires has to be 1 to {_EXPIRES_S_MAX} seconds")
+    return _signed(
+        head, body, query["X-Amz-Credential"], query["X-Amz-SignedHeaders"], query["X-Amz-Signature"],
+        query["X-Amz-Date"], valid_ms=int(expires) * 1_000,
+    )  # fmt: skip
+
+
+def _signed(
+    head: ForeignHead,
+    body: bytes,
+    credential: str,
+    signed_headers: str,
+    signature: str,
+    time: str,
+    valid_ms: int | None = None,
+) -> SignedRequest:
+    scope = credential.split("/")
+    if len(scope) != _SCOPE_PARTS or scope[4] != "aws4_request":
+        raise _incomplete("Credential must have the form key-id/date/region/service/aws4_request")
+    key_id, day, region, service, _ = scope
+    names = signed_headers.encode("latin-1").lower().split(b";")
+    if b"host" not in names:
+        raise _incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    if valid_ms is None:
+        for name in (b"x-amz-target", b"x-amz-date"):
+            if name in head.headers and name not in names:
+                raise _incomplete(f"'{name.decode()}' must be a 'SignedHeader' in the AWS Authorization.")
+    return SignedRequest(
+        key_id=key_id,
+        day=day,
+        region=region,
+        service=service,
+        time=time,
+        signed_at=_wall_ms(time),
+        signature=signature,
+        request_hash=canonical_hash(head, names, body, presigned=valid_ms is not None),
+        valid_ms=valid_ms,
+    )
+
+
+def _wall_ms(time: str) -> int:
+    if _TIME.fullmatch(time) is not None:
+        with contextlib.suppress(ValueError):  # a 13th month
+            return int(datetime.strptime(time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1_000)
+    raise _incomplete("Date must be in ISO-8601 'basic format', in X-Amz-Date")
+
+
+def _incomplete(message: str) -> SignatureRefused:
+    return SignatureRefused(message, aws_code="IncompleteSignature")
+
+
+def _no_sessions() -> SignatureRefused:
+    return SignatureRefused(
+        "The security token included in the request is invalid: keys of tenantq have none. Send key id and secret alone.",
+        aws_code="InvalidClientTokenId",
+    )

@@ -1,0 +1,162 @@
+"""The endpoint: which protocol, which action, who signed; every answer and every error in the protocol's own form."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.errors import TenantqError, Unauthenticated
+from tenantq.gates.signature import SignedRequest
+from tenantq.http.foreign_route import ForeignRoute
+from tenantq.http.problem import Refusal, problem_reply
+from tenantq.service.problems import fault
+from tenantq.sqs.actions.table import ACTIONS
+from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
+from tenantq.sqs.credential import signed_request
+from tenantq.sqs.failures import INVALID_ACTION, MISSING, NO_CREDENTIAL, SqsFailure, failure_of
+from tenantq.sqs.json_protocol import TARGET, JsonProtocol
+from tenantq.sqs.pauses import Pauses
+from tenantq.sqs.query_protocol import QueryProtocol, parse_form
+from tenantq.sqs.receipt_handles import ReceiptHandles
+from tenantq.sqs.visit import Shared, Visit
+
+if TYPE_CHECKING:
+    from tenantq.clock import Clock
+    from tenantq.http.foreign_route import ForeignHead, Waiting
+    from tenantq.http.reply import Reply
+    from tenantq.http.request import Request
+    from tenantq.service import Call, Service
+    from tenantq.sqs.settings import SqsSettings
+
+log = logging.getLogger("tenantq.sqs")
+
+REGION_DEFAULT: Final = "us-east-1"
+"""In the ARNs that somebody gets who has signed nothing."""
+
+_FORM: Final = b"application/x-www-form-urlencoded"
+_QUEUE_PATH: Final = "/{account}/{queue}"
+
+
+class SqsEndpoint:
+    """Serves Amazon SQS on the paths of an HTTP listener."""
+
+    def __init__(self, service: Service, clock: Clock, settings: SqsSettings) -> None:
+        self._shared = Shared(
+            service,
+            clock,
+            ReceiptHandles(service.gates.keys.key_for("receipt handles of Amazon SQS")),
+            purges=Pauses(clock, settings.purge_pause_ms),
+            deletions=Pauses(clock, settings.recreate_pause_ms),
+        )
+
+    def routes(self) -> tuple[ForeignRoute, ...]:
+        """Return the paths where it is spoken: the root, and the URLs of queues."""
+        return tuple(
+            ForeignRoute(method, path, self.serve, "Amazon SQS")
+            for path in ("/", _QUEUE_PATH)
+            for method in ("GET", "POST")
+        )
+
+    async def serve(self, request: Request, waiting: Waiting) -> Reply:
+        """Answer one request."""
+        head, request_id = request.foreign, request.call.request_id
+        assert head is not None
+        protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
+        try:
+            target = head.headers.get(b"x-amz-target")
+            if target is not None:
+                action = target.removeprefix(TARGET).decode("latin-1") if target.startswith(TARGET) else ""
+            else:
+                protocol = QueryProtocol({}, request_id)
+                form = _form(head, request)
+                if form is None:
+                    return problem_reply(_nothing_here(), request_id)
+                protocol = QueryProtocol(form, request_id)
+                action = _action(form)
+            result = await self._act(action, protocol, request, head, waiting)
+            return protocol.answer(action, result)
+        except TenantqError as error:
+            return protocol.refuse(failure_of(error))
+        except Exception:
+            log.exception("a fault in request %s", request_id)
+            return protocol.refuse(failure_of(fault()))
+
+    async def _act(
+        self,
+        action: str,
+        protocol: JsonProtocol | QueryProtocol,
+        request: Request,
+        head: ForeignHead,
+        waiting: Waiting,
+    ) -> dict[str, object] | None:
+        known = ACTIONS.get(action)
+        signed = signed_request(head, request.body)
+        call = self._sign_in(request.call, signed, known[1] if known is not None else "login")
+        if known is None:
+            if not isinstance(signed, SignedRequest):
+                await self._shared.service.log_in(call)
+            raise SqsFailure(INVALID_ACTION, f"The action {action[:80]} is not valid for this endpoint.")
+        visit = Visit(
+            self._shared,
+            call,
+            protocol,
+            waiting,
+            base_url=_base_url(head, waiting),
+            region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
+            path=_path_address(request),
+            is_closing=request.listener.is_closing,
+        )
+        try:
+            return await known[0](visit)
+        except Unauthenticated as error:
+            if signed is None:
+                raise SqsFailure(
+                    NO_CREDENTIAL, "The request must be signed with an API key's id and secret (Signature Version 4)."
+                ) from error
+            raise
+
+    def _sign_in(self, call: Call, signed: SignedRequest | TenantqError | None, action: str) -> Call:
+        """Return the call as the signature has it; without one, a certificate may still say who it is."""
+        if signed is None:
+            return msgspec.structs.replace(call, bearer=None)
+        return self._shared.service.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
+
+
+def _form(head: ForeignHead, request: Request) -> dict[str, str] | None:
+    """Return the parameters of the Query protocol; None: the request is none of it."""
+    raw = head.target.partition(b"?")[2]
+    kind = head.headers.get(b"content-type", b"").lower()
+    given = b"&".join(part for part in (raw, request.body if kind.startswith(_FORM) else b"") if part)
+    if not given:
+        return None
+    at_root = not request.name
+    form = parse_form(given)
+    if "Action" not in form and (at_root or number_of(request.name) is None):
+        return None
+    return form
+
+
+def _action(form: dict[str, str]) -> str:
+    if not form.get("Action"):
+        raise SqsFailure(MISSING, "The request must contain the parameter Action.")
+    return form["Action"]
+
+
+def _path_address(request: Request) -> QueueAddress | None:
+    number = number_of(request.name) if request.name else None
+    if number is None or not is_queue_name(request.queue):
+        return None
+    return QueueAddress(number, request.queue)
+
+
+def _base_url(head: ForeignHead, waiting: Waiting) -> str:
+    """Return where the client has reached the server: by its own Host header, over TLS if it or a proxy before it says so."""
+    host = head.headers.get(b"host", b"localhost").decode("latin-1")
+    secure = waiting.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
+    return f"{'https' if secure else 'http'}://{host}"
+
+
+def _nothing_here() -> Refusal:
+    return Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")

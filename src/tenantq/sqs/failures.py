@@ -1,0 +1,131 @@
+"""What clients of Amazon SQS are told: the errors of its model, and which of them tenantq's own become."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tenantq import errors
+from tenantq.errors import TenantqError
+
+_MODEL: Final = "com.amazonaws.sqs#"
+_COMMON: Final = "com.amazon.coral.service#"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One kind of error: its name over JSON, its code and status over the Query protocol, and the status over JSON."""
+
+    type: str
+    code: str
+    status: int = 400
+    json_status: int = 400
+
+    @property
+    def sender_fault(self) -> bool:
+        """Whether the same request would fail again."""
+        return self.status < 500
+
+
+def _modelled(name: str, code: str | None = None, status: int = 400) -> Kind:
+    return Kind(_MODEL + name, code or name, status)
+
+
+def _prefixed(name: str, status: int = 400) -> Kind:
+    return Kind(_MODEL + name, f"AWS.SimpleQueueService.{name}", status)
+
+
+def _common(name: str, status: int = 400, type: str | None = None) -> Kind:
+    return Kind(_COMMON + (type or name), name, status, status)
+
+
+BATCH_IDS_NOT_DISTINCT: Final = _prefixed("BatchEntryIdsNotDistinct")
+BATCH_TOO_LONG: Final = _prefixed("BatchRequestTooLong")
+EMPTY_BATCH: Final = _prefixed("EmptyBatchRequest")
+INVALID_ADDRESS: Final = _modelled("InvalidAddress", status=404)
+INVALID_ATTRIBUTE_NAME: Final = _modelled("InvalidAttributeName")
+INVALID_ATTRIBUTE_VALUE: Final = _modelled("InvalidAttributeValue")
+INVALID_BATCH_ID: Final = _prefixed("InvalidBatchEntryId")
+INVALID_CONTENTS: Final = _modelled("InvalidMessageContents")
+KMS_ACCESS_DENIED: Final = _modelled("KmsAccessDenied", "KMS.AccessDeniedException")
+KMS_DISABLED: Final = _modelled("KmsDisabled", "KMS.DisabledException")
+KMS_INVALID_STATE: Final = _modelled("KmsInvalidState", "KMS.InvalidStateException")
+KMS_THROTTLED: Final = _modelled("KmsThrottled", "KMS.ThrottlingException")
+OVER_LIMIT: Final = _modelled("OverLimit", status=403)
+PURGE_IN_PROGRESS: Final = _prefixed("PurgeQueueInProgress", status=403)
+DELETED_RECENTLY: Final = _prefixed("QueueDeletedRecently")
+NO_SUCH_QUEUE: Final = _modelled("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue")
+NAME_EXISTS: Final = _modelled("QueueNameExists", "QueueAlreadyExists")
+INVALID_RECEIPT: Final = _modelled("ReceiptHandleIsInvalid", status=404)
+THROTTLED: Final = _modelled("RequestThrottled", status=403)
+NO_SUCH_RESOURCE: Final = _modelled("ResourceNotFoundException", status=404)
+TOO_MANY_ENTRIES: Final = _prefixed("TooManyEntriesInBatchRequest")
+UNSUPPORTED: Final = _prefixed("UnsupportedOperation")
+
+INVALID_VALUE: Final = _common("InvalidParameterValue", type="InvalidParameterValueException")
+MISSING: Final = _common("MissingParameter", type="MissingRequiredParameterException")
+INVALID_ACTION: Final = _common("InvalidAction", type="InvalidActionException")
+MALFORMED: Final = _common("SerializationException")
+DENIED: Final = _common("AccessDenied", 403, "AccessDeniedException")
+NO_CREDENTIAL: Final = _common("MissingAuthenticationToken", 403, "MissingAuthenticationTokenException")
+UNAVAILABLE: Final = _common("ServiceUnavailable", 503, "ServiceUnavailableException")
+INTERNAL: Final = _common("InternalFailure", 500)
+
+_SIGNATURES: Final = {
+    "IncompleteSignature": _common("IncompleteSignature", 400, "IncompleteSignatureException"),
+    "InvalidClientTokenId": _common("InvalidClientTokenId", 403, "UnrecognizedClientException"),
+    "SignatureDoesNotMatch": _common("SignatureDoesNotMatch", 403, "InvalidSignatureException"),
+}
+
+_KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first that fits
+    (errors.Unauthenticated, _SIGNATURES["InvalidClientTokenId"]),
+    (errors.Forbidden, DENIED),
+    (errors.RateLimited, THROTTLED),
+    (errors.QuotaExceeded, OVER_LIMIT),
+    (errors.NotFound, NO_SUCH_QUEUE),
+    (errors.Draining, NO_SUCH_QUEUE),
+    (errors.Invalid, INVALID_VALUE),
+    (errors.TooLarge, INVALID_VALUE),
+    (errors.LeaseLost, INVALID_RECEIPT),
+    (errors.KmsDenied, KMS_ACCESS_DENIED),
+    (errors.KeyDisabled, KMS_DISABLED),
+    (errors.KmsError, KMS_INVALID_STATE),
+    (errors.KmsUnavailable, KMS_THROTTLED),
+    (errors.Erased, KMS_INVALID_STATE),
+    (errors.Conflict, UNSUPPORTED),
+    (errors.Busy, THROTTLED),
+    (errors.Unavailable, UNAVAILABLE),
+)
+
+
+class SqsFailure(TenantqError):
+    """A call that Amazon SQS itself has an error for."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def failure_of(error: TenantqError) -> SqsFailure:
+    """Return what is told of any error."""
+    if isinstance(error, SqsFailure):
+        return error
+    if isinstance(error, errors.SignatureRefused):
+        return SqsFailure(_SIGNATURES[error.aws_code], error.message)
+    kind = next((kind for above, kind in _KINDS if isinstance(error, above)), INTERNAL)
+    return SqsFailure(kind, "The specified queue does not exist." if kind is NO_SUCH_QUEUE else error.message)
+
+
+def invalid_value(name: str, value: object, reason: str) -> SqsFailure:
+    """Return what is told of a parameter that is out of its range or malformed."""
+    return SqsFailure(INVALID_VALUE, f"Value {str(value)[:200]} for parameter {name} is invalid. Reason: {reason}")
+
+
+def missing(name: str) -> SqsFailure:
+    """Return what is told of a parameter that has to be there."""
+    return SqsFailure(MISSING, f"The request must contain the parameter {name}.")
+
+
+def invalid_receipt(handle: str) -> SqsFailure:
+    """Return what is told of a receipt handle that was never given out here."""
+    return SqsFailure(INVALID_RECEIPT, f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.')

@@ -1,0 +1,50 @@
+"""The JSON protocol: a target header, a JSON object each way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from tenantq.http.reply import Reply
+from tenantq.sqs.failures import MALFORMED, SqsFailure
+
+if TYPE_CHECKING:
+    from tenantq.sqs.requests import Parameters
+
+    _P = TypeVar("_P", bound=Parameters)
+
+KIND: Final = b"application/x-amz-json-1.0"
+TARGET: Final = b"AmazonSQS."
+_encode = msgspec.json.Encoder().encode
+_decoders: dict[type[Parameters], msgspec.json.Decoder[Any]] = {}
+
+
+class JsonProtocol:
+    """Reads and writes what clients of today speak."""
+
+    def __init__(self, body: bytes, request_id: str) -> None:
+        self._body = body
+        self._headers = b"x-amzn-RequestId: %b\r\n" % request_id.encode()
+
+    def read(self, kind: type[_P]) -> _P:
+        """Return the parameters, or raise what is wrong with them."""
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        try:
+            parameters: _P = decoder.decode(self._body or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SqsFailure(MALFORMED, f"The request is not understood: {error}") from error
+        return parameters
+
+    def answer(self, action: str, result: dict[str, Any] | None) -> Reply:  # noqa: ARG002  # the other protocol names it
+        """Return what an action came to; None: nothing but that it is done."""
+        return Reply(_encode(result) if result is not None else b"{}", 200, KIND, self._headers)
+
+    def refuse(self, failure: SqsFailure) -> Reply:
+        """Return why an action was not done."""
+        kind = failure.kind
+        fault = "Sender" if kind.sender_fault else "Receiver"
+        headers = self._headers + f"x-amzn-query-error: {kind.code};{fault}\r\n".encode()
+        return Reply(_encode({"__type": kind.type, "message": failure.message}), kind.json_status, KIND, headers)

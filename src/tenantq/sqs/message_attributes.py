@@ -1,0 +1,161 @@
+"""Attributes of messages: typed for clients of Amazon SQS, plain texts for everybody else.
+
+Of each attribute the value is kept under its own name, bytes in base64. Types other than String, and what only Amazon SQS knows of a message,
+stand beside it under names that no user of it can have, since they begin with ``AWS.``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.sqs.failures import INVALID_CONTENTS, INVALID_VALUE, SqsFailure
+from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tenantq.sqs.requests import AttributeValue
+
+ATTRIBUTES_MAX: Final = 10
+NAME_CHARS_MAX: Final = 256
+TYPE_CHARS_MAX: Final = 256
+TYPES: Final = "AWS.Types"
+TRACE_HEADER: Final = "AWSTraceHeader"
+OWN: Final = "AWS."
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_TYPE: Final = re.compile(r"(String|Number|Binary)(?:\.[^\x00-\x1f]+)?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_encode = msgspec.json.Encoder().encode
+_decode_types = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class TypedValue(msgspec.Struct, frozen=True, gc=False):
+    """A value and its type, as the client names it."""
+
+    type: str
+    value: str | bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of type and value."""
+        return len(self.type.encode()) + len(self.value if isinstance(self.value, bytes) else self.value.encode())
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as clients get it."""
+        if isinstance(self.value, bytes):
+            return {"BinaryValue": self.value, "DataType": self.type}
+        return {"StringValue": self.value, "DataType": self.type}
+
+
+def read_attributes(given: Mapping[str, AttributeValue] | None) -> dict[str, TypedValue]:
+    """Return the attributes that a client sends with a message, or raise what is wrong with one."""
+    if not given:
+        return {}
+    if len(given) > ATTRIBUTES_MAX:
+        raise _invalid(f"Number of message attributes [{len(given)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].")
+    return {_checked_name(name): read_value(name, value) for name, value in given.items()}
+
+
+def _checked_name(name: str) -> str:
+    if not name:
+        raise _invalid("Message (user) attribute names must not be empty.")
+    if len(name) > NAME_CHARS_MAX:
+        raise _invalid(f"Message (user) attribute names must be shorter than {NAME_CHARS_MAX} Bytes.")
+    if name.lower().startswith(("aws.", "amazon.")):
+        raise _invalid(
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved."
+        )
+    if _NAME.fullmatch(name) is None:
+        raise _invalid(
+            "Can only include alphanumeric characters, hyphens, underscores, or periods. "
+            "A name neither begins nor ends with a period, nor has two in a row."
+        )
+    return name
+
+
+def read_value(name: str, given: AttributeValue) -> TypedValue:
+    """Return a typed value, or raise what is wrong with it."""
+    kind = given.data_type
+    if not kind:
+        raise _invalid(f"The message attribute '{name}' must contain a non-empty message attribute type.")
+    if len(kind) > TYPE_CHARS_MAX or (found := _TYPE.fullmatch(kind)) is None:
+        raise _invalid(
+            f"The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes is "
+            "Binary, Number, and String."
+        )
+    value: str | bytes | None = given.binary_value if found[1] == "Binary" else given.string_value
+    if not value:
+        raise _invalid(
+            f"The message attribute '{name}' must contain a non-empty message attribute value for message attribute type '{kind}'."
+        )
+    if isinstance(value, str) and not is_legal(value):
+        raise SqsFailure(INVALID_CONTENTS, ILLEGAL_TOLD)
+    if found[1] == "Number" and isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is None:
+        raise _invalid(f"Can't cast the value of message attribute '{name}' to a number.")
+    return TypedValue(kind, value)
+
+
+def size_of(attributes: Mapping[str, TypedValue]) -> int:
+    """Return how many bytes attributes count for in a message's size."""
+    return sum(len(name.encode()) + value.size for name, value in attributes.items())
+
+
+def stored(attributes: Mapping[str, TypedValue], own: Mapping[str, str]) -> dict[str, str]:
+    """Return attributes as tenantq keeps them, with what only Amazon SQS knows of the message."""
+    kept = {OWN + name: value for name, value in own.items()}
+    types: dict[str, str] = {}
+    for name, value in attributes.items():
+        kept[name] = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
+        if value.type != "String":
+            types[name] = value.type
+    if types:
+        kept[TYPES] = _encode(types).decode()
+    return kept
+
+
+def typed(kept: Mapping[str, str]) -> dict[str, TypedValue]:
+    """Return what clients may see of a message's attributes; one that came from elsewhere is a String."""
+    if not kept:
+        return {}
+    types: dict[str, str] = {}
+    if TYPES in kept:
+        try:
+            types = _decode_types(kept[TYPES])
+        except msgspec.DecodeError:
+            types = {}  # somebody else's
+    return {
+        name: _typed(types.get(name, "String"), value)
+        for name, value in kept.items()
+        if not name.startswith(OWN) and value and is_legal(value)
+    }
+
+
+def _typed(kind: str, value: str) -> TypedValue:
+    if kind.startswith("Binary"):
+        try:
+            return TypedValue(kind, base64.b64decode(value, validate=True))
+        except (binascii.Error, ValueError):
+            return TypedValue("String", value)
+    return TypedValue(kind, value)
+
+
+def chosen(attributes: dict[str, TypedValue], wanted: Iterable[str]) -> dict[str, TypedValue]:
+    """Return the attributes that a receive asks for: by name, by prefix (``prefix.*``), or all."""
+    found: dict[str, TypedValue] = {}
+    for name in wanted:
+        if name in {"All", ".*"}:
+            return attributes
+        if name.endswith(".*"):
+            found.update({one: value for one, value in attributes.items() if one.startswith(name[:-2])})
+        elif name in attributes:
+            found[name] = attributes[name]
+    return found
+
+
+def _invalid(message: str) -> SqsFailure:
+    return SqsFailure(INVALID_VALUE, message)

@@ -1,0 +1,271 @@
+"""Attributes of queues: what clients set and get of them, as tenantq's own settings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tenantq.limits import ATTEMPTS_MAX
+from tenantq.names import FIFO_SUFFIX, dead_letter_name
+from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
+from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
+from tenantq.sqs_queue import SqsQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tenantq.config import QueueConfig
+    from tenantq.message import QueueStats
+    from tenantq.service.finding import FoundQueue
+
+    _Reader = Callable[[str, str, dict[str, Any], dict[str, Any]], None]
+
+DEDUPLICATION_MS: Final = 300_000
+RETENTION_S_DEFAULT: Final = 345_600
+RETENTION_S_MAX: Final = 1_209_600
+VISIBILITY_S_DEFAULT: Final = 30
+VISIBILITY_S_MAX: Final = 43_200
+
+NEW_QUEUE: Final[dict[str, Any]] = {
+    "lease_ms": VISIBILITY_S_DEFAULT * 1_000,
+    "max_attempts": 0,
+    "ttl_ms": RETENTION_S_DEFAULT * 1_000,
+    "dedup_ms": DEDUPLICATION_MS,
+    "dead_letter": None,
+    "dead_on_poll": True,
+}
+"""What a queue is like that was made over Amazon SQS, where nothing else is said."""
+
+FIGURES: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+_FIFO_ONLY: Final = frozenset(("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"))
+_READ_ONLY: Final = frozenset((*FIGURES, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp"))
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,12}")
+
+_decode_map = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class RedrivePolicy(msgspec.Struct, frozen=True):
+    """Where dead letters go, and after how many deliveries."""
+
+    target: QueueAddress
+    max_receives: int
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What attributes that were set come to."""
+
+    settings: dict[str, Any]  # tenantq's own
+    sqs: dict[str, Any]
+    redrive: RedrivePolicy | None = None  # whose target is still to be looked for
+
+
+# ---- setting ----
+
+
+def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
+    """Return what attributes come to, or raise what is wrong with one."""
+    settings: dict[str, Any] = {}
+    sqs: dict[str, Any] = {}
+    redrive = None
+    for name, text in given.items():
+        if name == "FifoQueue":
+            if not fifo or text.lower() != "true":
+                raise unknown(name)
+        elif name == "RedrivePolicy":
+            redrive = _redrive_policy(text) if text else None
+            if redrive is None:
+                settings.update(max_attempts=0, dead_letter=None)
+            else:
+                settings.update(max_attempts=redrive.max_receives, dead_letter=redrive.target.name)
+        elif name in _READ_ONLY or name not in _READERS or (name in _FIFO_ONLY and not fifo):
+            raise unknown(name)
+        else:
+            _READERS[name](name, text, settings, sqs)
+    return Changes(settings, sqs, redrive)
+
+
+def unknown(name: str) -> SqsFailure:
+    """Return what is told of an attribute that there is not."""
+    return SqsFailure(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:80]}.")
+
+
+def _bad(name: str) -> SqsFailure:
+    return SqsFailure(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
+
+
+def _number(name: str, text: str, low: int, high: int) -> int:
+    if _WHOLE.fullmatch(text) is None or not low <= int(text) <= high:
+        raise _bad(name)
+    return int(text)
+
+
+def _whole(field: str, low: int, high: int) -> _Reader:
+    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+        sqs[field] = _number(name, text, low, high)
+
+    return read
+
+
+def _truth(field: str) -> _Reader:
+    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+        if text.lower() not in {"true", "false"}:
+            raise _bad(name)
+        sqs[field] = text.lower() == "true"
+
+    return read
+
+
+def _choice(field: str, *choices: str) -> _Reader:
+    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+        if text not in choices:
+            raise _bad(name)
+        sqs[field] = text
+
+    return read
+
+
+def _json(field: str) -> _Reader:
+    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+        if text:
+            try:
+                _decode_map(text)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _bad(name) from error
+        sqs[field] = text
+
+    return read
+
+
+def _visibility(name: str, text: str, settings: dict[str, Any], sqs: dict[str, Any]) -> None:
+    seconds = _number(name, text, 0, VISIBILITY_S_MAX)
+    settings["lease_ms"] = max(1, seconds) * 1_000
+    sqs["visible_at_once"] = seconds == 0
+
+
+def _retention(name: str, text: str, settings: dict[str, Any], _: dict[str, Any]) -> None:
+    settings["ttl_ms"] = _number(name, text, 60, RETENTION_S_MAX) * 1_000
+
+
+def _kms_key(_: str, text: str, __: dict[str, Any], sqs: dict[str, Any]) -> None:
+    sqs["kms_key"] = text
+    if text:
+        sqs["managed_sse"] = False
+
+
+_READERS: Final[dict[str, _Reader]] = {
+    "DelaySeconds": _whole("delay_s", 0, 900),
+    "MaximumMessageSize": _whole("message_bytes_max", 1_024, 1 << 20),
+    "ReceiveMessageWaitTimeSeconds": _whole("wait_s", 0, 20),
+    "VisibilityTimeout": _visibility,
+    "MessageRetentionPeriod": _retention,
+    "ContentBasedDeduplication": _truth("content_based_deduplication"),
+    "DeduplicationScope": _choice("deduplication_scope", "queue", "messageGroup"),
+    "FifoThroughputLimit": _choice("throughput_limit", "perQueue", "perMessageGroupId"),
+    "Policy": _json("policy"),
+    "RedriveAllowPolicy": _json("redrive_allow_policy"),
+    "KmsMasterKeyId": _kms_key,
+    "KmsDataKeyReusePeriodSeconds": _whole("kms_reuse_s", 60, 86_400),
+    "SqsManagedSseEnabled": _truth("managed_sse"),
+}
+
+
+def _redrive_policy(text: str) -> RedrivePolicy:
+    try:
+        given = _decode_map(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid_value("RedrivePolicy", text, "Redrive policy is not a valid JSON map.") from error
+    for name in ("maxReceiveCount", "deadLetterTargetArn"):
+        if name not in given:
+            raise invalid_value("RedrivePolicy", text, f"Redrive policy does not contain mandatory attribute: {name}.")
+    most, target = str(given["maxReceiveCount"]), given["deadLetterTargetArn"]
+    if _WHOLE.fullmatch(most) is None or not 1 <= int(most) <= ATTEMPTS_MAX:
+        raise invalid_value(
+            "RedrivePolicy", text,
+            f"Invalid value for maxReceiveCount: {most[:20]}, valid values are from 1 to {ATTEMPTS_MAX} both inclusive.",
+        )  # fmt: skip
+    return RedrivePolicy(parse_queue_arn(str(target)), int(most))
+
+
+# ---- getting ----
+
+
+def shown_attributes(queue: FoundQueue, region: str, stats: QueueStats | None) -> dict[str, str]:
+    """Return everything that there is to tell of a queue; its figures, where they are at hand."""
+    config = queue.config
+    sqs = config.sqs or SqsQueue()
+    shown = {
+        "QueueArn": queue_arn(region, queue.tenant_id, queue.name),
+        "CreatedTimestamp": str(sqs.created_at),
+        "LastModifiedTimestamp": str(sqs.modified_at or sqs.created_at),
+        "VisibilityTimeout": "0" if sqs.visible_at_once else str(config.lease_ms // 1_000),
+        "MaximumMessageSize": str(sqs.message_bytes_max),
+        "MessageRetentionPeriod": str(_retention_s(config)),
+        "DelaySeconds": str(sqs.delay_s),
+        "ReceiveMessageWaitTimeSeconds": str(sqs.wait_s),
+        "SqsManagedSseEnabled": _truth_text(sqs.managed_sse),
+    }
+    if stats is not None:
+        figures = (stats.ready, stats.in_flight, stats.delayed)
+        shown.update({name: str(figure) for name, figure in zip(FIGURES, figures, strict=True)})
+    if config.max_attempts:
+        target = config.dead_letter or dead_letter_name(queue.name)
+        policy = {
+            "deadLetterTargetArn": queue_arn(region, queue.tenant_id, target),
+            "maxReceiveCount": config.max_attempts,
+        }
+        shown["RedrivePolicy"] = _encode(policy).decode()
+    policies = {"Policy": sqs.policy, "RedriveAllowPolicy": sqs.redrive_allow_policy}
+    shown |= {name: text for name, text in policies.items() if text}
+    if sqs.kms_key:
+        shown |= {"KmsMasterKeyId": sqs.kms_key, "KmsDataKeyReusePeriodSeconds": str(sqs.kms_reuse_s)}
+    if queue.name.endswith(FIFO_SUFFIX):
+        shown |= {
+            "FifoQueue": "true",
+            "ContentBasedDeduplication": _truth_text(sqs.content_based_deduplication),
+            "DeduplicationScope": sqs.deduplication_scope,
+            "FifoThroughputLimit": sqs.throughput_limit,
+        }
+    return shown
+
+
+def _retention_s(config: QueueConfig) -> int:
+    """Return for how long messages are kept; where tenantq keeps them longer than Amazon SQS can say, its longest."""
+    return min(config.ttl_ms // 1_000, RETENTION_S_MAX) if config.ttl_ms is not None else RETENTION_S_MAX
+
+
+def _truth_text(value: bool) -> str:  # noqa: FBT001  # that is what it tells
+    return "true" if value else "false"
+
+
+def chosen(shown: dict[str, str], wanted: list[str]) -> dict[str, str]:
+    """Return the attributes asked for by name, or all; raise for one that there is not."""
+    if "All" in wanted:
+        return shown
+    for name in wanted:
+        if name not in _READ_ONLY and name not in _READERS and name not in {"RedrivePolicy", "FifoQueue"}:
+            raise unknown(name)
+    return {name: shown[name] for name in wanted if name in shown}
+
+
+def first_difference(shown: Mapping[str, str], given: Mapping[str, str]) -> str | None:
+    """Return the first attribute that a queue has otherwise than ``given``; None: there is none."""
+    for name, text in given.items():
+        if not _same(name, shown.get(name, ""), text):
+            return name
+    return None
+
+
+def _same(name: str, shown: str, given: str) -> bool:
+    if name in {"RedrivePolicy", "Policy", "RedriveAllowPolicy"} and shown and given:
+        one, other = _decode_map(shown), _decode_map(given)
+        if name == "RedrivePolicy":
+            other = {**other, "maxReceiveCount": int(other["maxReceiveCount"])}
+        return one == other
+    return shown.lower() == given.lower() if given.lower() in {"true", "false"} else shown == given.lstrip("+")

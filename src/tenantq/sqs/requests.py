@@ -1,0 +1,184 @@
+"""The parameters of every action, as both protocols hand them in."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", gc=False):
+    """What an action takes. Unknown parameters mean nothing; whatever an action cannot do without, it asks for itself."""
+
+    queue_url: str | None = None
+
+
+class AttributeValue(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", gc=False):
+    """A value of an attribute of a message, with its type."""
+
+    data_type: str | None = None
+    string_value: str | None = None
+    binary_value: bytes | None = None
+
+
+Attributes = dict[str, AttributeValue]
+
+
+class SendMessage(Parameters, frozen=True, kw_only=True):
+    """A message to send."""
+
+    message_body: str | None = None
+    delay_seconds: int | None = None
+    message_attributes: Attributes | None = None
+    message_system_attributes: Attributes | None = None
+    message_deduplication_id: str | None = None
+    message_group_id: str | None = None
+
+
+class SendEntry(SendMessage, frozen=True, kw_only=True):
+    """One of a batch."""
+
+    id: str | None = None
+
+
+class SendMessageBatch(Parameters, frozen=True, kw_only=True):
+    """Messages to send."""
+
+    entries: list[SendEntry] | None = None
+
+
+class ReceiveMessage(Parameters, frozen=True, kw_only=True):
+    """How many messages are wanted, and what of them."""
+
+    attribute_names: list[str] | None = None
+    message_system_attribute_names: list[str] | None = None
+    message_attribute_names: list[str] | None = None
+    max_number_of_messages: int | None = None
+    visibility_timeout: int | None = None
+    wait_time_seconds: int | None = None
+    receive_request_attempt_id: str | None = None
+
+
+class DeleteMessage(Parameters, frozen=True, kw_only=True):
+    """A message that is done."""
+
+    receipt_handle: str | None = None
+
+
+class DeleteEntry(DeleteMessage, frozen=True, kw_only=True):
+    """One of a batch."""
+
+    id: str | None = None
+
+
+class DeleteMessageBatch(Parameters, frozen=True, kw_only=True):
+    """Messages that are done."""
+
+    entries: list[DeleteEntry] | None = None
+
+
+class ChangeMessageVisibility(Parameters, frozen=True, kw_only=True):
+    """A message whose lease is to end later, or now."""
+
+    receipt_handle: str | None = None
+    visibility_timeout: int | None = None
+
+
+class VisibilityEntry(ChangeMessageVisibility, frozen=True, kw_only=True):
+    """One of a batch."""
+
+    id: str | None = None
+
+
+class ChangeMessageVisibilityBatch(Parameters, frozen=True, kw_only=True):
+    """Messages whose leases are to end later, or now."""
+
+    entries: list[VisibilityEntry] | None = None
+
+
+class CreateQueue(Parameters, frozen=True, kw_only=True):
+    """A queue to make."""
+
+    queue_name: str | None = None
+    attributes: dict[str, str] | None = None
+    tags: dict[str, str] | None = msgspec.field(default=None, name="tags")
+    other_tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+
+class GetQueueUrl(Parameters, frozen=True, kw_only=True):
+    """A queue by its name."""
+
+    queue_name: str | None = None
+    owner: str | None = msgspec.field(default=None, name="QueueOwnerAWSAccountId")
+
+
+class ListQueues(Parameters, frozen=True, kw_only=True):
+    """A page of queues."""
+
+    queue_name_prefix: str | None = None
+    next_token: str | None = None
+    max_results: int | None = None
+
+
+class ListDeadLetterSourceQueues(Parameters, frozen=True, kw_only=True):
+    """A page of the queues whose dead letters go to one."""
+
+    next_token: str | None = None
+    max_results: int | None = None
+
+
+class GetQueueAttributes(Parameters, frozen=True, kw_only=True):
+    """What is wanted of a queue."""
+
+    attribute_names: list[str] | None = None
+
+
+class SetQueueAttributes(Parameters, frozen=True, kw_only=True):
+    """What a queue is to be like."""
+
+    attributes: dict[str, str] | None = None
+
+
+class TagQueue(Parameters, frozen=True, kw_only=True):
+    """Tags to add."""
+
+    tags: dict[str, str] | None = None
+
+
+class UntagQueue(Parameters, frozen=True, kw_only=True):
+    """Tags to take away."""
+
+    tag_keys: list[str] | None = None
+
+
+class AddPermission(Parameters, frozen=True, kw_only=True):
+    """A statement for a queue's policy."""
+
+    label: str | None = None
+    accounts: list[str] | None = msgspec.field(default=None, name="AWSAccountIds")
+    actions: list[str] | None = None
+
+
+class RemovePermission(Parameters, frozen=True, kw_only=True):
+    """A statement to take out of a queue's policy."""
+
+    label: str | None = None
+
+
+class StartMessageMoveTask(Parameters, frozen=True, kw_only=True):
+    """Dead letters to send back."""
+
+    source_arn: str | None = None
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+
+
+class CancelMessageMoveTask(Parameters, frozen=True, kw_only=True):
+    """A task to stop."""
+
+    task_handle: str | None = None
+
+
+class ListMessageMoveTasks(Parameters, frozen=True, kw_only=True):
+    """The tasks of one dead-letter queue."""
+
+    source_arn: str | None = None
+    max_results: int | None = None
