@@ -31,8 +31,9 @@ _RETRY_MS = 1_000
 
 
 def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
-    """Return how many deliveries the message may have; a dead letter may have any number."""
-    if lease.past and lease.unpack_past().dead is not None:
+    """Return how many deliveries the message may have; a dead letter may have any number, unless its queue hands on what polls come upon."""
+    config = queue.config
+    if lease.past and not (config.dead_on_poll and config.dead_letter) and lease.unpack_past().dead is not None:
         return _NO_BOUND
     allowed = queue.config.max_attempts if lease.max_attempts == QUEUE_DEFAULT_ATTEMPTS else lease.max_attempts
     return allowed or _NO_BOUND

@@ -11,21 +11,21 @@ from tenantq.errors import TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
 from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.reply import Reply
 from tenantq.service.problems import fault
 from tenantq.sqs.actions.table import ACTIONS
 from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
 from tenantq.sqs.credential import signed_request
-from tenantq.sqs.failures import INVALID_ACTION, MISSING, NO_CREDENTIAL, SqsFailure, failure_of
+from tenantq.sqs.failures import INVALID_ACTION, NO_CREDENTIAL, SqsFailure, failure_of
 from tenantq.sqs.json_protocol import TARGET, JsonProtocol
 from tenantq.sqs.pauses import Pauses
-from tenantq.sqs.query_protocol import QueryProtocol, parse_form
+from tenantq.sqs.query_protocol import KIND, QueryProtocol, parse_form
 from tenantq.sqs.receipt_handles import ReceiptHandles
 from tenantq.sqs.visit import Shared, Visit
 
 if TYPE_CHECKING:
     from tenantq.clock import Clock
     from tenantq.http.foreign_route import ForeignHead, Waiting
-    from tenantq.http.reply import Reply
     from tenantq.http.request import Request
     from tenantq.service import Call, Service
     from tenantq.sqs.settings import SqsSettings
@@ -36,6 +36,7 @@ REGION_DEFAULT: Final = "us-east-1"
 """In the ARNs that somebody gets who has signed nothing."""
 
 _FORM: Final = b"application/x-www-form-urlencoded"
+_OF_NO_QUEUE: Final = frozenset(("CreateQueue", "ListQueues"))
 _QUEUE_PATH: Final = "/{account}/{queue}"
 
 
@@ -72,9 +73,9 @@ class SqsEndpoint:
                 protocol = QueryProtocol({}, request_id)
                 form = _form(head, request)
                 if form is None:
-                    return problem_reply(_nothing_here(), request_id)
+                    return _nothing_here(request)
                 protocol = QueryProtocol(form, request_id)
-                action = _action(form)
+                action = _action(form, request)
             result = await self._act(action, protocol, request, head, waiting)
             return protocol.answer(action, result)
         except TenantqError as error:
@@ -97,7 +98,7 @@ class SqsEndpoint:
         if known is None:
             if not isinstance(signed, SignedRequest):
                 await self._shared.service.log_in(call)
-            raise SqsFailure(INVALID_ACTION, f"The action {action[:80]} is not valid for this endpoint.")
+            raise _no_such_action(action)
         visit = Visit(
             self._shared,
             call,
@@ -131,17 +132,20 @@ def _form(head: ForeignHead, request: Request) -> dict[str, str] | None:
     given = b"&".join(part for part in (raw, request.body if kind.startswith(_FORM) else b"") if part)
     if not given:
         return None
-    at_root = not request.name
     form = parse_form(given)
-    if "Action" not in form and (at_root or number_of(request.name) is None):
-        return None
-    return form
+    return form if "Action" in form else None
 
 
-def _action(form: dict[str, str]) -> str:
-    if not form.get("Action"):
-        raise SqsFailure(MISSING, "The request must contain the parameter Action.")
-    return form["Action"]
+def _action(form: dict[str, str], request: Request) -> str:
+    """Return the action; the URL of a queue knows none of those that are about no queue."""
+    action = form["Action"]
+    if request.name and action in _OF_NO_QUEUE:
+        raise _no_such_action(action)
+    return action
+
+
+def _no_such_action(action: str) -> SqsFailure:
+    return SqsFailure(INVALID_ACTION, f"The action {action[:80]} is not valid for this endpoint.")
 
 
 def _path_address(request: Request) -> QueueAddress | None:
@@ -158,5 +162,9 @@ def _base_url(head: ForeignHead, waiting: Waiting) -> str:
     return f"{'https' if secure else 'http'}://{host}"
 
 
-def _nothing_here() -> Refusal:
-    return Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")
+def _nothing_here(request: Request) -> Reply:
+    """Return what is told of a request that asks for nothing of Amazon SQS: its own words at the URL of a queue, ours elsewhere."""
+    if _path_address(request) is not None:
+        return Reply(b"<UnknownOperationException/>", 404, KIND)
+    refusal = Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")
+    return problem_reply(refusal, request.call.request_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.sqs.failures import INVALID_CONTENTS, INVALID_VALUE, SqsFailure
+from tenantq.sqs.failures import INVALID_VALUE, SqsFailure
 from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TYPE_CHARS_MAX: Final = 256
 TYPES: Final = "AWS.Types"
 TRACE_HEADER: Final = "AWSTraceHeader"
 OWN: Final = "AWS."
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_NAME: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(?:\.[^\x00-\x1f]+)?")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _encode = msgspec.json.Encoder().encode
@@ -90,11 +90,9 @@ def read_value(name: str, given: AttributeValue) -> TypedValue:
         )
     value: str | bytes | None = given.binary_value if found[1] == "Binary" else given.string_value
     if not value:
-        raise _invalid(
-            f"The message attribute '{name}' must contain a non-empty message attribute value for message attribute type '{kind}'."
-        )
+        raise _invalid(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
     if isinstance(value, str) and not is_legal(value):
-        raise SqsFailure(INVALID_CONTENTS, ILLEGAL_TOLD)
+        raise _invalid(ILLEGAL_TOLD)
     if found[1] == "Number" and isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is None:
         raise _invalid(f"Can't cast the value of message attribute '{name}' to a number.")
     return TypedValue(kind, value)
@@ -148,7 +146,7 @@ def chosen(attributes: dict[str, TypedValue], wanted: Iterable[str]) -> dict[str
     """Return the attributes that a receive asks for: by name, by prefix (``prefix.*``), or all."""
     found: dict[str, TypedValue] = {}
     for name in wanted:
-        if name in {"All", ".*"}:
+        if name in {"All", ".*", "*"}:
             return attributes
         if name.endswith(".*"):
             found.update({one: value for one, value in attributes.items() if one.startswith(name[:-2])})

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tenantq.http.reply import Reply
-from tenantq.sqs.failures import MALFORMED, SqsFailure
+from tenantq.sqs.failures import MALFORMED, NO_SUCH_QUEUE, SqsFailure
 from tenantq.sqs.xml_text import escape
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ KIND: Final = b"text/xml"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 FIELDS_MAX: Final = 2_000
 _DEPTH_MAX: Final = 8
+_NO_SUCH_QUEUE: Final = "The specified queue does not exist for this wsdl version."
 
 _LISTS: Final = {
     "AttributeName": "AttributeNames",
@@ -83,7 +84,7 @@ class QueryProtocol:
         if result is not None:
             parts: list[str] = []
             _write(parts, action, result)
-            inner = f"<{action}Result>{''.join(parts)}</{action}Result>"
+            inner = f"<{action}Result>{''.join(parts)}</{action}Result>" if parts else f"<{action}Result/>"
         text = (
             f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{inner}'
             f"<ResponseMetadata><RequestId>{self._request_id}</RequestId></ResponseMetadata></{action}Response>"
@@ -93,10 +94,11 @@ class QueryProtocol:
     def refuse(self, failure: SqsFailure) -> Reply:
         """Return why an action was not done."""
         kind = failure.kind
+        message = failure.message if kind is not NO_SUCH_QUEUE else _NO_SUCH_QUEUE
         fault = "Sender" if kind.sender_fault else "Receiver"
         text = (
             f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
-            f"<Message>{escape(failure.message)}</Message><Detail/></Error>"
+            f"<Message>{escape(message)}</Message><Detail/></Error>"
             f"<RequestId>{self._request_id}</RequestId></ErrorResponse>"
         )
         return Reply(text.encode(), kind.status, KIND, self._headers)

@@ -76,8 +76,10 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
     redrive = None
     for name, text in given.items():
         if name == "FifoQueue":
-            if not fifo or text.lower() != "true":
+            if not fifo:
                 raise unknown(name)
+            if text.lower() != "true":
+                raise _bad(name, " Reason: Modifying queue type is not supported.")
         elif name == "RedrivePolicy":
             redrive = _redrive_policy(text) if text else None
             if redrive is None:
@@ -88,6 +90,11 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
             raise unknown(name)
         else:
             _READERS[name](name, text, settings, sqs)
+    if given.get("KmsMasterKeyId") and given.get("SqsManagedSseEnabled", "").lower() == "true":
+        raise SqsFailure(
+            INVALID_ATTRIBUTE_NAME,
+            "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+        )
     return Changes(settings, sqs, redrive)
 
 
@@ -96,8 +103,8 @@ def unknown(name: str) -> SqsFailure:
     return SqsFailure(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:80]}.")
 
 
-def _bad(name: str) -> SqsFailure:
-    return SqsFailure(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
+def _bad(name: str, why: str = "") -> SqsFailure:
+    return SqsFailure(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.{why}")
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
@@ -190,7 +197,10 @@ def _redrive_policy(text: str) -> RedrivePolicy:
             "RedrivePolicy", text,
             f"Invalid value for maxReceiveCount: {most[:20]}, valid values are from 1 to {ATTEMPTS_MAX} both inclusive.",
         )  # fmt: skip
-    return RedrivePolicy(parse_queue_arn(str(target)), int(most))
+    try:
+        return RedrivePolicy(parse_queue_arn(str(target)), int(most))
+    except SqsFailure as error:
+        raise invalid_value("RedrivePolicy", text, "Invalid value for deadLetterTargetArn.") from error
 
 
 # ---- getting ----

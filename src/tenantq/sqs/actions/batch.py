@@ -60,13 +60,14 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
 
 def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
     """Return what became of each entry: what it answers, or why it failed."""
-    result: dict[str, Any] = {}
+    successful: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
     for entry, one in zip(entries, done, strict=True):
         if isinstance(one, dict):
-            result.setdefault("Successful", []).append({"Id": entry.id, **one})
+            successful.append({"Id": entry.id, **one})
             continue
         failure = failure_of(one)
-        result.setdefault("Failed", []).append(
+        failed.append(
             {
                 "Id": entry.id,
                 "SenderFault": failure.kind.sender_fault,
@@ -74,4 +75,4 @@ def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqEr
                 "Message": failure.message,
             }
         )
-    return result
+    return {"Successful": successful, "Failed": failed}

@@ -42,7 +42,7 @@ async def add_permission(visit: Visit) -> Result:
                 invalid_value("ActionName", action, "").kind,
                 f"Value SQS:{action[:80]} for parameter ActionName is invalid. Reason: Only the queue owner is allowed to invoke this action.",
             )
-    policy = _policy(queue)
+    policy = _policy(visit, queue)
     if any(one.get("Sid") == label for one in policy["Statement"]):
         raise invalid_value("Label", label, "Already exists.")
     principals = [f"arn:aws:iam::{account}:root" for account in given.accounts]
@@ -63,10 +63,10 @@ async def remove_permission(visit: Visit) -> Result:
     given = visit.read(RemovePermission)
     queue = await visit.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
-    policy = _policy(queue)
+    policy = _policy(visit, queue)
     left = [one for one in policy["Statement"] if one.get("Sid") != label]
     if len(left) == len(policy["Statement"]):
-        raise invalid_value("Label", label, "can't find label on existing policy.")
+        raise invalid_value("Label", label, "can't find label.")
     await _keep(visit, queue, {**policy, "Statement": left} if left else None)
     return None
 
@@ -76,9 +76,10 @@ async def _keep(visit: Visit, queue: FoundQueue, policy: dict[str, Any] | None) 
     await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"sqs": {"policy": text}})
 
 
-def _policy(queue: FoundQueue) -> dict[str, Any]:
+def _policy(visit: Visit, queue: FoundQueue) -> dict[str, Any]:
     text = (queue.config.sqs or SqsQueue()).policy
-    policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{queue.name}/SQSDefaultPolicy"}
+    arn = visit.arn(queue.tenant_id, queue.name)
+    policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
     statements: Any = policy.get("Statement", [])
     listed = statements if isinstance(statements, list) else [statements]
     return {**policy, "Statement": [one for one in listed if isinstance(one, dict)]}

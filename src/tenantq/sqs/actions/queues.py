@@ -185,8 +185,7 @@ async def get_queue_attributes(visit: Visit) -> Result:
     stats = None
     if "All" in wanted or any(name in FIGURES for name in wanted):
         stats = (await visit.service.get_queue(visit.call, queue.tenant, queue.name)).stats
-    attributes = chosen(shown_attributes(queue, visit.region, stats), wanted)
-    return {"Attributes": attributes} if attributes else {}
+    return {"Attributes": chosen(shown_attributes(queue, visit.region, stats), wanted)} if wanted else {}
 
 
 async def set_queue_attributes(visit: Visit) -> Result:

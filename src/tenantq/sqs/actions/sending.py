@@ -68,12 +68,17 @@ async def send_message_batch(visit: Visit) -> Result:
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
     prepared: list[Outgoing | TenantqError] = []
     for entry in entries:
+        _check_fifo(queue, entry)  # without these nothing of the batch is sent
         try:
             prepared.append(_outgoing(queue, entry))
         except SqsFailure as failure:
             prepared.append(failure)
-    if sum(one.size for one in prepared if isinstance(one, Outgoing)) > MESSAGE_BYTES_MAX:
-        raise SqsFailure(BATCH_TOO_LONG, f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes.")
+    size = sum(one.size for one in prepared if isinstance(one, Outgoing))
+    if size > MESSAGE_BYTES_MAX:
+        raise SqsFailure(
+            BATCH_TOO_LONG,
+            f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes.",
+        )
     messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
     done: list[dict[str, Any] | TenantqError] = []
     for one, added in zip(
@@ -84,6 +89,23 @@ async def send_message_batch(visit: Visit) -> Result:
         else:
             done.append(_sent(queue, one, added))
     return outcomes(entries, done)
+
+
+def _check_fifo(queue: FoundQueue, given: SendMessage) -> None:
+    """Raise if a message lacks what every message to a FIFO queue needs."""
+    if not queue.fifo:
+        return
+    if not given.message_group_id:
+        raise SqsFailure(INVALID_VALUE, missing("MessageGroupId").message)
+    if not given.message_deduplication_id and not (queue.config.sqs or SqsQueue()).content_based_deduplication:
+        raise _no_deduplication()
+
+
+def _no_deduplication() -> SqsFailure:
+    return SqsFailure(
+        INVALID_VALUE,
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+    )
 
 
 def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
@@ -164,10 +186,7 @@ def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own:
         return None
     if not id:
         if not sqs.content_based_deduplication:
-            raise SqsFailure(
-                INVALID_VALUE,
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
-            )
+            raise _no_deduplication()
         id = sha256(body).hexdigest()
     own[DEDUPLICATION_ID] = _checked_id("MessageDeduplicationId", id)
     if sqs.deduplication_scope == "messageGroup":
