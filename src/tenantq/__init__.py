@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tenantq.errors import RateLimited as RateLimited
     from tenantq.errors import SealBroken as SealBroken
     from tenantq.errors import ShardDown as ShardDown
+    from tenantq.errors import SignatureRefused as SignatureRefused
     from tenantq.errors import StoreDamaged as StoreDamaged
     from tenantq.errors import StoreFailed as StoreFailed
     from tenantq.errors import StoreFormat as StoreFormat
@@ -68,7 +69,7 @@ _HOMES = {
         "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
         "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
         "NotFound",
-        "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "StoreDamaged", "StoreFailed", "StoreFormat",
+        "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
     "tenantq.message": ("Added", "Caller", "Delivery", "NewMessage", "Outcome", "Result"),

@@ -101,9 +101,8 @@ def change_tenant(config: TenantConfig, changes: dict[str, Any]) -> TenantConfig
         if not isinstance(given, dict | QueueConfig):
             raise Invalid(f"defaults: must be an object of queue settings, not {type(given).__name__}")
         given = given if isinstance(given, dict) else _fields(given)
-        for field in ("dead_letter", "sqs"):
-            if given.get(field) is not None:
-                raise Invalid(f"defaults.{field}: cannot be the same for all queues; set it queue by queue")
+        if given.get("dead_letter") is not None:
+            raise Invalid("defaults.dead_letter: cannot be the same for all queues; set it queue by queue")
         changes["defaults"] = change_queue(config.defaults, given)
     return msgspec.structs.replace(config, **changes)
 

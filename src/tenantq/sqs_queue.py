@@ -7,13 +7,13 @@ from typing import Final, Literal
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.message import check_int
+from tenantq.message import check_int, check_text
 
 MESSAGE_BYTES_MAX: Final = 1 << 20
 TAGS_MAX: Final = 50
 TAG_NAME_CHARS_MAX: Final = 128
 TAG_VALUE_CHARS_MAX: Final = 256
-_TEXT_CHARS_MAX: Final = 32 << 10
+TEXT_CHARS_MAX: Final = 32 << 10
 
 
 class SqsQueue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class SqsQueue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     modified_at: int = 0
 
 
-_RANGES: Final[dict[str, tuple[int, int]]] = {
+SQS_RANGES: Final[dict[str, tuple[int, int]]] = {
     "delay_s": (0, 900),
     "wait_s": (0, 20),
     "message_bytes_max": (1_024, MESSAGE_BYTES_MAX),
@@ -47,11 +47,11 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 
 def check_sqs_queue(queue: SqsQueue) -> SqsQueue:
     """Return ``queue`` if each attribute is in its range, else raise Invalid naming it."""
-    for field, (low, high) in _RANGES.items():
+    for field, (low, high) in SQS_RANGES.items():
         check_int(f"sqs.{field}", getattr(queue, field), low, high)
     for field in ("policy", "redrive_allow_policy", "kms_key"):
-        if len(getattr(queue, field)) > _TEXT_CHARS_MAX:
-            raise Invalid(f"sqs.{field}: is longer than {_TEXT_CHARS_MAX} characters")
+        if len(getattr(queue, field)) > TEXT_CHARS_MAX:
+            raise Invalid(f"sqs.{field}: is longer than {TEXT_CHARS_MAX} characters")
     return queue
 
 
@@ -60,12 +60,11 @@ def check_tags(tags: object) -> dict[str, str]:
     if not isinstance(tags, dict) or len(tags) > TAGS_MAX:
         raise Invalid(f"tags: must be a mapping of at most {TAGS_MAX} names to texts")
     for name, value in tags.items():
-        if type(name) is not str or not 1 <= len(name) <= TAG_NAME_CHARS_MAX:
-            raise Invalid(f"tags: a name is text of 1 to {TAG_NAME_CHARS_MAX} characters")
+        check_text("tags: a name", name, TAG_NAME_CHARS_MAX)
         if type(value) is not str or len(value) > TAG_VALUE_CHARS_MAX:
             raise Invalid(f"tags: the value of one is text of at most {TAG_VALUE_CHARS_MAX} characters")
         try:
-            (name + value).encode()
+            value.encode()
         except UnicodeEncodeError as error:
             raise Invalid("tags: one is not valid Unicode text (a lone surrogate)") from error
     return dict(tags)

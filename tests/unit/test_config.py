@@ -5,6 +5,7 @@ import pytest
 from tenantq import limits
 from tenantq.config import QueueConfig, TenantConfig, change_queue, change_tenant
 from tenantq.errors import Invalid
+from tenantq.sqs_queue import SqsQueue
 
 RANGES = {
     "lease_ms": (1, limits.LEASE_MS_MAX),
@@ -21,7 +22,7 @@ RANGES = {
 
 def test_every_field_of_a_queue_has_a_test_here() -> None:
     """A new setting wants its range."""
-    assert {*RANGES, "dead_letter", "limits"} == set(QueueConfig.__struct_fields__)
+    assert {*RANGES, "dead_letter", "dead_on_poll", "limits", "tags", "sqs"} == set(QueueConfig.__struct_fields__)
     plain = {"weight", "create_queues", "regions"}
     assert set(TenantConfig.__struct_fields__) == {*plain, *GROUPS, "defaults"}
 
@@ -75,7 +76,8 @@ def test_what_is_no_list_of_regions_is_refused(regions: object) -> None:
 def test_the_defaults_of_new_queues_are_checked_like_a_queue() -> None:
     """Except for the dead-letter queue, which cannot be the same for all."""
     assert change_tenant(TenantConfig(), {"defaults": {"lease_ms": 5}}).defaults == QueueConfig(lease_ms=5)
-    for wrong in ({"lease_ms": 0}, {"dead_letter": "d"}, {"no_such": 1}, 5):
+    strange: list[object] = [{"lease_ms": 0}, {"dead_letter": "d"}, {"sqs": {"wait_s": 21}}, {"no_such": 1}, 5]
+    for wrong in strange:
         with pytest.raises(Invalid):
             change_tenant(TenantConfig(), {"defaults": wrong})
 
@@ -99,6 +101,36 @@ def test_outside_a_range_the_error_names_field_value_and_range(field: str, kind:
     with pytest.raises(Invalid) as caught:
         change_queue(QueueConfig(), {field: value})
     assert caught.value.message == f"{field}: {value!r} is not a whole number from {low} to {high}"
+
+
+def test_tags_are_few_and_short_texts_and_replaced_as_a_whole() -> None:
+    """Both ends of each bound are taken; what is beyond is refused by name."""
+    tags = {f"{number:0128}": "v" * 256 for number in range(50)}
+    assert change_queue(QueueConfig(tags={"old": ""}), {"tags": tags}).tags == tags
+    wrong: list[object] = [
+        None, [], "a", {"": "x"}, {"k" * 129: "x"}, {"k": "v" * 257}, {1: "x"}, {"k": 1}, {"k": "\ud800"},
+        {str(number): "" for number in range(51)},
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(Invalid, match=r"^tags"):
+            change_queue(QueueConfig(), {"tags": given})
+
+
+def test_what_a_queue_has_for_amazon_sqs_is_changed_field_by_field() -> None:
+    """Within its ranges; None takes all of it away."""
+    first = change_queue(QueueConfig(), {"sqs": {"delay_s": 900, "policy": "{}"}})
+    second = change_queue(first, {"sqs": {"delay_s": 0, "deduplication_scope": "messageGroup"}})
+    assert second.sqs == SqsQueue(policy="{}", deduplication_scope="messageGroup")
+    assert change_queue(second, {"sqs": None}) == QueueConfig()
+    wrong: list[object] = [
+        {"delay_s": 901}, {"wait_s": -1}, {"message_bytes_max": 1_023}, {"kms_reuse_s": 59}, {"no_such": 1}, [], 5,
+        {"deduplication_scope": "all"}, {"policy": "x" * (33 << 10)}, {"visible_at_once": 1},
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(Invalid, match=r"^sqs"):
+            change_queue(QueueConfig(), {"sqs": given})
+    with pytest.raises(Invalid, match=r"^dead_on_poll"):
+        change_queue(QueueConfig(), {"dead_on_poll": 1})
 
 
 def test_only_a_lifetime_can_be_none() -> None:

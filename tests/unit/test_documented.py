@@ -33,6 +33,8 @@ from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.shards.settings import ShardsSettings
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.sqs import SqsSettings
+from tenantq.sqs_queue import SqsQueue
 from tenantq.testing import FakeServer
 from tenantq.tls import TlsFiles
 
@@ -120,6 +122,8 @@ SETTINGS: Final = [
     ("operations.md", QueueConfig),
     ("http.md", HttpSettings),
     ("rpc.md", RpcSettings),
+    ("sqs.md", SqsSettings),
+    ("sqs.md", SqsQueue),
     ("encryption.md", Encryption),
 ]
 
@@ -173,7 +177,7 @@ def test_every_limit_is_documented(kind: type[msgspec.Struct]) -> None:
 
 
 def _shown(default: object) -> str:
-    if default is None:
+    if default is None or type(default).__name__ == "Factory":  # msgspec's, of an empty mapping
         return "none"
     if isinstance(default, bool):
         return str(default).lower()

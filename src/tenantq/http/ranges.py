@@ -10,6 +10,7 @@ from typing import Any, Final
 from tenantq import limits, rates
 from tenantq.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES
 from tenantq.limits import TIME_MS_MAX
+from tenantq.sqs_queue import SQS_RANGES, TAG_NAME_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX, TEXT_CHARS_MAX
 
 Schema = dict[str, Any]
 
@@ -171,6 +172,15 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "result_ttl_ms": _number(1, limits.TTL_MS_MAX),
         "low_priority_every": _number(2, 1_000),
         "low_priority_after_ms": _number(0, limits.TTL_MS_MAX),
+        "tags": {
+            "maxProperties": TAGS_MAX,
+            "propertyNames": _text(TAG_NAME_CHARS_MAX),
+            "additionalProperties": {"type": "string", "maxLength": TAG_VALUE_CHARS_MAX},
+        },
+    },
+    "SqsQueue": {
+        **{field: _number(low, high) for field, (low, high) in SQS_RANGES.items()},
+        **{field: {"maxLength": TEXT_CHARS_MAX} for field in ("policy", "redrive_allow_policy", "kms_key")},
     },
     "TenantConfig": {
         "weight": _number(1, limits.WEIGHT_MAX),

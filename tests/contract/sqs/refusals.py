@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # it has none
 
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from botocore.auth import SigV4Auth, SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
+from botocore.auth import SigV4Auth, SigV4QueryAuth  # type: ignore[import-untyped]  # it has none
+from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]  # it has none
+from botocore.credentials import Credentials  # type: ignore[import-untyped]  # it has none
 
 from tests.contract.sqs.sqs_server import REGION
 
@@ -68,7 +68,9 @@ def fetch(method: str, url: str, body: bytes = b"", headers: dict[str, str] | No
     assert parts.hostname is not None
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
     try:
-        connection.request(method, f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", body, headers or {})
+        connection.request(
+            method, f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", body, headers or {}
+        )
         reply = connection.getresponse()
         return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
     finally:

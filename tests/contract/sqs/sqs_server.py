@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import boto3
-from botocore.config import Config
+import boto3  # type: ignore[import-untyped]  # it has none
+from botocore.config import Config  # type: ignore[import-untyped]  # it has none
 
 from tenantq.access import Grant
 from tenantq.config import ShardSettings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.wire import CreatedKey
 
 _T = TypeVar("_T")
-ADMIN_TOKEN = "administrator-of-the-sqs-tests"
+ADMIN_TOKEN = "administrator-of-the-sqs-tests"  # noqa: S105  # of servers that live for a test
 REGION = "eu-north-1"
 
 

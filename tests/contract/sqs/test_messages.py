@@ -73,9 +73,7 @@ def test_the_digest_of_a_trace_header_is_the_one_that_amazon_computes(sqs: Any, 
     assert "MessageAttributes" not in got
 
 
-def test_an_unseen_message_is_seen_again_after_its_visibility_timeout(
-    server: SqsServer, sqs: Any, queue: str
-) -> None:
+def test_an_unseen_message_is_seen_again_after_its_visibility_timeout(server: SqsServer, sqs: Any, queue: str) -> None:
     """With another handle and a higher count; until when it was first received stays the same."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (first,) = receive(sqs, queue, AttributeNames=["All"], VisibilityTimeout=10)
@@ -165,7 +163,7 @@ def test_a_receive_that_waits_comes_back_with_the_first_message(server: SqsServe
 
 
 async def _until_somebody_waits(server: SqsServer) -> None:
-    while not any(queue.demands for queue in server.server.shard.core.catalog.queues()):
+    while not any(queue.demands for queue in server.server.shard.core.catalog.queues()):  # noqa: ASYNC110  # it tells nobody
         await asyncio.sleep(0.001)
 
 

@@ -15,8 +15,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tenantq.access import Grant, StoredKey
 from tenantq.gates.api_key import NewKey, token_hash
-from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
+from tenantq.gates.key_maker import KeyMaker
 
 if TYPE_CHECKING:
     from pathlib import Path
