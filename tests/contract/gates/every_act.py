@@ -28,12 +28,17 @@ async def _export(service: Service, call: Call, tenant: str) -> None:
     exporting.close()
 
 
+def _number(service: Service, tenant: str) -> int:
+    return service.shard.tenant_state(tenant).id
+
+
 # method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it
 ACTS: dict[str, tuple[str, Act]] = {
     "add": ("add", lambda s, c, t: s.add(c, t, "work", [message()])),
     "poll": ("poll", lambda s, c, t: s.poll(c, t, "work")),
     "fleet_poll": ("poll", lambda s, c, t: s.fleet_poll(c, "work", tenants=[t])),
     "ack": ("ack", lambda s, c, t: s.ack(c, t, "work", [NO_RECEIPT])),
+    "ack_any": ("ack", lambda s, c, t: s.ack_any(c, t, "work", [NO_RECEIPT])),
     "nack": ("nack", lambda s, c, t: s.nack(c, t, "work", [NO_RECEIPT])),
     "release": ("release", lambda s, c, t: s.release(c, t, "work", [NO_RECEIPT])),
     "extend": ("extend", lambda s, c, t: s.extend(c, t, "work", [NO_RECEIPT], lease_ms=9)),
@@ -49,6 +54,10 @@ ACTS: dict[str, tuple[str, Act]] = {
     "redrive": ("redrive", lambda s, c, t: s.redrive(c, t, "work", filter=RedriveFilter())),
     "redrive_status": ("redrive", lambda s, c, t: s.redrive_status(c, t, "work", "0" * 16)),
     "cancel_redrive": ("redrive", lambda s, c, t: s.cancel_redrive(c, t, "work", "0" * 16)),
+    "redrives": ("redrive", lambda s, c, t: s.redrives(c, t, "work")),
+    "find_tenant": ("get_queue", lambda s, c, t: s.find_tenant(c, _number(s, t), "get_queue", "work")),
+    "find_queue": ("get_queue", lambda s, c, t: s.find_queue(c, _number(s, t), "get_queue", "work")),
+    "find_queues": ("list_queues", lambda s, c, t: s.find_queues(c, _number(s, t))),
     "list_queues": ("list_queues", lambda s, c, t: s.list_queues(c, t)),
     "get_queue": ("get_queue", lambda s, c, t: s.get_queue(c, t, "work")),
     "put_queue": ("put_queue", lambda s, c, t: s.put_queue(c, t, "work", {"lease_ms": 5_000})),
@@ -92,4 +101,11 @@ ACTS: dict[str, tuple[str, Act]] = {
 }  # fmt: skip
 
 ANY_CREDENTIAL = {"log_in", "topology"}  # what everybody may with a valid credential
-NOT_FOR_CALLERS = {"bootstrap", "finish_erasures", "readiness", "durability", "close"}  # what needs no credential
+NOT_FOR_CALLERS = {
+    "bootstrap",
+    "sign_in",
+    "finish_erasures",
+    "readiness",
+    "durability",
+    "close",
+}  # what needs no credential
