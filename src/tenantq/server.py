@@ -215,9 +215,7 @@ class Server:
         peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
         gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
         service.fellows = Fellows(peers, service)
-        listener = ShardListener(
-            service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes
-        )
+        listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         service.fellows.listener_figures = listener.figures.prometheus
         await peers.open(self._sockets.peers)
         self._opened()

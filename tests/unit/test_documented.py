@@ -32,9 +32,9 @@ from tenantq.service.gatekeeper import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.shards.settings import ShardsSettings
-from tenantq.store.redis.settings import RedisSettings
 from tenantq.sqs import SqsSettings
 from tenantq.sqs_queue import SqsQueue
+from tenantq.store.redis.settings import RedisSettings
 from tenantq.testing import FakeServer
 from tenantq.tls import TlsFiles
 

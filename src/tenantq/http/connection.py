@@ -14,13 +14,10 @@ from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from tenantq.http.listener import Listener
     from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
-_T = TypeVar("_T")
 
 SLICE_BYTES: Final = 16 << 10
 """Parsed at a time; between two slices it is seen whether enough requests wait already."""

@@ -314,9 +314,7 @@ class Intake:
         try:
             self._route(request, method)
             if type(request.route) is ForeignRoute:
-                request.foreign = ForeignHead.of(
-                    method, self._target, headers, others, is_secure=self._is_secure
-                )
+                request.foreign = ForeignHead.of(method, self._target, headers, others, is_secure=self._is_secure)
                 self._name_signer(request)
             elif has_body and (headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers):
                 check_content(request, headers)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from tenantq.errors import SignatureRefused
 from tenantq.gates.signature import ALGORITHM, SignedRequest
-from tenantq.http.head import signing_key_id
+from tenantq.http.head import presigning_key_id, signing_key_id
 from tenantq.sqs.canonical_request import canonical_hash
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ def key_id_of(headers: Mapping[bytes, bytes], raw_query: bytes) -> str | None:
     authorization = headers.get(b"authorization")
     if authorization is not None:
         return signing_key_id(authorization)
-    if b"X-Amz-Credential=" not in raw_query:
-        return None
-    credential = dict(parse_qsl(raw_query.decode("latin-1"))).get("X-Amz-Credential", "")
-    return credential.partition("/")[0] or None
+    return presigning_key_id(raw_query)
 
 
 def signed_request(head: ForeignHead, body: bytes) -> SignedRequest | SignatureRefused | None:

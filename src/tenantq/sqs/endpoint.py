@@ -104,7 +104,7 @@ class SqsEndpoint:
             call,
             protocol,
             waiting,
-            base_url=_base_url(head, waiting),
+            base_url=_base_url(head),
             region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
             path=_path_address(request),
             is_closing=request.listener.is_closing,
@@ -155,10 +155,10 @@ def _path_address(request: Request) -> QueueAddress | None:
     return QueueAddress(number, request.queue)
 
 
-def _base_url(head: ForeignHead, waiting: Waiting) -> str:
+def _base_url(head: ForeignHead) -> str:
     """Return where the client has reached the server: by its own Host header, over TLS if it or a proxy before it says so."""
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
-    secure = waiting.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
+    secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
     return f"{'https' if secure else 'http'}://{host}"
 
 
