@@ -21,9 +21,7 @@ def test_a_signed_request_goes_to_the_shard_that_has_its_tenant(three: Sharded) 
         clients = [client_of(url, made["key_id"], made["secret"]) for url in three.urls]
         url = clients[0].create_queue(QueueName="work")["QueueUrl"]
         got: list[dict[str, Any]] = []
-        waiting = threading.Thread(
-            target=lambda at=clients[1], to=url: got.append(at.receive_message(QueueUrl=to, WaitTimeSeconds=20))  # type: ignore[misc]
-        )
+        waiting = threading.Thread(target=_receive, args=(clients[1], url, got))
         waiting.start()
         clients[2].send_message(QueueUrl=url, MessageBody="m")
         waiting.join(30)
@@ -35,6 +33,10 @@ def test_a_signed_request_goes_to_the_shard_that_has_its_tenant(three: Sharded) 
             assert client.list_queues()["QueueUrls"] == [f"{address}/{url.split('/', 3)[3]}"]
             signed = presign(_Key(made), "GET", f"{address}/?Action=ListQueues")  # type: ignore[arg-type]  # as much of one as signs
             assert b"/work</QueueUrl>" in fetch("GET", signed).body
+
+
+def _receive(client: Any, url: str, got: list[dict[str, Any]]) -> None:
+    got.append(client.receive_message(QueueUrl=url, WaitTimeSeconds=20))
 
 
 class _Key:
