@@ -7,7 +7,20 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench import cycles, fairness, gates, neighbour, pipeline, redis_store, rpc, scale, secrets, transport, way_in
+from bench import (
+    cycles,
+    fairness,
+    gates,
+    neighbour,
+    pipeline,
+    redis_store,
+    rpc,
+    scale,
+    secrets,
+    shards,
+    transport,
+    way_in,
+)
 
 SECTIONS = {
     "cycles": cycles.run,
@@ -19,6 +32,7 @@ SECTIONS = {
     "secrets": secrets.run,
     "transport": transport.run,
     "rpc": rpc.run,
+    "shards": shards.run,
     "neighbour": neighbour.run,
     "pipeline": pipeline.run,
 }

@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 
+import msgspec
+
 from tenantq.errors import Unavailable
 from tenantq.settings import split_address
 
@@ -34,6 +36,43 @@ def open_sockets(setting: str, address: str) -> list[socket.socket]:
             sock.close()
         raise
     return opened
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An address that several processes listen on, each with a socket of its own: the system deals connections out among them."""
+
+    family: int
+    host: str
+    port: int
+
+    def opened(self, *, listens: bool = True) -> socket.socket:
+        """Return a socket there; one that does not listen keeps the address for the others. OSError."""
+        sock = socket.socket(self.family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if self.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((self.host, self.port))
+            if listens:
+                sock.listen(BACKLOG)
+            sock.setblocking(False)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def reserve(setting: str, address: str) -> tuple[list[Place], list[socket.socket]]:
+    """Return the places that HOST:PORT stands for, and what keeps them while whoever is to listen there comes and goes. OSError.
+
+    Another server there is found out first: sockets that share an address would share it with that one's, too.
+    """
+    found = open_sockets(setting, address)
+    places = [Place(sock.family, *sock.getsockname()[:2]) for sock in found]
+    for sock in found:
+        sock.close()
+    return places, [place.opened(listens=False) for place in places]
 
 
 def port_of(sockets: list[socket.socket]) -> int:

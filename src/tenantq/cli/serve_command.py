@@ -21,7 +21,7 @@ from tenantq.cli.supervisor import Supervisor, check_empty
 from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
-from tenantq.shards.layout import SHARDS_MAX, parent_of, shard_count
+from tenantq.shards.layout import SHARDS_MAX, parent_of, remember_count, shard_count
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -136,10 +136,11 @@ def serve(
     admin_token = os.environ.get(ADMIN_TOKEN) or None
     before = shard_count(data_dir)
     count = settings.shards.count or before
-    if count == before == 1:
-        return run_loop(_serve(settings, admin_token))
     if count < before:
         check_empty(data_dir, count, before)
+        remember_count(data_dir, count)
+    if count == 1:
+        return run_loop(_serve(settings, admin_token))
     return run_loop(_supervise(settings, count, admin_token))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenantq.cli.addresses import Place
 from tenantq.settings import ServerSettings
 from tenantq.shards.seat import Seat
 
@@ -17,8 +18,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     settings: ServerSettings
     admin_token: str | None
     peers_fd: int
-    http_fds: tuple[int, ...]
-    rpc_fds: tuple[int, ...] = ()
+    http_fds: tuple[int, ...]  # its own addresses, which outlive it ...
+    rpc_fds: tuple[int, ...]
+    http_places: tuple[Place, ...]  # ... and those of all shards
+    rpc_places: tuple[Place, ...]
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,6 +26,8 @@ from tenantq.shards.seat import Sockets
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tenantq.cli.addresses import Place
+
 log = logging.getLogger("tenantq")
 
 
@@ -70,11 +72,16 @@ class _Control:
 async def _serve(orders: Orders, sock: socket.socket) -> int:
     control = _Control(*await asyncio.open_connection(sock=sock))
     signals = StopSignals()
+    sockets = Sockets(
+        _socket(orders.peers_fd),
+        _sockets(orders.http_fds, orders.http_places),
+        _sockets(orders.rpc_fds, orders.rpc_places),
+    )
     server = Server(
         orders.settings,
         admin_token=orders.admin_token,
         seat=orders.seat,
-        sockets=Sockets(_socket(orders.peers_fd), _sockets(orders.http_fds), _sockets(orders.rpc_fds)),
+        sockets=sockets,
         opened=lambda: control.tell(News(what="opened")),
     )
     try:
@@ -113,8 +120,8 @@ def _socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _sockets(descriptors: Iterable[int]) -> tuple[socket.socket, ...]:
-    return tuple(_socket(descriptor) for descriptor in descriptors)
+def _sockets(descriptors: Iterable[int], places: Iterable[Place]) -> tuple[socket.socket, ...]:
+    return (*(_socket(descriptor) for descriptor in descriptors), *(place.opened(listens=False) for place in places))
 
 
 if __name__ == "__main__":

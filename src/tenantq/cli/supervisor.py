@@ -1,7 +1,7 @@
 """The supervisor of several shards: opens the sockets, starts a process for each shard, and starts again what dies.
 
-It holds every listening socket for as long as it runs. So a shard that dies takes no waiting connection with it, and is reached at the same
-address when it is back.
+It keeps every address for as long as it runs. At the common one each shard listens with a socket of its own, among which the system deals
+connections out; a shard that dies is left out until it is back. A shard's own address waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.cli import exit_codes
-from tenantq.cli.addresses import cannot_listen, open_sockets, port_of, shown_address
+from tenantq.cli.addresses import Place, cannot_listen, open_sockets, port_of, reserve, shown_address
 from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
@@ -145,8 +145,9 @@ class Supervisor:
         self._home = Path(settings.data_dir)
         self._secret = secrets.token_hex(_SECRET_BYTES)
         self._clock = SystemClock()
-        self._shared: list[socket.socket] = []
-        self._shared_rpc: list[socket.socket] = []
+        self._places: list[Place] = []  # of all shards together
+        self._rpc_places: list[Place] = []
+        self._kept: list[socket.socket] = []  # what keeps them
         self._shards: list[_ShardProcess] = []
         self._shown: tuple[Shard, ...] = ()
         self._failure = ""
@@ -180,7 +181,7 @@ class Supervisor:
         self.new_admin_token = home.news.admin_token
         self._watching = [asyncio.get_running_loop().create_task(self._watch(shard)) for shard in self._shards]
         scheme = "https" if self._settings.tls is not None else "http"
-        return f"{scheme}://{shown_address('http', self._settings.http, port_of(self._shared))}"
+        return f"{scheme}://{shown_address('http', self._settings.http, self._places[0].port)}"
 
     async def _until(self, event: asyncio.Event, asked: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(one.wait()) for one in (event, asked)]
@@ -258,7 +259,10 @@ class Supervisor:
 
     def _open_sockets(self) -> None:
         settings, shards = self._settings, self._settings.shards
-        self._shared = _opened("http", settings.http)
+        try:
+            self._places, self._kept = reserve("http", settings.http)
+        except OSError as error:
+            raise cannot_listen(error, "http", settings.http) from error
         for number in range(self._count):
             port = shards.ports + number if shards.ports is not None else 0
             own = _opened("shards.ports", shown_address("http", settings.http, port))
@@ -285,7 +289,8 @@ class Supervisor:
             log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
             return
         try:
-            self._shared_rpc = open_sockets("rpc", address)
+            self._rpc_places, kept = reserve("rpc", address)
+            self._kept += kept
         except OSError as error:
             if asked:
                 raise cannot_listen(error, "rpc", address) from error
@@ -295,7 +300,7 @@ class Supervisor:
         for shard in self._shards:
             port = first + shard.number if first is not None else 0
             shard.rpc = _opened("shards.rpc_ports", shown_address("rpc", address, port))
-        self.rpc_address = shown_address("rpc", address, port_of(self._shared_rpc))
+        self.rpc_address = shown_address("rpc", address, self._rpc_places[0].port)
 
     def _orders(self, shard: _ShardProcess) -> Orders:
         """Return what a shard process is told. Its settings are the server's, but for where it is."""
@@ -314,8 +319,10 @@ class Supervisor:
             ),
             admin_token=self._admin_token if shard.number == HOME else None,
             peers_fd=shard.peers.fileno(),
-            http_fds=tuple(sock.fileno() for sock in (*self._shared, *shard.http)),
-            rpc_fds=tuple(sock.fileno() for sock in (*self._shared_rpc, *shard.rpc)),
+            http_fds=tuple(sock.fileno() for sock in shard.http),
+            rpc_fds=tuple(sock.fileno() for sock in shard.rpc),
+            http_places=tuple(self._places),
+            rpc_places=tuple(self._rpc_places),
         )
 
 

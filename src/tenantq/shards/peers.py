@@ -93,6 +93,7 @@ class Peers:
         await self._door.open(sock)
         for link in self.links.values():
             link.start()
+        self._see_whether_all_linked()
         self._look()
 
     async def wait_for_all(self, wait_ms: int) -> bool:

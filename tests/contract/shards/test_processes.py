@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
+import pytest
 
 from tenantq.pipeline.reconcile import read_counters
 from tenantq.shards.layout import shard_dirs
@@ -19,9 +20,8 @@ from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.processes import alive, descendants
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
 
 class Producer:
@@ -74,25 +74,32 @@ def _bodies(server: Sharded, tenant: str) -> set[str]:
             return found
 
 
-def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
+    """Return a server of two shards, of which one may be killed."""
+    with sharded(tmp_path_factory.mktemp("two") / "data", "--shards", 2) as server:
+        yield server
+
+
+def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(two: Sharded) -> None:
     """Under load: nothing confirmed is lost, its own tenants are told to come back, tenants of others go on."""
-    with sharded(tmp_path / "data", "--shards", 2) as server:
-        tenants = [server.tenant_on(0), server.tenant_on(1)]
-        tokens = [server.key_of(tenant) for tenant in tenants]
-        with Producer(server, tenants[0], tokens[0]) as other, Producer(server, tenants[1], tokens[1]) as own:
-            for _ in range(2):
-                before = len(own.confirmed)
-                until(lambda: len(own.confirmed) > before + 20)  # noqa: B023  # it is asked at once
-                gone = server.kill(1)
-                seen = len(other.confirmed)
-                until(lambda: own.failures and len(other.confirmed) > seen + 20)  # noqa: B023  # the same
-                until(lambda: _is_up(server, 1))
-                assert server.pid_of(1) != gone
-                own.failures.clear()
-        assert other.failures == []
-        for tenant, producer in zip(tenants, (other, own), strict=True):
-            assert set(producer.confirmed) <= _bodies(server, tenant)
-        assert {status for status, _ in own.failures} <= {503}
+    server = two
+    tenants = [server.tenant_on(0), server.tenant_on(1)]
+    tokens = [server.key_of(tenant) for tenant in tenants]
+    with Producer(server, tenants[0], tokens[0]) as other, Producer(server, tenants[1], tokens[1]) as own:
+        for _ in range(2):
+            before = len(own.confirmed)
+            until(lambda: len(own.confirmed) > before + 20)  # noqa: B023  # it is asked at once
+            gone = server.kill(1)
+            seen = len(other.confirmed)
+            until(lambda: own.failures and len(other.confirmed) > seen + 20)  # noqa: B023  # the same
+            until(lambda: _is_up(server, 1))
+            assert server.pid_of(1) != gone
+            own.failures.clear()
+    assert other.failures == []
+    for tenant, producer in zip(tenants, (other, own), strict=True):
+        assert set(producer.confirmed) <= _bodies(server, tenant)
+    assert {status for status, _ in own.failures} <= {503}
 
 
 def _is_up(server: Sharded, shard: int) -> bool:
@@ -100,30 +107,30 @@ def _is_up(server: Sharded, shard: int) -> bool:
     return bool(shown[str(shard)]["ready"])
 
 
-def test_while_a_shard_is_down_its_tenants_are_unavailable_at_once_and_no_name_is_taken_twice(tmp_path: Path) -> None:
+def test_while_a_shard_is_down_its_tenants_are_unavailable_at_once_and_no_name_is_taken_twice(two: Sharded) -> None:
     """An unknown name may be a tenant of the silent shard; what nobody can know is not guessed."""
-    with sharded(tmp_path / "data", "--shards", 2) as server:
-        here, there = server.tenant_on(0), server.tenant_on(1)
-        pid = server.pid_of(1)
-        os.kill(pid, signal.SIGSTOP)  # it cannot come back before it has gone
-        os.kill(pid, signal.SIGKILL)
-        url = server.shards[0]
-        down = until(lambda: (one := server.ask("GET", f"/v1/tenants/{there}", url=url)).status_code == 503 and one)
-        assert (down.json()["code"], down.headers["retry-after"]) == ("unavailable", "1")
-        statuses = {
-            server.ask(method, path, url=url, json={}).status_code
-            for method, path in (
-                ("PUT", "/v1/tenants/brand-new"),
-                ("GET", "/v1/tenants/brand-new"),
-                ("PUT", f"/v1/tenants/{there}"),
-            )
-        }
-        assert server.ask("GET", f"/v1/tenants/{here}", url=url).status_code == 200
-        until(lambda: _is_up(server, 1))
-        assert statuses <= {503, 404, 201, 200}
-        made = until(lambda: (one := server.ask("PUT", "/v1/tenants/brand-new", json={})).status_code < 300 and one)
-        assert [one["name"] for one in server.get("/v1/tenants")["tenants"]].count("brand-new") == 1
-        assert made.json()["name"] == "brand-new"
+    server = two
+    here, there = server.tenant_on(0), server.tenant_on(1)
+    pid = server.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)  # it cannot come back before it has gone
+    os.kill(pid, signal.SIGKILL)
+    url = server.shards[0]
+    down = until(lambda: (one := server.ask("GET", f"/v1/tenants/{there}", url=url)).status_code == 503 and one)
+    assert (down.json()["code"], down.headers["retry-after"]) == ("unavailable", "1")
+    statuses = {
+        server.ask(method, path, url=url, json={}).status_code
+        for method, path in (
+            ("PUT", "/v1/tenants/brand-new"),
+            ("GET", "/v1/tenants/brand-new"),
+            ("PUT", f"/v1/tenants/{there}"),
+        )
+    }
+    assert server.ask("GET", f"/v1/tenants/{here}", url=url).status_code == 200
+    until(lambda: _is_up(server, 1))
+    assert statuses <= {503, 404, 201, 200}
+    made = until(lambda: (one := server.ask("PUT", "/v1/tenants/brand-new", json={})).status_code < 300 and one)
+    assert [one["name"] for one in server.get("/v1/tenants")["tenants"]].count("brand-new") == 1
+    assert made.json()["name"] == "brand-new"
 
 
 def test_a_shard_that_keeps_dying_ends_the_server(tmp_path: Path) -> None:
@@ -212,16 +219,6 @@ def _examine(data: Path, tenant: str) -> None:
     assert (hurt.code, {one["shard"] for one in hurt.json["findings"]}) == (1, {"1"})
 
 
-def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: Path) -> None:
-    """In good order: what they exported is whole, and the directory can be served again at once."""
-    with sharded(tmp_path / "data", "--shards", 2) as server:
-        shards = descendants(server.served.process.pid)
-        server.served.process.kill()
-        until(lambda: not alive(shards))
-    with sharded(tmp_path / "data") as again:
-        assert len(again.shards) == 2
-
-
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     """128 plus the signal's number, and no shard is left."""
     with sharded(tmp_path / "data", "--shards", 2, "--grace", "30s") as server:
@@ -245,7 +242,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
 
 
 def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_path: Path) -> None:
-    """Nothing moves and nothing is lost; the number is remembered; fewer are refused while a tenant would be left behind."""
+    """Nothing moves and nothing is lost, also where the supervisor is killed; the number is remembered; fewer are refused while a tenant would be left behind."""
     data = tmp_path / "data"
     with sharded(data) as one:
         one.ask("PUT", "/v1/tenants/old-tenant", json={})
@@ -257,7 +254,9 @@ def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_pa
         got = three.ask("POST", "/v1/tenants/old-tenant/queues/mail/poll", url=three.shards[2], json={}).json()
         assert [message["body"] for message in got["messages"]] == ["kept"]
         tenant = three.tenant_on(2)
-        _stop(three)
+        shards = descendants(three.served.process.pid)
+        three.served.process.kill()
+        until(lambda: not alive(shards))  # each has stopped by itself
     assert call("serve", "--data-dir", data / "shards" / "1", "--http", "127.0.0.1:0").code == 2
     refused = call("serve", "--data-dir", data, "--http", "127.0.0.1:0", "--shards", 2)
     assert refused.code == 7
@@ -344,9 +343,7 @@ def _ends(*options: object, **variables: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_the_first_token_is_shown_once_and_logs_name_the_shard(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_token_is_shown_once_and_logs_name_the_shard(tmp_path: Path) -> None:
     """One box for all shards, and a token that works through each."""
     process = subprocess.Popen(
         [COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--shards", "2"],
