@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SCOPE_PARTS: Final = 5
+_EXPIRES: Final = re.compile(r"[0-9]{1,6}")
 _EXPIRES_S_MAX: Final = 7 * 86_400
 
 
@@ -68,7 +69,7 @@ def _of_query(head: ForeignHead, query: dict[str, str], body: bytes) -> SignedRe
     if "X-Amz-Security-Token" in query:
         raise _no_sessions()
     expires = query.get("X-Amz-Expires", "")
-    if not expires.isascii() or not expires.isdigit() or not 1 <= int(expires[:9]) <= _EXPIRES_S_MAX:
+    if _EXPIRES.fullmatch(expires) is None or not 1 <= int(expires) <= _EXPIRES_S_MAX:
         raise _incomplete(f"X-Amz-Expires has to be 1 to {_EXPIRES_S_MAX} seconds")
     return _signed(
         head, body, query["X-Amz-Credential"], query["X-Amz-SignedHeaders"], query["X-Amz-Signature"],
@@ -89,13 +90,12 @@ def _signed(
     if len(scope) != _SCOPE_PARTS or scope[4] != "aws4_request":
         raise _incomplete("Credential must have the form key-id/date/region/service/aws4_request")
     key_id, day, region, service, _ = scope
-    names = signed_headers.encode("latin-1").lower().split(b";")
+    names = signed_headers.encode(errors="replace").lower().split(b";")  # a name that is no ASCII is no header's
     if b"host" not in names:
         raise _incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization.")
-    if valid_ms is None:
-        for name in (b"x-amz-target", b"x-amz-date"):
-            if name in head.headers and name not in names:
-                raise _incomplete(f"'{name.decode()}' must be a 'SignedHeader' in the AWS Authorization.")
+    for name in head.headers:  # such a header says what is to be done: who only carries the request must not add one
+        if name.startswith(b"x-amz-") and name not in names:
+            raise _incomplete(f"'{name.decode('latin-1')[:80]}' must be a 'SignedHeader' in the AWS Authorization.")
     return SignedRequest(
         key_id=key_id,
         day=day,

@@ -40,6 +40,8 @@ _MAPS: Final = {
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
     "Tag": ("Tags", "Key"),
 }
+_GATHERED: Final = frozenset((*_LISTS, *_LISTS.values(), *_MAPS, *(shown for shown, _ in _MAPS.values())))
+_NUMBER_DIGITS_MAX: Final = 6
 _SHOWN_LISTS: Final = {
     "Messages": "Message",
     "QueueUrls": "QueueUrl",
@@ -87,7 +89,7 @@ class QueryProtocol:
             inner = f"<{action}Result>{''.join(parts)}</{action}Result>" if parts else f"<{action}Result/>"
         text = (
             f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{inner}'
-            f"<ResponseMetadata><RequestId>{self._request_id}</RequestId></ResponseMetadata></{action}Response>"
+            f"<ResponseMetadata><RequestId>{escape(self._request_id)}</RequestId></ResponseMetadata></{action}Response>"
         )
         return Reply(text.encode(), 200, KIND, self._headers)
 
@@ -99,7 +101,7 @@ class QueryProtocol:
         text = (
             f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
             f"<Message>{escape(message)}</Message><Detail/></Error>"
-            f"<RequestId>{self._request_id}</RequestId></ErrorResponse>"
+            f"<RequestId>{escape(self._request_id)}</RequestId></ErrorResponse>"
         )
         return Reply(text.encode(), kind.status, KIND, self._headers)
 
@@ -132,6 +134,8 @@ def _named(tree: Any) -> Any:
         return tree
     found: dict[str, Any] = {}
     for name, value in tree.items():
+        if value == "" and name in _GATHERED:
+            continue  # how an empty list or mapping is written
         if name in _LISTS:
             found[_LISTS[name]] = [_named(one) for one in _numbered(value)]
         elif name in _MAPS:
@@ -144,9 +148,13 @@ def _named(tree: Any) -> Any:
 
 def _numbered(value: Any) -> list[Any]:
     """Return what stands under 1, 2, 3 ..., in this order; something without a number is the only one."""
-    if isinstance(value, dict) and value and all(step.isascii() and step.isdigit() for step in value):
+    if isinstance(value, dict) and value and all(_is_number(step) for step in value):
         return [value[step] for step in sorted(value, key=int)]
     return [value]
+
+
+def _is_number(step: str) -> bool:
+    return step.isascii() and step.isdigit() and len(step) <= _NUMBER_DIGITS_MAX
 
 
 def _pairs(value: Any, key: str) -> list[tuple[str, Any]]:

@@ -59,7 +59,7 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
 
 
 def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
-    """Return what became of each entry: what it answers, or why it failed."""
+    """Return what became of each entry: what it answers, or why it failed. Of which there are none is left out."""
     successful: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for entry, one in zip(entries, done, strict=True):
@@ -75,4 +75,4 @@ def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqEr
                 "Message": failure.message,
             }
         )
-    return {"Successful": successful, "Failed": failed}
+    return {name: found for name, found in (("Successful", successful), ("Failed", failed)) if found}

@@ -185,7 +185,8 @@ async def get_queue_attributes(visit: Visit) -> Result:
     stats = None
     if "All" in wanted or any(name in FIGURES for name in wanted):
         stats = (await visit.service.get_queue(visit.call, queue.tenant, queue.name)).stats
-    return {"Attributes": chosen(shown_attributes(queue, visit.region, stats), wanted)} if wanted else {}
+    shown = chosen(shown_attributes(queue, visit.region, stats), wanted) if wanted else {}
+    return {"Attributes": shown} if shown else {}
 
 
 async def set_queue_attributes(visit: Visit) -> Result:

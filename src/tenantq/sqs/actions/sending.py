@@ -73,7 +73,7 @@ async def send_message_batch(visit: Visit) -> Result:
             prepared.append(_outgoing(queue, entry))
         except SqsFailure as failure:
             prepared.append(failure)
-    size = sum(one.size for one in prepared if isinstance(one, Outgoing))
+    size = sum(_sent_bytes(entry) for entry in entries)
     if size > MESSAGE_BYTES_MAX:
         raise SqsFailure(
             BATCH_TOO_LONG,
@@ -89,6 +89,15 @@ async def send_message_batch(visit: Visit) -> Result:
         else:
             done.append(_sent(queue, one, added))
     return outcomes(entries, done)
+
+
+def _sent_bytes(given: SendMessage) -> int:
+    """Return how large a message is as it was sent, fit to be taken or not."""
+    try:
+        attributes = size_of(read_attributes(given.message_attributes))
+    except SqsFailure:
+        attributes = 0  # refused for what they are
+    return len((given.message_body or "").encode(errors="replace")) + attributes
 
 
 def _check_fifo(queue: FoundQueue, given: SendMessage) -> None:
@@ -132,13 +141,13 @@ def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
     if trace:
         told["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
         own[TRACE_HEADER] = str(trace[TRACE_HEADER].value)
-    key = _key(queue, sqs, given, body, own)
+    group = _group(queue, given)
     message = NewMessage(
         body=body,
         delay_ms=_delay_s(queue, sqs, given) * 1_000,
-        key=key,
+        key=_key(queue, sqs, given, body, own),
         key_alone=True,
-        group=_group(queue, given),
+        group=group,
         attributes=stored(attributes, own) if attributes or own else {},
     )
     return Outgoing(message, size, told)
@@ -150,7 +159,13 @@ def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
     for name in sent:
         if name != TRACE_HEADER:
             raise SqsFailure(INVALID_VALUE, f"Message system attribute name '{name[:80]}' is invalid.")
-    return {name: read_value(name, value) for name, value in sent.items()}
+    found = {name: read_value(name, value) for name, value in sent.items()}
+    for name, value in found.items():
+        if value.type != "String":
+            raise SqsFailure(
+                INVALID_VALUE, f"Message system attribute '{name}' has the type '{value.type}'; it has to be String."
+            )
+    return found
 
 
 def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:

@@ -36,4 +36,4 @@ async def untag_queue(visit: Visit) -> Result:
 async def list_queue_tags(visit: Visit) -> Result:
     """Return all tags of a queue."""
     queue = await visit.queue(visit.read(Parameters).queue_url, "get_queue")
-    return {"Tags": queue.config.tags}
+    return {"Tags": queue.config.tags} if queue.config.tags else {}

@@ -1,0 +1,114 @@
+"""What whoever carries a signed request must not be able to make of it, and forms that real clients write without meaning harm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.contract.sqs.signed import fetch, json_call, presign, query_call, send
+
+if TYPE_CHECKING:
+    from tests.contract.sqs.sqs_server import SqsServer
+
+
+def test_a_presigned_url_does_what_was_signed_and_nothing_else(
+    server: SqsServer, tenant: str, sqs: Any, queue: str
+) -> None:
+    """A header that names another action, or any other of Amazon's, is refused unless it was signed too."""
+    key = server.key(tenant)
+    sqs.send_message(QueueUrl=queue, MessageBody="stays")
+    url = presign(key, "GET", f"{queue}?Action=GetQueueAttributes&AttributeName.1=ApproximateNumberOfMessages")
+    assert fetch("GET", url).status == 200
+    for action in ("ReceiveMessage", "PurgeQueue", "DeleteQueue"):
+        answer = fetch("GET", url, headers={"X-Amz-Target": f"AmazonSQS.{action}"})
+        assert (answer.status, b"IncompleteSignature" in answer.body) == (400, True)
+    assert fetch("GET", url, headers={"X-Amz-Anything": "1"}).status == 400
+    assert [one["Body"] for one in sqs.receive_message(QueueUrl=queue)["Messages"]] == ["stays"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/sqs/aws4_request&X-Amz-SignedHeaders=host;%E2%82%AC&X-Amz-Signature=0&X-Amz-Date=20260101T000000Z&X-Amz-Expires=60",
+        "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/sqs/aws4_request&X-Amz-SignedHeaders=host&X-Amz-Signature=0&X-Amz-Date=20260101T000000Z&X-Amz-Expires=000000001" + "9" * 4_400,
+    ],
+)  # fmt: skip
+def test_nonsense_in_a_presigned_url_is_refused_as_such(server: SqsServer, query: str) -> None:
+    """Not a fault of the server's."""
+    answer = fetch("GET", f"{server.url}/?Action=ListQueues&{query}")
+    assert answer.status in {400, 403}
+    assert b"InternalFailure" not in answer.body
+
+
+def test_numbers_of_a_list_are_numbers_that_somebody_could_mean(server: SqsServer, tenant: str, queue: str) -> None:
+    """One of five thousand digits is none."""
+    answer = send(query_call(server.key(tenant), queue, "TagQueue", **{f"Tag.{'1' * 5_000}.Key": "a"}))
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "wanted"),
+    [
+        ("ReceiveMessage", "AttributeNames", 200), ("ReceiveMessage", "MessageAttributeNames", 200),
+        ("GetQueueAttributes", "AttributeName", 200), ("SendMessageBatch", "Entries", 400),
+    ],
+)  # fmt: skip
+def test_an_empty_list_of_the_query_protocol_is_empty(server: SqsServer, tenant: str, queue: str, action: str, name: str, wanted: int) -> None:  # fmt: skip
+    """As botocore writes one: its name and nothing."""
+    answer = send(query_call(server.key(tenant), queue, action, **{name: ""}))
+    assert answer.status == wanted
+    if wanted == 400:
+        assert b"EmptyBatchRequest" in answer.body
+
+
+def test_what_there_is_none_of_is_left_out(server: SqsServer, tenant: str, sqs: Any, queue: str) -> None:
+    """Empty lists and mappings are not in the answer; clients ask whether they are."""
+    key = server.key(tenant)
+    entry = {"Id": "a", "MessageBody": "m"}
+    sent = send(json_call(key, queue, "SendMessageBatch", QueueUrl=queue, Entries=[entry])).body
+    assert b"Successful" in sent
+    assert b"Failed" not in sent
+    failed = send(
+        json_call(key, queue, "SendMessageBatch", QueueUrl=queue, Entries=[{**entry, "MessageBody": ""}])
+    ).body
+    assert b"Successful" not in failed
+    assert b"Tags" not in send(json_call(key, queue, "ListQueueTags", QueueUrl=queue)).body
+    asked = send(json_call(key, queue, "GetQueueAttributes", QueueUrl=queue, AttributeNames=["Policy"]))
+    assert b"Attributes" not in asked.body
+    assert sqs.list_queue_tags(QueueUrl=queue).get("Tags") is None
+
+
+def test_a_batch_is_as_large_as_it_was_sent(sqs: Any, queue: str) -> None:
+    """Also where an entry alone would be refused."""
+    entries = [{"Id": "a", "MessageBody": "x" * (1 << 20)}, {"Id": "b", "MessageBody": "yy"}]
+    with pytest.raises(sqs.exceptions.BatchRequestTooLong):
+        sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+
+
+def test_a_request_id_of_the_callers_own_breaks_no_answer(server: SqsServer, tenant: str) -> None:
+    """It is text in the XML."""
+    call = query_call(server.key(tenant), server.url + "/", "ListQueues")
+    answer = send(call, lambda headers: headers.update({"X-Request-Id": "a<b>&c"}))
+    assert answer.status == 200
+    ET.fromstring(answer.body)  # noqa: S314  # our own server's
+
+
+def test_a_missing_group_is_what_is_missed_first(sqs: Any) -> None:
+    """A message to a FIFO queue without both of its ids is told of the group."""
+    url = sqs.create_queue(QueueName="order.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    with pytest.raises(sqs.exceptions.ClientError) as refused:
+        sqs.send_message(QueueUrl=url, MessageBody="m")
+    assert refused.value.response["Error"]["Code"] == "MissingParameter"
+    assert "MessageGroupId" in refused.value.response["Error"]["Message"]
+
+
+def test_a_trace_header_is_a_string(sqs: Any, queue: str) -> None:
+    """Of no other type."""
+    with pytest.raises(sqs.exceptions.ClientError) as refused:
+        sqs.send_message(
+            QueueUrl=queue, MessageBody="m",
+            MessageSystemAttributes={"AWSTraceHeader": {"DataType": "Number", "StringValue": "1"}},
+        )  # fmt: skip
+    assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
