@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Own the shard, if nobody does or the owner's lease has ended.
 --
--- KEYS: 1 the shard's state. ARGV: 1 who asks, 2 lease in ms, 3 an id for the store if it is new, 4 its format.
+-- KEYS: 1 the shard's state. ARGV: 1 who asks, 2 lease in ms, 3 an id for the store if it is new, 4 its format, 5 a random word.
 -- Returns: 'owner', epoch, commit, beat, id, format; or 'held', who owns it, for how many ms more.
 
 local state = redis.call('HMGET', KEYS[1], 'holder', 'until_ms', 'epoch', 'commit', 'beat', 'id', 'format')
@@ -11,7 +11,8 @@ local left_ms = tonumber(state[2] or 0) - now_ms
 if state[1] and state[1] ~= '' and left_ms > 0 then
     return {'held', state[1], left_ms}
 end
-local epoch = string.format('%.0f', tonumber(state[3] or 0) + 1)
+-- The number alone does not tell two owners apart: a failover may have lost the claim of the one before.
+local epoch = string.format('%.0f:%s', tonumber(string.match(state[3] or '0', '^%d+')) + 1, ARGV[5])
 local id, format = state[6] or ARGV[3], state[7] or ARGV[4]
 redis.call(
     'HSET', KEYS[1], 'holder', ARGV[1], 'until_ms', string.format('%.0f', now_ms + tonumber(ARGV[2])), 'epoch', epoch,

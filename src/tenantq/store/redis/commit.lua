@@ -2,18 +2,19 @@
 -- Apply one batch, whole or not at all, if its sender still owns the shard.
 --
 -- KEYS: 1 the shard's state, then every key that the batch touches.
--- ARGV: 1 epoch, 2 the commit before this one, 3 this one, 4 lease in ms, 5 beat, then steps: a letter, how many keys by their
--- place in KEYS, and what the letter wants.
--- Returns: 'done'; 'again', it was applied before; 'fenced' and who owns the shard; 'lost' and the commit that is stored.
+-- ARGV: 1 epoch, 2 the commit before this one, 3 this one, 4 lease in ms, 5 beat, 6 a random word for this very batch, then steps: a
+-- letter, how many keys by their place in KEYS, and what the letter wants.
+-- Returns: 'done'; 'again', it was applied before; 'fenced' and who owns the shard; 'lost' and the commit that is stored; 'other' and
+-- that commit, where another batch has this one's number.
 --
 -- Nothing below may fail after the first write: Redis keeps what a failed function has done. So the journal's record goes first, since
 -- it alone can be refused, and the function may exceed maxmemory: who adds is held off before that (free_bytes).
 
-local state = redis.call('HMGET', KEYS[1], 'epoch', 'commit', 'holder')
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'commit', 'holder', 'batch')
 if state[1] ~= ARGV[1] then
     return {'fenced', state[3] or ''}
 elseif state[2] == ARGV[3] then
-    return {'again', ''}
+    return {state[4] == ARGV[6] and 'again' or 'other', state[2]}
 elseif state[2] ~= ARGV[2] then
     return {'lost', state[2] or ''}
 end
@@ -40,7 +41,7 @@ local function add_to_index(index, first, last, step)
     redis.call('ZADD', index, unpack(scored))
 end
 
-local at = 6
+local at = 7
 while ARGV[at] do
     local step, one, two = ARGV[at], KEYS[tonumber(ARGV[at + 1])], KEYS[tonumber(ARGV[at + 2])]
     local first, last = at + 4, at + 3 + tonumber(ARGV[at + 3])
@@ -79,5 +80,7 @@ end
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], 'commit', ARGV[3], 'until_ms', string.format('%.0f', now_ms + tonumber(ARGV[4])), 'beat', ARGV[5])
+redis.call(
+    'HSET', KEYS[1], 'commit', ARGV[3], 'batch', ARGV[6], 'until_ms', string.format('%.0f', now_ms + tonumber(ARGV[4])), 'beat', ARGV[5]
+)
 return {'done', ''}

@@ -2,7 +2,7 @@
 
 With ``t:{name:shard}:`` before each, and P the queue's prefix (see store/keys.py):
 
-    s                     hash: epoch, holder, until_ms, commit, beat, id, format
+    s                     hash: epoch, holder, until_ms, commit, batch, beat, id, format
     meta, meta:i          hash of rows; sorted set of their keys
     qc, qc:i              the same
     m:P, m:i:P            the same for every queue, without P in the keys; also le, gr, ik, re

@@ -47,8 +47,9 @@ class Ownership:
         self.lease_ms = lease_ms
         self._sent = time.monotonic()
         holder = f"{socket.gethostname()} process {os.getpid()}"
+        word, id = secrets.token_hex(8), secrets.token_hex(8)
         found = link.run(
-            _CLAIM, [state], [f"{holder} {secrets.token_hex(4)}".encode(), b"%d" % lease_ms, secrets.token_hex(8).encode(), FORMAT]
+            _CLAIM, [state], [f"{holder} {word}".encode(), b"%d" % lease_ms, id.encode(), FORMAT, word.encode()]
         )  # fmt: skip
         if found[0] == b"held":
             name = found[1].decode(errors="replace").rpartition(" ")[0]
@@ -58,10 +59,10 @@ class Ownership:
                 name,
                 int(found[2]),
             )
-        _, self.epoch, commit, beat, id, format = found
+        _, self.epoch, commit, beat, known, format = found
         self.commit = int(commit)
         self.pending: bytes = beat  # the newest beat: it goes with the next commit
-        self.id = id.decode()
+        self.id = known.decode()
         self.format: bytes = format
         try:
             self.last: Beat | None = _decode(beat) if beat else None
@@ -129,6 +130,11 @@ class Ownership:
             raise StoreFailed(
                 f"store {self._link.address}: {who} this shard by now: this server was silent for longer than its lease, or"
                 " the store was emptied; nothing of this round is confirmed"
+            )
+        if kind == b"other":
+            raise StoreFailed(
+                f"store {self._link.address}: commit {more} there is another than the one that was sent: what became of one"
+                " before it was never learnt; nothing of this round is confirmed. Start again to go on from what is there"
             )
         if kind == b"lost":
             raise StoreFailed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from tenantq.durable_files import write_durably
@@ -248,7 +249,14 @@ class RedisStore:
         if gone:
             steps.add(b"leave", layout.prefixes, layout.prefixes, list(gone))
         number = owner.commit + 1
-        head = [owner.epoch, b"%d" % owner.commit, b"%d" % number, b"%d" % owner.lease_ms, owner.pending]
+        head = [
+            owner.epoch,
+            b"%d" % owner.commit,
+            b"%d" % number,
+            b"%d" % owner.lease_ms,
+            owner.pending,
+            token_bytes(8),
+        ]
         sent = time.monotonic()
         owner.check(self._link.run(_COMMIT, steps.keys, head + steps.arguments))
         owner.commit = number
