@@ -10,6 +10,7 @@ import pytest
 from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Unavailable
+from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import Q, T, message
@@ -17,6 +18,8 @@ from tests.shards import Q, T, message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
+
+    from tenantq.store.redis.link import Command
 
     Open = Callable[..., Coroutine[None, None, Shard]]
 
@@ -136,6 +139,33 @@ async def test_the_doctor_is_refused_while_a_server_owns_the_shard(open_on: Open
     await shard.close()
     assert examine(tmp_path / "elsewhere", open_store=opener.to_read).clean
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_where_there_is_no_store_the_doctor_says_so_and_makes_none(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A wrong name is no empty store."""
+    opener = OnRedis(redis_server, tmp_path / "any", name="mistyped")
+    with pytest.raises(StoreFormat, match="holds no tenantq store"):
+        examine(tmp_path / "any", open_store=opener.to_read)
+    assert redis_server.client().keys("*mistyped*") == []
+
+
+async def test_a_claim_whose_answer_was_lost_is_made_again(
+    open_on: Open, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one does not wait for the lease of the first."""
+    real = SlotLink.calls
+
+    def twice(link: SlotLink, commands: list[Command], **options: object) -> list[object]:
+        if commands[0][0] == "EVALSHA" and commands[0][-1] == b"1" and len(commands[0]) == 8:
+            real(link, commands, **options)  # type: ignore[arg-type]  # passed on as it came
+        return real(link, commands, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SlotLink, "calls", twice)
+    shard = await asyncio.wait_for(open_on("one", lease_ms=600_000), 20)
+    assert redis_server.client().hget("t:{fleet:0}:s", "epoch") == b"2"
+    await shard.add(T, Q, [message()])
 
 
 async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:

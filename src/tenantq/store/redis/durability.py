@@ -23,6 +23,7 @@ class DurabilityCheck:
         self._settings = settings
         self._durability = durability
         self.waits_for_aof = False
+        self.saves = False  # whether the server writes a snapshot file now and then
 
     def __call__(self, link: SlotLink) -> None:
         """Raise Invalid unless the server that ``link`` is connected to keeps what it confirms, as the settings want it."""
@@ -35,6 +36,7 @@ class DurabilityCheck:
         if found is None:
             self.waits_for_aof = self._settings.fsync == "waitaof" and self._durability == "fsync"
             return
+        self.saves = bool(found.get("save"))
         policy = found.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             raise Invalid(
@@ -54,7 +56,7 @@ class DurabilityCheck:
     def _configuration(self, link: SlotLink) -> dict[str, str] | None:
         """Return what the server is set to; None: it does not tell, and the settings vouch for it."""
         try:
-            flat = link.call("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy")
+            flat = link.call("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy", "save")
         except StoreFailed as error:
             if self._settings.fsync != "look" or self._durability == "os":
                 return None

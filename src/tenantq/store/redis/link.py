@@ -101,7 +101,7 @@ class SlotLink:
         """Send commands together and return their answers. ``scripts`` are loaded where they are not known."""
         started = time.monotonic()
         ends = started + (self._patience_s if patience_s is None else patience_s)
-        tries = 0
+        tries, told = 0, False
         with self._lock:
             while True:
                 try:
@@ -118,10 +118,14 @@ class SlotLink:
                 except _Passing as passing:
                     trouble = passing.error
                 else:
-                    if tries:
+                    if told:
                         log.info("the store answers again", extra={"store": str(self.address), "tries": tries + 1})
                     return answers
-                self._wait_or_give_up(trouble, tries, started, ends)
+                if tries or not isinstance(trouble, exceptions.MovedError):  # who has moved is asked at once
+                    if not told:
+                        told = True
+                        log.warning("the store does not answer: %s", trouble, extra={"store": str(self.address)})
+                    self._wait_or_give_up(trouble, tries, started, ends)
                 tries += 1
 
     def _wait_or_give_up(self, trouble: Exception, tries: int, started: float, ends: float) -> None:
@@ -133,8 +137,6 @@ class SlotLink:
             raise kind(
                 f"store {self.address}: {text} (tried for {now - started:.1f} s); nothing of this round is confirmed"
             ) from trouble
-        if tries == 0:
-            log.warning("the store does not answer: %s", trouble, extra={"store": str(self.address)})
         time.sleep(pause)
 
     # ---- one try ----
@@ -251,7 +253,7 @@ class SlotLink:
             return unix(path=address.socket, db=address.db, **options)
         options |= {"host": node[0], "port": node[1], "db": address.db}
         if address.tls:
-            return SSLConnection(ssl_ca_certs=address.ca_file, **options)
+            return SSLConnection(ssl_ca_certs=address.ca_file, ssl_check_hostname=True, **options)
         plain: Any = Connection
         return plain(**options)
 

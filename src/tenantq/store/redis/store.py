@@ -71,7 +71,7 @@ class RedisStore:
         self._link, self._side, keeper = self._links
         self._owner: Ownership | None = None
         try:
-            self._link.call("PING")
+            self._check_there()
             self._owner = Ownership(keeper, layout.state, settings.lease_ms)
             self._check_identity()
             self._prefixes: set[bytes] = set()
@@ -103,6 +103,12 @@ class RedisStore:
     jn: Family
 
     # ---- opening and closing ----
+
+    def _check_there(self) -> None:
+        """See, before anything is written, that there is something to read for who only reads."""
+        if not self._link.call("EXISTS", self._layout.state) and self._read_only:
+            name = self._layout.state.decode().partition("{")[2].partition("}")[0]
+            raise StoreFormat(f"store {self._address}: holds no tenantq store and shard of the name {name}")
 
     def _check_identity(self) -> None:
         """See that the store is of this program's format and the one that the local files belong to."""
@@ -313,24 +319,20 @@ class RedisStore:
 
         Those of replicas are written anew by their own rules, and those of managed services by theirs: see docs/store.md.
         """
-        info = self._info("persistence")
         wanted = {
-            b"BGREWRITEAOF": info.get(b"aof_enabled") == b"1",
-            b"BGSAVE": info.get(b"rdb_last_save_time", b"0") != b"0",
+            b"BGREWRITEAOF": self._info("persistence").get(b"aof_enabled") == b"1",
+            b"BGSAVE": self._durability.saves,
         }
+        ends = time.monotonic() + _REWRITE_S
         for command in (command for command, asked in wanted.items() if asked):
+            self._until_idle(ends)  # one that has begun before this deletion does not count
             try:
-                self._start_rewrite(command)
+                self._side.call(command)
             except StoreFailed as error:
                 if error.__cause__ is not None:
                     raise
                 log.warning("deleted rows stay in the store's files until it writes them anew by itself: %s", error)
-
-    def _start_rewrite(self, command: bytes) -> None:
-        ends = time.monotonic() + _REWRITE_S
-        self._until_idle(ends)  # one that has begun before this deletion does not count
-        self._side.call(command) if command == b"BGREWRITEAOF" else self._side.call(command, "SCHEDULE")
-        self._until_idle(ends)
+            self._until_idle(ends)
 
     def _until_idle(self, ends: float) -> None:
         busy = (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled", b"rdb_bgsave_in_progress")
