@@ -323,12 +323,14 @@ class Passing:
         regions = given.get("regions") if isinstance(given, dict) else None
         return tuple(one for one in regions if type(one) is str) if isinstance(regions, list) else ()
 
-    async def tell(self, request: Request) -> None:
-        """Return once the other shards know of a tenant that was made or went."""
+    async def tell(self, request: Request, *, is_done: bool) -> None:
+        """Return once the other shards know of a tenant that was made, changed or went; ``is_done``: as was asked."""
         name = request.tenant
         if name is None:
             return
         if self._directory.find(name) == self.number:
+            if is_done:
+                self._directory.settle(name)
             await self.peers.tell_made(name)
         elif not self._directory.is_elsewhere(name):
             await self.peers.tell_gone(name)
@@ -367,7 +369,7 @@ class Sharing(Answering):
         """Answer a request that is this shard's own."""
         reply = await Answering.answer(self, request)
         if request.route is not None and request.route.action in {"put_tenant", "delete_tenant"}:
-            await self.passing.tell(request)
+            await self.passing.tell(request, is_done=isinstance(reply, Reply) and reply.status < HTTPStatus.BAD_REQUEST)
         return reply
 
 

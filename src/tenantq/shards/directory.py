@@ -115,6 +115,11 @@ class Directory:
                 del self._shard_of[name]
         for name in made:
             self._shard_of[name] = shard
+        self._misplaced_elsewhere[shard] = self._misplaced_elsewhere.get(shard, frozenset()).difference(made)
+
+    def settle(self, tenant: str) -> None:
+        """Take note that an own tenant was configured, which a shard refuses where it does not allow its region."""
+        self.misplaced = self.misplaced.difference((tenant,))
 
     def lose(self, shard: int) -> None:
         """Take note that a shard does not run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Closed, TenantqError
 from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Handler = Callable[["Asked"], Awaitable[bytes]]
 
 log = logging.getLogger("tenantq.shards")
+
+
+HELLO_S: Final = 5.0
+"""In this time whoever calls has to say who it is."""
 
 
 class Asked:
@@ -74,6 +78,7 @@ class Door:
     def _new_wire(self) -> Wire:
         wire = Wire(self._take, self._lost)
         self._wires.add(wire)
+        asyncio.get_running_loop().call_later(HELLO_S, _end_stranger, wire)
         return wire
 
     def _take(self, wire: Wire, frame: Frame) -> None:
@@ -94,13 +99,18 @@ class Door:
             found.task = asyncio.get_running_loop().create_task(self._send_part(caller, found, found.parts))
 
     def _greet(self, wire: Wire, frame: Frame) -> None:
-        if len(frame) != 3 or frame[0] != HELLO or not hmac.compare_digest(str(frame[1]), self._secret):
+        if not self._is_hello(frame):
             log.warning("somebody who is no shard of this server called at its inner address; the call was ended")
             wire.close()
             return
         wire.is_known = True
         self._callers[wire] = _Caller(frame[2], wire)
         wire.send(WELCOME)
+
+    def _is_hello(self, frame: Frame) -> bool:
+        if not isinstance(frame, list) or len(frame) != 3 or frame[0] != HELLO or type(frame[1]) is not str:
+            return False
+        return hmac.compare_digest(frame[1].encode(), self._secret.encode())
 
     async def _answer(self, caller: _Caller, asked: Asked) -> None:
         """Answer one question; whatever goes wrong is an answer too."""
@@ -144,6 +154,11 @@ class Door:
         for asked in list(caller.asked.values()):
             _stop(asked, is_gone=True)
         self._gone(caller.shard)
+
+
+def _end_stranger(wire: Wire) -> None:
+    if not wire.is_known:
+        wire.close()
 
 
 async def _not_ready(_: Asked) -> bytes:

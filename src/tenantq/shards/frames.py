@@ -56,7 +56,11 @@ class Wire(asyncio.Protocol):
             if len(pending) < end:
                 break
             with memoryview(pending) as whole, whole[at + LENGTH_BYTES : end] as part:
-                frame: Frame = _decode(part)
+                try:
+                    frame: Frame = _decode(part)
+                except msgspec.MsgspecError:
+                    self.close()  # nobody of this server's
+                    return
             at = end
             self._take(self, frame)
         del pending[:at]

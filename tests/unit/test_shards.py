@@ -1,0 +1,232 @@
+"""Several shards: who has which tenant, how they know each other, and how what each of them tells becomes one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Conflict, Forbidden, Invalid, ShardDown, StoreDamaged
+from tenantq.journal.record import Row
+from tenantq.service.audit_trail import AuditPage
+from tenantq.service.fellows import _merge, _merged_figures, _parse
+from tenantq.shards.directory import Directory, announced
+from tenantq.shards.door import Asked, Door
+from tenantq.shards.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
+from tenantq.shards.link import Link
+from tenantq.topology import Shard, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+TOPOLOGY = Topology((Shard("0", "eu"), Shard("1", "us"), Shard("2", "us")))
+
+
+def test_a_directory_knows_what_it_was_told_and_what_it_cannot_know() -> None:
+    """A shard that went keeps its tenants; a name that nobody has is nobody's only while all shards are known."""
+    directory = Directory(1, TOPOLOGY, lambda: {"mine", "default", "tenantq-probe-a"})
+    assert (directory.find("mine"), directory.find("default"), directory.find("tenantq-probe-a")) == (1, 0, 1)
+    assert directory.silent == {0, 2}
+    with pytest.raises(ShardDown):
+        directory.check_whole()
+    assert directory.learn_all(0, ["theirs", "default"]) == []
+    assert directory.learn_all(2, ["theirs", "other"]) == ["theirs"]
+    directory.check_whole()
+    assert (directory.find("theirs"), directory.find("other"), directory.find("nobodys")) == (0, 2, None)
+    directory.lose(2)
+    assert directory.find("other") == 2
+    with pytest.raises(ShardDown, match="shard 2"):
+        directory.check_reachable("other")
+    directory.check_reachable("theirs")
+    directory.learn_all(2, [])
+    assert directory.find("other") is None
+    directory.learn(2, ["new"], [])
+    directory.learn(0, [], ["new", "theirs"])
+    assert (directory.find("new"), directory.find("theirs")) == (2, None)
+
+
+def test_a_tenant_is_placed_where_it_may_be() -> None:
+    """By its name, the same each time, over the shards of its regions; no shard there is an error."""
+    directory = Directory(0, TOPOLOGY, set)
+    names = [f"tenant-{number}" for number in range(60)]
+    assert {directory.place(name, ()) for name in names} == {0, 1, 2}
+    assert {directory.place(name, ("us",)) for name in names} == {1, 2}
+    assert [TOPOLOGY.shards[directory.place(name, ("us",))] for name in names] == [
+        TOPOLOGY.route(name, ("us",)) for name in names
+    ]
+    with pytest.raises(Invalid, match="no shard is in any of asia; there are shards in eu, us"):
+        directory.place("lost", ("asia",))
+
+
+def test_a_tenant_in_the_wrong_region_is_so_until_it_is_configured_anew() -> None:
+    """Its own shard says which those are."""
+    directory = Directory(0, TOPOLOGY, lambda: {"mine"})
+    directory.misplaced = frozenset({"mine"})
+    directory.learn_all(1, ["theirs"], ["theirs"])
+    for name in ("mine", "theirs"):
+        with pytest.raises(Conflict, match="migrate"):
+            directory.check_placed(name)
+    directory.settle("mine")
+    directory.learn(1, ["theirs"], [])
+    for name in ("mine", "theirs", "nobodys"):
+        directory.check_placed(name)
+
+
+def test_default_is_announced_by_the_first_shard_alone() -> None:
+    """And what every shard has of its own by none."""
+    names = ["default", "acme", "tenantq-probe-a"]
+    assert (announced(0, names), announced(1, names)) == (["default", "acme"], ["acme"])
+
+
+def test_the_number_of_shards_is_remembered(tmp_path: Path) -> None:
+    """One without a word; what cannot be read is damage, not one."""
+    assert (shard_count(tmp_path), shard_count(tmp_path / "new")) == (1, 1)
+    remember_count(tmp_path, 3)
+    shard_dir(tmp_path, 2).mkdir(parents=True)
+    assert (shard_count(tmp_path), shard_dirs(tmp_path)) == (3, [tmp_path, tmp_path / "shards" / "2"])
+    assert (parent_of(tmp_path / "shards" / "2"), parent_of(tmp_path)) == (tmp_path, None)
+    assert [first_tenant_id(number) for number in (0, 1, 63)] == [1, (1 << 26) + 1, (63 << 26) + 1]
+    for wrong in ("", "{}", '{"shards": 0}', '{"shards": 65}'):
+        (tmp_path / "shards.json").write_text(wrong)
+        with pytest.raises(StoreDamaged, match=r"shards\.json"):
+            shard_count(tmp_path)
+
+
+async def _answer(asked: Asked) -> bytes:
+    if asked.payload == b"refuse":
+        raise Forbidden("not you")
+    if asked.payload == b"wait":
+        stopped = asyncio.Event()
+        asked.on_stop = stopped.set
+        await stopped.wait()
+        return b"stopped"
+    if asked.payload == b"parts":
+
+        async def parts() -> AsyncIterator[bytes]:
+            for number in range(3):
+                yield b"%d" % number
+
+        asked.parts = parts()
+    return b"answer to " + asked.payload
+
+
+async def test_questions_are_answered_each_for_itself() -> None:
+    """Many at a time, with errors as they were raised, parts as they are pulled, and a word that ends a wait."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        gone: list[int] = []
+        door = Door("secret", {"kind": _answer}, gone.append)
+        await door.open(sock)
+        up = asyncio.Event()
+
+        async def begun(_: Link) -> None:
+            up.set()
+
+        link = Link(1, sock.getsockname()[1], ("secret", 7), begun)
+        with pytest.raises(ShardDown):
+            await link.ask("kind")
+        link.start()
+        await up.wait()
+        waiting = link.begin("kind", b"wait")
+        assert await asyncio.gather(*(link.ask("kind", b"%d" % n) for n in range(50))) == [
+            b"answer to %d" % n for n in range(50)
+        ]
+        with pytest.raises(Forbidden, match="not you"):
+            await link.ask("kind", b"refuse")
+        waiting.stop(is_gone=False)
+        assert await waiting.answer == b"stopped"
+        asked = link.begin("kind", b"parts")
+        assert await asked.answer == b"answer to parts"
+        assert [part async for part in asked.parts()] == [b"0", b"1", b"2"]
+        last = link.begin("kind", b"wait")
+        await door.close()
+        with pytest.raises(ShardDown):
+            await last.answer
+        assert gone == [7]
+        await link.close()
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1\x05", b"\0\0\0\2\xc1\xc1", b"\xff\xff\xff\xff"])
+async def test_strangers_at_the_inner_door_are_shown_out(said: bytes) -> None:
+    """Whatever they say, and without taking in more than a word of it."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        door = Door("secret", {}, lambda _: None)
+        await door.open(sock)
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(said)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+        await door.close()
+
+
+async def test_a_shard_with_the_wrong_secret_is_nobody() -> None:
+    """Its questions are not even taken."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        door = Door("secret", {"kind": _answer}, lambda _: None)
+        await door.open(sock)
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        hello = b"\x93\x00\xa5wrong\x01"
+        writer.write(len(hello).to_bytes(4) + hello)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+        await door.close()
+
+
+def _row(shard: str, seq: int, ts: int) -> Row:
+    return Row(shard, seq, 0, ts, "", "", "op", "", "", 0, 0, 0, 0, 0, "ok", "", "", "", "", 1, "")
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """Whatever the size of a page, every row comes once and in order; a cursor of another kind is refused."""
+    journals = [[_row(f"{n}", seq, seq * (n + 2) * 10) for seq in range(1, 9)] for n in range(3)]
+    for limit in (1, 3, 7, 100):
+        cursor, seen = None, list[Row]()
+        while True:
+            places = _parse(cursor, 3, newest_first=newest_first)
+            pages = [
+                _page(rows, place, 4, newest_first=newest_first) for rows, place in zip(journals, places, strict=True)
+            ]
+            page = _merge(pages, places, limit, newest_first=newest_first)
+            seen += page.rows
+            cursor = page.cursor
+            if cursor is None:
+                break
+        times = [row.ts for row in seen]
+        assert times == sorted(times, reverse=newest_first)
+        assert {(row.shard, row.seq) for row in seen} == {(row.shard, row.seq) for rows in journals for row in rows}
+        assert len(seen) == 24
+    for wrong in ("1.2", "all:", "all:W10=", "all:!!"):
+        with pytest.raises(Invalid, match="cursor"):
+            _parse(wrong, 3, newest_first=newest_first)
+
+
+def _page(rows: list[Row], place: str, limit: int, *, newest_first: bool) -> AuditPage:
+    """Return a page of one journal, as its shard would."""
+    if place == "-":
+        return AuditPage([])
+    ordered = sorted(rows, key=lambda row: row.seq, reverse=newest_first)
+    if place:
+        last = int(place.removeprefix("-").partition(".")[0])
+        ordered = [row for row in ordered if (row.seq < last if newest_first else row.seq > last)]
+    found = ordered[:limit]
+    sign = "-" if newest_first else ""
+    return AuditPage(found, f"{sign}{found[-1].seq}.0" if len(ordered) > limit else None)
+
+
+def test_figures_of_several_shards_are_one_text() -> None:
+    """A family stands once, every sample has its shard, and one that is down is told."""
+    text = b'# HELP a_total What.\n# TYPE a_total counter\na_total{x="1"} 2.0\n# HELP b That.\n# TYPE b gauge\nb 3\n'
+    merged = _merged_figures({"0": text, "1": text}, ["0", "1", "2"]).decode().splitlines()
+    assert merged[:6] == [
+        "# HELP a_total What.", "# TYPE a_total counter", 'a_total{shard="0",x="1"} 2.0', 'a_total{shard="1",x="1"} 2.0',
+        "# HELP b That.", "# TYPE b gauge",
+    ]  # fmt: skip
+    assert merged[-3:] == [f'tenantq_shard_up{{shard="{n}"}} {int(n < 2)}' for n in range(3)]
