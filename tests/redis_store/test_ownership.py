@@ -10,6 +10,7 @@ import pytest
 from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Unavailable
+from tenantq.store.redis import ownership
 from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
 from tests.redis_servers import OnRedis, RedisServer
@@ -154,18 +155,23 @@ async def test_where_there_is_no_store_the_doctor_says_so_and_makes_none(
 async def test_a_claim_whose_answer_was_lost_is_made_again(
     open_on: Open, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one does not wait for the lease of the first."""
+    """The second one does not wait for the lease of the first, and a copy that arrives late fences nobody off."""
     real = SlotLink.calls
+    claims: list[list[Command]] = []
 
     def twice(link: SlotLink, commands: list[Command], **options: object) -> list[object]:
-        if commands[0][0] == "EVALSHA" and commands[0][-1] == b"1" and len(commands[0]) == 8:
+        if commands[0][1] == ownership._CLAIM.digest:
+            claims.append(commands)
             real(link, commands, **options)  # type: ignore[arg-type]  # passed on as it came
         return real(link, commands, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SlotLink, "calls", twice)
     shard = await asyncio.wait_for(open_on("one", lease_ms=600_000), 20)
-    assert redis_server.client().hget("t:{fleet:0}:s", "epoch") == b"2"
+    assert len(claims) == 1
     await shard.add(T, Q, [message()])
+    redis_server.client().execute_command(*claims[0][0])
+    await shard.add(T, Q, [message()])
+    assert shard.stats(T, Q).ready == 2
 
 
 async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:

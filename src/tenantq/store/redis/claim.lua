@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Own the shard, if nobody does or the owner's lease has ended. Who asks again because the first answer was lost owns it too.
+-- Own the shard, if nobody does or the owner's lease has ended. A claim that comes twice, since its first answer was lost,
+-- is one claim: it keeps its epoch, so that its copy cannot fence it off later.
 --
 -- KEYS: 1 the shard's state. ARGV: 1 who asks, 2 lease in ms, 3 an id for the store if it is new, 4 its format, 5 a random word.
 -- Returns: 'owner', epoch, commit, beat, id, format; or 'held', who owns it, for how many ms more.
@@ -8,7 +9,9 @@ local state = redis.call('HMGET', KEYS[1], 'holder', 'until_ms', 'epoch', 'commi
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local left_ms = tonumber(state[2] or 0) - now_ms
-if state[1] and state[1] ~= '' and state[1] ~= ARGV[1] and left_ms > 0 then
+if state[1] == ARGV[1] then
+    return {'owner', state[3], state[4], state[5] or '', state[6], state[7]}
+elseif state[1] and state[1] ~= '' and left_ms > 0 then
     return {'held', state[1], left_ms}
 end
 -- The number alone does not tell two owners apart: a failover may have lost the claim of the one before.
