@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 500
 PIPELINE_KILLS ?= 20
+SHARD_KILLS ?= 20
+SHARDS ?= 3
 SECONDS_LONG ?= 600
 SECONDS_REDIS ?= 180
 
-.PHONY: run test lint bench soak chaos chaos-pipeline chaos-redis contract-redis clean
+.PHONY: run test lint bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
 
 run: .venv/installed
 	$(BIN)/tenantq demo
@@ -28,6 +30,9 @@ soak: .venv/installed
 
 chaos: .venv/installed
 	$(BIN)/python -m tests.crash.chaos --kills $(KILLS)
+
+chaos-shards: .venv/installed
+	$(BIN)/python -m tests.crash.shards_chaos --kills $(SHARD_KILLS) --shards $(SHARDS)
 
 chaos-pipeline: .venv/installed
 	$(BIN)/python -m tests.pipeline.kills --kills $(PIPELINE_KILLS)
