@@ -20,6 +20,7 @@ from tenantq.engine.ops.hold import HoldTenant, ReleaseHold
 from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
     DeleteTenant,
+    EditQueue,
     PauseQueue,
     PutQueue,
     PutTenant,
@@ -39,7 +40,7 @@ from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.store.keys import after, tenant_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tenantq.access import Grant, KeyUse, StoredKey
     from tenantq.config import QueueConfig, ShardSettings, TenantConfig
@@ -153,6 +154,13 @@ class Administration(RoundLoop):
         check_queue_name(name)
         created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
         return created
+
+    async def edit_queue(
+        self, tenant: str, name: str, edit: Callable[[QueueConfig], dict[str, Any]], caller: Caller = LOCAL
+    ) -> None:
+        """Change a queue that is there; ``edit`` returns the changes, given its configuration in the round that makes them."""
+        check_queue_name(name)
+        await self._submit(EditQueue(self.core.catalog.tenant(tenant), caller, name, edit))
 
     def queues(self, tenant: str) -> dict[str, QueueConfig]:
         """Return a tenant's queues with their configuration."""

@@ -52,7 +52,9 @@ def bury(
         message = unpack_message(value)
     name = round.core.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
-    if not (target.takes_letters if target is not None else queue.tenant.takes_letters):
+    # Where polls move letters, the queue they go to was named by somebody who had it: once deleted it stays so.
+    gone = target is None and queue.config.dead_on_poll and queue.config.dead_letter is not None
+    if gone or not (target.takes_letters if target is not None else queue.tenant.takes_letters):
         if lease.expires_at and lease.expires_at <= round.now:
             discard.discard(round, queue, id, message, lease)
             return
@@ -62,7 +64,7 @@ def bury(
         round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
         round.log(
             "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
-            attempt=lease.attempts, outcome="deferred", details="the dead-letter queue takes none",
+            attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is gone" if gone else "the dead-letter queue takes none",
         )  # fmt: skip
         return
     target = target or round.create_queue(queue.tenant, name, queue.tenant.config.defaults, round.core.system)

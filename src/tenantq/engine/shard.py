@@ -228,14 +228,19 @@ class Shard(Administration):
         *,
         delay_ms: int | None = None,
         reason: str = "",
+        any_receipt: bool = False,
         caller: Caller = LOCAL,
     ) -> list[Outcome]:
-        """Give failed messages back, hidden for ``delay_ms`` or the queue's backoff."""
+        """Give failed messages back, hidden for ``delay_ms`` or the queue's backoff.
+
+        With ``any_receipt`` an earlier receipt of a message that is leased counts too.
+        """
         self._check_receipts(queue, receipts)
         if delay_ms is not None:
             check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
         check_reason(reason)
-        return await self._settle(Nack(self.core.catalog.tenant(tenant), caller, queue, receipts, delay_ms, reason))
+        owner = self.core.catalog.tenant(tenant)
+        return await self._settle(Nack(owner, caller, queue, receipts, delay_ms, reason, any_receipt=any_receipt))
 
     async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
         """Give messages back at once, in their old place, without using up an attempt."""
@@ -243,12 +248,27 @@ class Shard(Administration):
         return await self._settle(Release(self.core.catalog.tenant(tenant), caller, queue, receipts))
 
     async def extend(
-        self, tenant: str, queue: str, receipts: Sequence[str], *, lease_ms: int, caller: Caller = LOCAL
+        self,
+        tenant: str,
+        queue: str,
+        receipts: Sequence[str],
+        *,
+        lease_ms: int,
+        any_receipt: bool = False,
+        held_ms_max: int | None = None,
+        caller: Caller = LOCAL,
     ) -> list[Outcome]:
-        """Set leases to end ``lease_ms`` from now."""
+        """Set leases to end ``lease_ms`` from now; Invalid in place of one that would then last longer than ``held_ms_max``.
+
+        With ``any_receipt`` an earlier receipt of a message that is leased counts too.
+        """
         self._check_receipts(queue, receipts)
         check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
-        return await self._settle(Extend(self.core.catalog.tenant(tenant), caller, queue, receipts, lease_ms))
+        operation = Extend(
+            self.core.catalog.tenant(tenant), caller, queue, receipts, lease_ms, any_receipt=any_receipt,
+            held_ms_max=held_ms_max,
+        )  # fmt: skip
+        return await self._settle(operation)
 
     async def remove(
         self, tenant: str, queue: str, ids: Sequence[str | bytes], caller: Caller = LOCAL

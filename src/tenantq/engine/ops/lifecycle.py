@@ -19,6 +19,9 @@ from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.config import QueueConfig
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState, Status, TenantState
     from tenantq.engine.round import Round
@@ -149,6 +152,23 @@ class PutQueue(Operation):
         round.core.catalog.save_queue(round.batch, queue)
         round.touch(queue)
         round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
+
+
+class EditQueue(PutQueue):
+    """Change a queue by what somebody makes of its configuration in this very round."""
+
+    __slots__ = ("edit",)
+
+    def __init__(
+        self, tenant: TenantState, caller: Caller, name: str, edit: Callable[[QueueConfig], dict[str, Any]]
+    ) -> None:
+        super().__init__(tenant, caller, name, {})
+        self.edit = edit
+
+    def execute(self, round: Round) -> None:
+        """Reply that the queue is not new."""
+        self.changes = self.edit(round.core.catalog.queue(self.tenant, self.name).config)
+        super().execute(round)
 
 
 class PauseQueue(Operation):

@@ -16,7 +16,7 @@ from tenantq.message import check_int, check_text
 from tenantq.names import check_queue_name
 from tenantq.randomness import id_bytes
 from tenantq.store.keys import after
-from tenantq.store.rows import LeaseRow, Past, pack_past, unpack_lease
+from tenantq.store.rows import LeaseRow, Past, pack_past
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
+    from tenantq.message import Caller, DeadLetter
 
 _PACE_MS = 100
 
@@ -160,55 +160,64 @@ class RedriveSlice(Operation):
             task.go_on(more=False)
             return
         wanted = task.slice_rows()
-        rows = store.scan_items(store.le, task.cursor, after(letters_queue.prefix), wanted)
+        # With a queue to go to, what was added to the dead-letter queue itself goes too: it may have no lease row.
+        family = store.le if task.filter.to is None else store.m
+        rows = store.scan(family, task.cursor, after(letters_queue.prefix), wanted)
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
-        for key, value in rows:
-            lease = unpack_lease(value)
-            target = self._move(round, key[-16:], lease.unpack_past())
-            if target is not None:
-                moved.setdefault(target, []).append((key[-16:], lease.size))
+        for key in rows:
+            sent_to = self._move(round, key[-16:])
+            if sent_to is not None:
+                target, size = sent_to
+                moved.setdefault(target, []).append((key[-16:], size))
         count = sum(len(letters) for letters in moved.values())
         task.moved += count
         task.skipped += len(rows) - count
         if rows:
-            task.cursor = rows[-1][0] + b"\0"
+            task.cursor = rows[-1] + b"\0"
         for target, sent in moved.items() if not task.dry_run else ():
             ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
             round.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
         task.go_on(more=len(rows) == wanted)
 
-    def _move(self, round: Round, id: bytes, past: Past) -> str | None:
-        """Move one letter if it passes the filter, is not in flight, and its queue takes messages; return that queue's name."""
+    def _move(self, round: Round, id: bytes) -> tuple[str, int] | None:
+        """Move one letter if it passes the filter, is not in flight, and its queue takes messages; return that queue's name and its size."""
         task = self.task
-        letters, wanted, dead = task.letters, task.filter, past.dead
-        if (
-            dead is None
-            or (wanted.source is not None and dead.source != wanted.source)
-            or (wanted.reason is not None and wanted.reason not in dead.reason)
-            or (wanted.ids is not None and id not in wanted.ids)
-        ):
+        letters, wanted = task.letters, task.filter
+        if wanted.ids is not None and id not in wanted.ids:
             return None
-        target = letters.tenant.queues.get(wanted.to or dead.source)
         found = round.locate(letters, id)
+        if found is None or found.state == "in_flight":
+            return None
+        message, past = found.message, found.lease.unpack_past() if found.lease is not None else Past([])
+        name = _goes_to(wanted, past.dead)
+        target = letters.tenant.queues.get(name) if name is not None else None
+        sealed_for = past.dead.source if past.dead is not None else letters.name
         if (
             target is None
             or target.status == "draining"
             or target.suspended
-            or found is None
-            or found.state == "in_flight"
-            or (found.message.sealed and target.name != dead.source)  # its seal is bound to that queue
+            or (message.sealed and target.name != sealed_for)  # its seal is bound to that queue
         ):
             return None
         if task.dry_run:
-            return target.name
-        lease = found.lease
-        assert lease is not None
+            return target.name, message.size
         remove_message(round, letters, id)
         letters.totals[REMOVED] += 1
         past.dead = None
         fresh = LeaseRow(
-            0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
+            0, 0, 0, 0, round.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)
         )  # fmt: skip
         round.batch.delete(target.prefix + id, round.store.re.handle)
-        dead_letter.move_in(round, target, id, found.message, fresh)
-        return target.name
+        dead_letter.move_in(round, target, id, message, fresh)
+        return target.name, message.size
+
+
+def _goes_to(wanted: RedriveFilter, dead: DeadLetter | None) -> str | None:
+    """Return the queue that a message goes to if it passes the filter; what never died only goes to one that is named."""
+    if dead is None:
+        return wanted.to if wanted.source is None and wanted.reason is None else None
+    if (wanted.source is not None and dead.source != wanted.source) or (
+        wanted.reason is not None and wanted.reason not in dead.reason
+    ):
+        return None
+    return wanted.to or dead.source

@@ -9,7 +9,7 @@ from tenantq.engine import dead_letter, discard, fleet, groups
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
-from tenantq.errors import LeaseLost, NotFound, TenantqError
+from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
 from tenantq.message import HistoryEntry, Outcome
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
@@ -42,13 +42,22 @@ def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
 class _Settle(Operation):
     """Work on the current leases of a batch of receipts."""
 
-    __slots__ = ("queue_name", "receipts")
+    __slots__ = ("any_receipt", "queue_name", "receipts")
     ends_lease = True
 
-    def __init__(self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object]) -> None:
+    def __init__(
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue_name: str,
+        receipts: Sequence[object],
+        *,
+        any_receipt: bool = False,
+    ) -> None:
         super().__init__(tenant, caller, max(1, len(receipts)))
         self.queue_name = queue_name
         self.receipts = [parse_receipt(receipt) for receipt in receipts]
+        self.any_receipt = any_receipt  # of a message that is leased, an earlier one counts too
 
     def execute(self, round: Round) -> None:
         """Settle each receipt that is current; answer each in its place."""
@@ -71,21 +80,17 @@ class _Settle(Operation):
                 self.reply = list(outcomes.values())
                 return
             reply = [
-                self._lost() if index in lost or parsed is None else outcomes[parsed[0]]
+                self._lost(lost.get(index)) if index in lost or parsed is None else outcomes[parsed[0]]
                 for index, parsed in enumerate(self.receipts)
             ]
         else:
-            reply = [self._lost() for _ in self.receipts]
+            reply = [self._lost(lost.get(index)) for index in range(len(self.receipts))]
         self.reply = reply
-        if lost:
-            round.log(
-                self.journal_op,
-                queue,
-                self.caller,
-                ids=b"".join(lost.values()),
-                outcome="refused",
-                error_code=LeaseLost.code,
-            )
+        refused: dict[str, list[bytes]] = {}
+        for id in lost.values():
+            refused.setdefault(self._refusal(id).code, []).append(id)
+        for code, them in refused.items():
+            round.log(self.journal_op, queue, self.caller, ids=b"".join(them), outcome="refused", error_code=code)
 
     def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
         """Return the leases that the receipts hold, by id, and the ids of receipts that hold none, by position.
@@ -105,14 +110,23 @@ class _Settle(Operation):
                 continue
             id, token = parsed
             lease = next(leases)
-            if lease is None or lease.token != token or lease.deadline <= now or (self.ends_lease and id in current):
+            if (
+                lease is None
+                or (lease.token != token and not self.any_receipt)
+                or lease.deadline <= now
+                or (self.ends_lease and id in current)
+            ):
                 lost[index] = id
             else:
                 current[id] = lease
         return current, lost
 
-    def _lost(self) -> Outcome:
-        return Outcome(False, LeaseLost(tenant=self.tenant.name, queue=self.queue_name))
+    def _lost(self, id: bytes | None) -> Outcome:
+        return Outcome(False, self._refusal(id))
+
+    def _refusal(self, _: bytes | None) -> TenantqError:
+        """Return what is told of a receipt that was not settled."""
+        return LeaseLost(tenant=self.tenant.name, queue=self.queue_name)
 
     def settle_all(self, round: Round, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Do the work for all current leases."""
@@ -216,8 +230,10 @@ class Nack(_Settle):
         receipts: Sequence[object],
         delay_ms: int | None,
         reason: str,
+        *,
+        any_receipt: bool = False,
     ) -> None:
-        super().__init__(tenant, caller, queue_name, receipts)
+        super().__init__(tenant, caller, queue_name, receipts, any_receipt=any_receipt)
         self.delay_ms = delay_ms
         self.reason = reason
 
@@ -299,15 +315,45 @@ class Release(_Settle):
 class Extend(_Settle):
     """Set leases to end ``lease_ms`` from now."""
 
-    __slots__ = ("lease_ms",)
+    __slots__ = ("_too_long", "held_ms_max", "lease_ms")
     journal_op = "extend"
     ends_lease = False
 
     def __init__(
-        self, tenant: TenantState, caller: Caller, queue_name: str, receipts: Sequence[object], lease_ms: int
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue_name: str,
+        receipts: Sequence[object],
+        lease_ms: int,
+        *,
+        any_receipt: bool = False,
+        held_ms_max: int | None = None,
     ) -> None:
-        super().__init__(tenant, caller, queue_name, receipts)
+        super().__init__(tenant, caller, queue_name, receipts, any_receipt=any_receipt)
         self.lease_ms = lease_ms
+        self.held_ms_max = held_ms_max  # from the delivery on; None: any time
+        self._too_long: set[bytes] = set()
+
+    def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
+        current, lost = super()._current(round, queue)
+        if self.held_ms_max is not None:
+            begun = round.now + self.lease_ms - self.held_ms_max
+            self._too_long = {id for id, lease in current.items() if lease.leased_at < begun}
+            for index, parsed in enumerate(self.receipts):
+                if parsed is not None and parsed[0] in self._too_long:
+                    lost[index] = parsed[0]
+                    current.pop(parsed[0], None)
+        return current, lost
+
+    def _refusal(self, id: bytes | None) -> TenantqError:
+        if id not in self._too_long:
+            return super()._refusal(id)
+        return Invalid(
+            f"lease_ms: the message would be leased for longer than {self.held_ms_max} ms since its delivery",
+            tenant=self.tenant.name,
+            queue=self.queue_name,
+        )
 
     def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Move the deadline row, so that there is exactly one."""
