@@ -74,6 +74,10 @@ class Authorizer:
                 self._decisions.popitem(last=False)
         return decision[0] != _DENIED
 
+    def is_stranger(self, principal: Principal, tenant: str) -> bool:
+        """Tell whether ``principal`` has nothing to do with a tenant: neither of it, nor of the platform, nor ever granted anything there."""
+        return principal.tenant not in {None, tenant} and tenant not in self._book.tenants_of(principal.id)
+
     def tenants_for(self, principal: Principal, action: str, queue: str | None = None) -> list[str] | None:
         """Return the tenants where ``principal`` may do this, sorted; None: in every tenant."""
         if self._version != self._book.version:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tenantq.config import QueueConfig
-from tenantq.errors import NotFound, SignatureRefused, TenantqError
+from tenantq.errors import Forbidden, NotFound, SignatureRefused, TenantqError
 from tenantq.names import FIFO_SUFFIX, check_queue_name
 from tenantq.service.gatekeeper import own_tenant
 from tenantq.service.looking import Looking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenantq.access import Principal
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.engine.queue_state import TenantState
     from tenantq.gates.signature import SignedRequest
     from tenantq.service.call import Call
+
+
+_LOOKS: Final = frozenset(("get_queue", "list_queues"))
 
 
 class FoundQueue(msgspec.Struct, frozen=True):
@@ -52,6 +57,18 @@ class Finding(Looking):
             raise
         return msgspec.structs.replace(call, bearer=token)
 
+    async def note_refused(self, call: Call, tenant: str, action: str, queue: str, error: TenantqError) -> None:
+        """Have the journal tell of a request that its transport refuses, since what it names may be another tenant's."""
+        principal = await self.gates.identify(call, action)
+        self.gates.refuse(call, principal, tenant, action, queue, error)
+
+    async def edit_queue(
+        self, call: Call, tenant: str | None, queue: str, edit: Callable[[QueueConfig], dict[str, Any]]
+    ) -> None:
+        """Change a queue that is there by what ``edit`` makes of its configuration when its turn comes: nobody's change is lost."""
+        with await self._enter_queue(call, tenant, "put_queue", queue) as entered:
+            await self.shard.edit_queue(entered.tenant, queue, edit, entered.caller)
+
     async def find_tenant(self, call: Call, number: int | None, action: str, queue: str | None = None) -> TenantState:
         """Return the tenant of this number, or without one the credential's own, if the caller may do this there."""
         return (await self._judge(call, number, action, queue))[1]
@@ -70,10 +87,31 @@ class Finding(Looking):
     async def _judge(
         self, call: Call, number: int | None, action: str, queue: str | None
     ) -> tuple[Principal, TenantState]:
+        """Return who calls, and the tenant. To a stranger it is not there; that they asked is noted as refused."""
         principal = await self.gates.identify(call, action)
         name = own_tenant(principal) if not number else self._tenant_name(number)
-        self.gates.check(call, principal, name, action, queue)
-        return principal, self.shard.tenant_state(name)
+        try:
+            self.gates.check(call, principal, name, action, queue)
+        except Forbidden as error:
+            if self.gates.authorizer.is_stranger(principal, name):
+                raise NotFound("no such queue", queue=queue) from error
+            raise
+        state = self.shard.tenant_state(name)
+        if action in _LOOKS:
+            self._charge_look(call, principal, state, action, queue)
+        return principal, state
+
+    def _charge_look(
+        self, call: Call, principal: Principal, state: TenantState, action: str, queue: str | None
+    ) -> None:
+        """Charge one read: what only looks is paid for here, everything else where it is done."""
+        found = state.queues.get(queue) if queue is not None else None
+        limits = found.config.limits if found is not None else None
+        try:
+            self.gates.rates.admit(state.name, state.config.limits, queue, limits, "read", 1, 0)
+        except TenantqError as error:
+            self.gates.refuse(call, principal, state.name, action, queue, error)
+            raise
 
     def _tenant_name(self, number: int) -> str:
         """Return the name of a tenant by its number; where there is none, one that no tenant has."""

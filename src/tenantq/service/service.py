@@ -110,8 +110,12 @@ class Service(Finding):
         wait_ms: int = 0,
         lease_ms: int | None = None,
         consumer: str | None = None,
+        give_back: bool = False,
     ) -> list[Delivery]:
-        """Lease up to ``max`` messages; wait for the first up to ``wait_ms``, for the rate limit too."""
+        """Lease up to ``max`` messages; wait for the first up to ``wait_ms``, for the rate limit too.
+
+        With ``give_back`` each delivery is over as soon as it is made, and counts: the next poll may have the message again.
+        """
         check_poll(queue, max, wait_ms, lease_ms)
         _check_consumer(consumer)
         started_ms = self.clock.monotonic_ms()
@@ -130,6 +134,10 @@ class Service(Finding):
             except TenantqError:
                 self.gates.give_back(entered, queue, "read", 1, 0)
                 raise
+            if got and give_back:
+                receipts = [one.receipt for one in got]
+                with contextlib.suppress(NotFound):  # the queue went meanwhile
+                    await self.shard.nack(entered.tenant, queue, receipts, delay_ms=0, caller=entered.caller)
             return got
 
     async def _poll_now(self, entered: Entered, queue: str, max: int, lease_ms: int | None) -> list[Delivery]:
@@ -436,6 +444,23 @@ class Service(Finding):
         """Set leases to end ``lease_ms`` from now."""
         with await self._enter_queue(call, tenant, "extend", queue) as entered:
             return await self.shard.extend(entered.tenant, queue, receipts, lease_ms=lease_ms, caller=entered.caller)
+
+    async def change_leases(
+        self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str], *, lease_ms: int, held_ms_max: int
+    ) -> list[Outcome]:
+        """Set leases to end ``lease_ms`` from now, 0: at once, by whichever receipt their messages had; only the right to extend is asked for.
+
+        One that would then last longer than ``held_ms_max`` is Invalid. On a FIFO queue only the current receipt counts.
+        """
+        any_receipt = not queue.endswith(FIFO_SUFFIX)
+        with await self._enter_queue(call, tenant, "extend", queue) as entered:
+            owner, caller = entered.tenant, entered.caller
+            if not lease_ms:
+                return await self.shard.nack(owner, queue, receipts, delay_ms=0, any_receipt=any_receipt, caller=caller)
+            return await self.shard.extend(
+                owner, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max,
+                caller=caller,
+            )  # fmt: skip
 
     async def remove(self, call: Call, tenant: str | None, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Delete messages by id."""

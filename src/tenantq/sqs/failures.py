@@ -101,6 +101,9 @@ _KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first that
 class SqsFailure(TenantqError):
     """A call that Amazon SQS itself has an error for."""
 
+    code = "invalid"
+    status = 422
+
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
         self.kind = kind

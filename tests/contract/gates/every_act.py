@@ -42,6 +42,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "nack": ("nack", lambda s, c, t: s.nack(c, t, "work", [NO_RECEIPT])),
     "release": ("release", lambda s, c, t: s.release(c, t, "work", [NO_RECEIPT])),
     "extend": ("extend", lambda s, c, t: s.extend(c, t, "work", [NO_RECEIPT], lease_ms=9)),
+    "change_leases": ("extend", lambda s, c, t: s.change_leases(c, t, "work", [NO_RECEIPT], lease_ms=9, held_ms_max=9)),
     "remove": ("remove", lambda s, c, t: s.remove(c, t, "work", [NO_ID])),
     "peek": ("peek", lambda s, c, t: s.peek(c, t, "work")),
     "open_snapshot": ("peek", lambda s, c, t: s.open_snapshot(c, t, "work")),
@@ -61,6 +62,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "list_queues": ("list_queues", lambda s, c, t: s.list_queues(c, t)),
     "get_queue": ("get_queue", lambda s, c, t: s.get_queue(c, t, "work")),
     "put_queue": ("put_queue", lambda s, c, t: s.put_queue(c, t, "work", {"lease_ms": 5_000})),
+    "edit_queue": ("put_queue", lambda s, c, t: s.edit_queue(c, t, "work", lambda _: {"lease_ms": 5_000})),
     "pause_queue": ("pause_queue", lambda s, c, t: s.pause_queue(c, t, "work")),
     "resume_queue": ("resume_queue", lambda s, c, t: s.resume_queue(c, t, "work")),
     "delete_queue": ("delete_queue", lambda s, c, t: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
@@ -100,7 +102,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.revoke_platform_key(c, "no-such-key")),
 }  # fmt: skip
 
-ANY_CREDENTIAL = {"log_in", "topology"}  # what everybody may with a valid credential
+ANY_CREDENTIAL = {"log_in", "topology", "note_refused"}  # what everybody may with a valid credential
 NOT_FOR_CALLERS = {
     "bootstrap", "sign_in", "finish_erasures", "readiness", "durability", "close",
     "audit_page", "backups_here", "make_backup", "metrics_here", "tenant_page",  # what one shard asks another

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # it has none
 
+NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
+
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
     """Return the code and the message that a call is refused with."""

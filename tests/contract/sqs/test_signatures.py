@@ -11,7 +11,7 @@ import pytest
 
 from tenantq.access import Grant
 from tenantq.service import Call
-from tests.contract.sqs.refusals import code, refusal
+from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.signed import FORM, fetch, json_call, presign, query_call, send, sign
 from tests.contract.sqs.sqs_server import ADMIN_TOKEN, SqsServer, client_of
 
@@ -174,11 +174,11 @@ def test_another_tenants_queue_is_out_of_reach_by_url_arn_and_handle(server: Sqs
     (got,) = owner.receive_message(QueueUrl=url)["Messages"]
     handle, account = got["ReceiptHandle"], url.split("/")[-2]
     for wrong in (url, url.replace("mine", "none"), url.replace(account, "000000999999")):
-        assert code(thief.receive_message, QueueUrl=wrong) == "AccessDenied"
-        assert code(thief.delete_message, QueueUrl=wrong, ReceiptHandle=handle) == "AccessDenied"
-    assert code(thief.get_queue_url, QueueName="mine", QueueOwnerAWSAccountId=account) == "AccessDenied"
+        assert code(thief.receive_message, QueueUrl=wrong) == NO_QUEUE
+        assert code(thief.delete_message, QueueUrl=wrong, ReceiptHandle=handle) == NO_QUEUE
+    assert code(thief.get_queue_url, QueueName="mine", QueueOwnerAWSAccountId=account) == NO_QUEUE
     arn = f"arn:aws:sqs:eu-north-1:{account}:mine"
-    assert code(thief.start_message_move_task, SourceArn=arn) == "AccessDenied"
+    assert code(thief.start_message_move_task, SourceArn=arn) == "ResourceNotFoundException"
     assert code(thief.delete_message, QueueUrl=own, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
     redrive = {"RedrivePolicy": msgspec.json.encode({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).decode()}
     assert code(thief.set_queue_attributes, QueueUrl=own, Attributes=redrive) == "InvalidParameterValue"

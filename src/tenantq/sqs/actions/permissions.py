@@ -12,6 +12,9 @@ from tenantq.sqs.requests import AddPermission, RemovePermission
 from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.config import QueueConfig
     from tenantq.service.finding import FoundQueue
     from tenantq.sqs.visit import Result, Visit
 
@@ -42,9 +45,6 @@ async def add_permission(visit: Visit) -> Result:
                 invalid_value("ActionName", action, "").kind,
                 f"Value SQS:{action[:80]} for parameter ActionName is invalid. Reason: Only the queue owner is allowed to invoke this action.",
             )
-    policy = _policy(visit, queue)
-    if any(one.get("Sid") == label for one in policy["Statement"]):
-        raise invalid_value("Label", label, "Already exists.")
     principals = [f"arn:aws:iam::{account}:root" for account in given.accounts]
     actions = [f"SQS:{action}" for action in given.actions]
     statement = {
@@ -54,7 +54,13 @@ async def add_permission(visit: Visit) -> Result:
         "Action": actions if len(actions) > 1 else actions[0],
         "Resource": visit.arn(queue.tenant_id, queue.name),
     }
-    await _keep(visit, queue, {**policy, "Statement": [*policy["Statement"], statement]})
+
+    def added(policy: dict[str, Any]) -> dict[str, Any]:
+        if any(one.get("Sid") == label for one in policy["Statement"]):
+            raise invalid_value("Label", label, "Already exists.")
+        return {**policy, "Statement": [*policy["Statement"], statement]}
+
+    await _edit(visit, queue, added)
     return None
 
 
@@ -63,21 +69,28 @@ async def remove_permission(visit: Visit) -> Result:
     given = visit.read(RemovePermission)
     queue = await visit.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
-    policy = _policy(visit, queue)
-    left = [one for one in policy["Statement"] if one.get("Sid") != label]
-    if len(left) == len(policy["Statement"]):
-        raise invalid_value("Label", label, "can't find label.")
-    await _keep(visit, queue, {**policy, "Statement": left} if left else None)
+
+    def left(policy: dict[str, Any]) -> dict[str, Any] | None:
+        others = [one for one in policy["Statement"] if one.get("Sid") != label]
+        if len(others) == len(policy["Statement"]):
+            raise invalid_value("Label", label, "can't find label.")
+        return {**policy, "Statement": others} if others else None
+
+    await _edit(visit, queue, left)
     return None
 
 
-async def _keep(visit: Visit, queue: FoundQueue, policy: dict[str, Any] | None) -> None:
-    text = _encode(policy).decode() if policy is not None else ""
-    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"sqs": {"policy": text}})
+async def _edit(visit: Visit, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Change the policy as it is by then, so that calls at the same time lose nothing of each other."""
+
+    def edit(config: QueueConfig) -> dict[str, Any]:
+        policy = change(_policy(visit, queue, (config.sqs or SqsQueue()).policy))
+        return {"sqs": {"policy": _encode(policy).decode() if policy is not None else ""}}
+
+    await visit.service.edit_queue(visit.call, queue.tenant, queue.name, edit)
 
 
-def _policy(visit: Visit, queue: FoundQueue) -> dict[str, Any]:
-    text = (queue.config.sqs or SqsQueue()).policy
+def _policy(visit: Visit, queue: FoundQueue, text: str) -> dict[str, Any]:
     arn = visit.arn(queue.tenant_id, queue.name)
     policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
     statements: Any = policy.get("Statement", [])

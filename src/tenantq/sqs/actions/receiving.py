@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.errors import LeaseLost, TenantqError
+from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.actions.sending import DEDUPLICATION_ID, sequence_number
+from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, sequence_number
 from tenantq.sqs.addresses import account_of
 from tenantq.sqs.digests import attributes_digest, body_digest
 from tenantq.sqs.failures import SqsFailure, invalid_value, missing
@@ -60,12 +60,11 @@ async def receive_message(visit: Visit) -> Result:
         max=most,
         wait_ms=0 if visit.is_closing else wait_s * 1_000,
         lease_ms=lease_ms,
+        give_back=at_once,
     )
     got: list[Delivery] = await visit.waiting(polled, []) if wait_s else await polled
     if not got:
         return {}
-    if at_once:
-        await visit.service.nack(visit.call, queue.tenant, queue.name, [one.receipt for one in got], delay_ms=0)
     facts = {*(given.attribute_names or ()), *(given.message_system_attribute_names or ())}
     wanted = given.message_attribute_names or ()
     now = visit.shared.clock.wall_ms()
@@ -112,14 +111,16 @@ def _facts(visit: Visit, queue: FoundQueue, one: Delivery, now: int) -> dict[str
         "ApproximateReceiveCount": str(one.attempt),
         "ApproximateFirstReceiveTimestamp": str(one.first_at or now),
     }
-    if one.group is not None:
-        known["MessageGroupId"] = one.group
-    for name in (DEDUPLICATION_ID, TRACE_HEADER):
+    for name in (GROUP_ID, DEDUPLICATION_ID, TRACE_HEADER):
         if (value := one.attributes.get(OWN + name)) is not None:
             known[name] = value
+    if one.group is not None:
+        known[GROUP_ID] = one.group
     if queue.fifo:
         known["SequenceNumber"] = sequence_number(one.raw_id)
     if one.origin:
+        if queue.fifo:
+            known[DEDUPLICATION_ID] = one.id  # as its move gives it
         known["DeadLetterQueueSourceArn"] = visit.arn(queue.tenant_id, one.origin)
     return known
 
@@ -131,7 +132,7 @@ async def delete_message(visit: Visit) -> Result:
     """Finish a message. On a standard queue any receipt does, and again does no harm."""
     given = visit.read(DeleteMessage)
     queue = await visit.queue(given.queue_url, "ack")
-    receipt = _receipt(visit, queue, given.receipt_handle)
+    receipt = await _receipt(visit, queue, "ack", given.receipt_handle)
     (outcome,) = await visit.service.ack_any(visit.call, queue.tenant, queue.name, [receipt])
     if not outcome.ok:
         raise _not_deleted(outcome, given.receipt_handle)
@@ -143,7 +144,7 @@ async def delete_message_batch(visit: Visit) -> Result:
     given = visit.read(DeleteMessageBatch)
     queue = await visit.queue(given.queue_url, "ack")
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
-    receipts = [_receipt_or_failure(visit, queue, entry.receipt_handle) for entry in entries]
+    receipts = [await _receipt_or_failure(visit, queue, "ack", entry.receipt_handle) for entry in entries]
     good = [one for one in receipts if isinstance(one, str)]
     settled = iter(await visit.service.ack_any(visit.call, queue.tenant, queue.name, good) if good else ())
     done: list[dict[str, Any] | TenantqError] = []
@@ -166,7 +167,7 @@ async def change_message_visibility(visit: Visit) -> Result:
     """Let a lease end later, or now."""
     given = visit.read(ChangeMessageVisibility)
     queue = await visit.queue(given.queue_url, "extend")
-    receipt = _receipt(visit, queue, given.receipt_handle)
+    receipt = await _receipt(visit, queue, "extend", given.receipt_handle)
     (done,) = await _change(visit, queue, _visibility_s(given), [receipt])
     if isinstance(done, TenantqError):
         raise done
@@ -182,7 +183,7 @@ async def change_message_visibility_batch(visit: Visit) -> Result:
     alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: places and receipts
     for place, entry in enumerate(entries):
         try:
-            receipt = _receipt(visit, queue, entry.receipt_handle)
+            receipt = await _receipt(visit, queue, "extend", entry.receipt_handle)
             alike.setdefault(_visibility_s(entry), []).append((place, receipt))
         except SqsFailure as failure:
             done[place] = failure
@@ -196,18 +197,22 @@ async def change_message_visibility_batch(visit: Visit) -> Result:
 async def _change(
     visit: Visit, queue: FoundQueue, seconds: int, receipts: list[str]
 ) -> list[dict[str, Any] | TenantqError]:
-    service, call = visit.service, visit.call
-    if seconds:
-        changed = await service.extend(call, queue.tenant, queue.name, receipts, lease_ms=seconds * 1_000)
-    else:
-        changed = await service.nack(call, queue.tenant, queue.name, receipts, delay_ms=0)
+    changed = await visit.service.change_leases(
+        visit.call, queue.tenant, queue.name, receipts, lease_ms=seconds * 1_000, held_ms_max=VISIBILITY_S_MAX * 1_000
+    )
     return [
-        {} if one.ok else _not_in_flight(visit, queue, receipt, one)
+        {} if one.ok else _not_changed(visit, queue, seconds, receipt, one)
         for one, receipt in zip(changed, receipts, strict=True)
     ]
 
 
-def _not_in_flight(visit: Visit, queue: FoundQueue, receipt: str, outcome: Outcome) -> TenantqError:
+def _not_changed(visit: Visit, queue: FoundQueue, seconds: int, receipt: str, outcome: Outcome) -> TenantqError:
+    if isinstance(outcome.error, Invalid):
+        return invalid_value(
+            "VisibilityTimeout",
+            seconds,
+            f"Total VisibilityTimeout for the message is beyond the limit [{VISIBILITY_S_MAX} seconds]",
+        )
     if outcome.error is None or isinstance(outcome.error, LeaseLost):
         handle = visit.shared.handles.handle(queue, receipt)
         return invalid_value(
@@ -228,14 +233,20 @@ def _check_visibility(seconds: int) -> int:
     return seconds
 
 
-def _receipt(visit: Visit, queue: FoundQueue, handle: str | None) -> str:
+async def _receipt(visit: Visit, queue: FoundQueue, action: str, handle: str | None) -> str:
+    """Return the receipt of a handle. One that this queue never gave out may be another tenant's: it leaves a trace."""
     if not handle:
         raise missing("ReceiptHandle")
-    return visit.shared.handles.receipt(queue, handle)
-
-
-def _receipt_or_failure(visit: Visit, queue: FoundQueue, handle: str | None) -> str | TenantqError:
     try:
-        return _receipt(visit, queue, handle)
+        return visit.shared.handles.receipt(queue, handle)
+    except SqsFailure:
+        lost = LeaseLost(tenant=queue.tenant, queue=queue.name)
+        await visit.service.note_refused(visit.call, queue.tenant, action, queue.name, lost)
+        raise
+
+
+async def _receipt_or_failure(visit: Visit, queue: FoundQueue, action: str, handle: str | None) -> str | TenantqError:
+    try:
+        return await _receipt(visit, queue, action, handle)
     except SqsFailure as failure:
         return failure

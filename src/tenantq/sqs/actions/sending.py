@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 DELAY_S_MAX: Final = 900
 DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # kept with the message, as the key itself is not told again
+GROUP_ID: Final = "MessageGroupId"  # kept with the message on standard queues, where it neither orders nor holds up
 _FIFO_ID: Final = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}""")
 
 
@@ -141,7 +142,7 @@ def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
     if trace:
         told["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
         own[TRACE_HEADER] = str(trace[TRACE_HEADER].value)
-    group = _group(queue, given)
+    group = _group(queue, given, own)
     message = NewMessage(
         body=body,
         delay_ms=_delay_s(queue, sqs, given) * 1_000,
@@ -181,13 +182,18 @@ def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:
     return delay or (sqs.delay_s if queue.fifo else 0)
 
 
-def _group(queue: FoundQueue, given: SendMessage) -> str | None:
+def _group(queue: FoundQueue, given: SendMessage, own: dict[str, str]) -> str | None:
+    """Return the group that a message keeps its order in; on a standard queue it has none, and its id is only noted."""
     group = given.message_group_id
     if not group:
         if queue.fifo:
             raise missing("MessageGroupId")
         return None
-    return _checked_id("MessageGroupId", group)
+    _checked_id(GROUP_ID, group)
+    if queue.fifo:
+        return group
+    own[GROUP_ID] = group
+    return None
 
 
 def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own: dict[str, str]) -> str | None:

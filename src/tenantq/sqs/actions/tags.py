@@ -17,8 +17,10 @@ async def tag_queue(visit: Visit) -> Result:
     queue = await visit.queue(given.queue_url, "put_queue")
     if not given.tags:
         raise missing("Tags")
-    tags = {**queue.config.tags, **given.tags}
-    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"tags": tags})
+    added = given.tags
+    await visit.service.edit_queue(
+        visit.call, queue.tenant, queue.name, lambda config: {"tags": {**config.tags, **added}}
+    )
     return None
 
 
@@ -28,8 +30,13 @@ async def untag_queue(visit: Visit) -> Result:
     queue = await visit.queue(given.queue_url, "put_queue")
     if not given.tag_keys:
         raise missing("TagKeys")
-    tags = {name: value for name, value in queue.config.tags.items() if name not in given.tag_keys}
-    await visit.service.put_queue(visit.call, queue.tenant, queue.name, {"tags": tags})
+    gone = frozenset(given.tag_keys)
+    await visit.service.edit_queue(
+        visit.call,
+        queue.tenant,
+        queue.name,
+        lambda config: {"tags": {name: value for name, value in config.tags.items() if name not in gone}},
+    )
     return None
 
 

@@ -1,0 +1,255 @@
+"""Leases over Amazon SQS: timeouts of nothing, old handles, the longest time, groups, and where dead letters go."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tenantq.sqs.pauses import REMEMBERED_MAX, Pauses
+from tenantq.testing import FakeClock
+from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
+from tests.contract.sqs.sqs_server import REGION, client_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.contract.sqs.sqs_server import SqsServer
+
+
+def receive(sqs: Any, queue: str, **options: Any) -> list[dict[str, Any]]:
+    """Return what a receive brings, with everything that is known of it."""
+    found: list[dict[str, Any]] = sqs.receive_message(QueueUrl=queue, AttributeNames=["All"], **options).get(
+        "Messages", []
+    )
+    return found
+
+
+def arn(url: str) -> str:
+    """Return the ARN of a queue by its URL."""
+    *_, account, name = url.split("/")
+    return f"arn:aws:sqs:{REGION}:{account}:{name}"
+
+
+def queue_with_letters(sqs: Any, name: str, letters: str, most: int = 1, **attributes: Any) -> str:
+    """Make a queue whose dead letters go to another."""
+    policy = json.dumps({"maxReceiveCount": most, "deadLetterTargetArn": arn(letters)})
+    url: str = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy, **attributes})["QueueUrl"]
+    return url
+
+
+def figure(sqs: Any, queue: str) -> int:
+    """Return how many messages wait in a queue."""
+    name = "ApproximateNumberOfMessages"
+    return int(sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])["Attributes"][name])
+
+
+def rows(server: SqsServer, tenant: str, outcome: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what the journal tells of refused calls: act, queue and code."""
+    server.clock.advance(1_500)
+    for row in server.run(server.server.service.audit(server.admin, tenant)).rows:
+        if row.outcome == outcome:
+            yield row.op, row.queue, row.error_code
+
+
+def test_a_group_on_a_standard_queue_neither_orders_nor_holds_up(sqs: Any, queue: str) -> None:
+    """All messages of one group can be in flight at once; the group is told with each."""
+    entries = [{"Id": str(at), "MessageBody": str(at), "MessageGroupId": "one"} for at in range(5)]
+    sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    got = receive(sqs, queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+    assert [one["Body"] for one in got] == ["0", "1", "2", "3", "4"]
+    assert {one["Attributes"]["MessageGroupId"] for one in got} == {"one"}
+    assert not any("MessageAttributes" in one for one in got)
+
+
+def test_who_may_poll_may_receive_with_a_timeout_of_nothing(server: SqsServer, sqs: Any, tenant: str) -> None:
+    """And sees the message each time it is counted, instead of finding it among the dead letters."""
+    letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
+    url = queue_with_letters(sqs, "main", letters, most=2)
+    sqs.send_message(QueueUrl=url, MessageBody="m")
+    key = server.key(tenant, None, actions=("poll", "ack"))
+    consumer = client_of(server.url, key.key_id, key.secret)
+    assert [len(receive(consumer, url, VisibilityTimeout=0)) for _ in range(3)] == [1, 1, 0]
+    assert figure(sqs, letters) == 1
+
+
+def test_who_may_extend_may_end_a_timeout(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
+    """A change to nothing is a change of visibility like any other."""
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    key = server.key(tenant, None, actions=("poll", "extend"))
+    consumer = client_of(server.url, key.key_id, key.secret)
+    (got,) = receive(consumer, queue)
+    consumer.change_message_visibility(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
+    assert len(receive(consumer, queue)) == 1
+
+
+def test_an_old_handle_changes_the_visibility_of_what_is_in_flight(server: SqsServer, sqs: Any, queue: str) -> None:
+    """On a standard queue, whoever has it now; not on a FIFO queue, and not of what waits."""
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    (old,) = receive(sqs, queue, VisibilityTimeout=1)
+    server.clock.advance(2_000)
+    change = {"QueueUrl": queue, "ReceiptHandle": old["ReceiptHandle"]}
+    assert code(sqs.change_message_visibility, **change, VisibilityTimeout=5) == "InvalidParameterValue"
+    receive(sqs, queue, VisibilityTimeout=5)
+    sqs.change_message_visibility(**change, VisibilityTimeout=100)
+    server.clock.advance(50_000)
+    assert receive(sqs, queue) == []
+    sqs.change_message_visibility(**change, VisibilityTimeout=0)
+    assert len(receive(sqs, queue)) == 1
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    ordered = sqs.create_queue(QueueName="ordered.fifo", Attributes=fifo)["QueueUrl"]
+    sqs.send_message(QueueUrl=ordered, MessageBody="m", MessageGroupId="g")
+    (old,) = receive(sqs, ordered, VisibilityTimeout=1)
+    server.clock.advance(2_000)
+    (new,) = receive(sqs, ordered)
+    change = {"QueueUrl": ordered, "VisibilityTimeout": 5}
+    assert code(sqs.change_message_visibility, **change, ReceiptHandle=old["ReceiptHandle"]) == "InvalidParameterValue"
+    sqs.change_message_visibility(**change, ReceiptHandle=new["ReceiptHandle"])
+
+
+def test_a_message_is_held_for_twelve_hours_at_most(server: SqsServer, sqs: Any, queue: str) -> None:
+    """However often its timeout is changed; the one it has stays as it is."""
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    (got,) = receive(sqs, queue, VisibilityTimeout=120)
+    server.clock.advance(100_000)
+    change = {"QueueUrl": queue, "ReceiptHandle": got["ReceiptHandle"]}
+    told = refusal(sqs.change_message_visibility, **change, VisibilityTimeout=43_200)
+    assert told[0] == "InvalidParameterValue"
+    assert "Total VisibilityTimeout for the message is beyond the limit" in told[1]
+    sqs.change_message_visibility(**change, VisibilityTimeout=43_000)
+    server.clock.advance(42_000_000)
+    assert receive(sqs, queue) == []
+
+
+def test_tags_and_statements_that_come_at_once_are_all_kept(server: SqsServer, sqs: Any, queue: str) -> None:
+    """Nobody's change is lost for another's."""
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda at: sqs.tag_queue(QueueUrl=queue, Tags={f"t{at}": "x"}), range(10)))
+        label = {"QueueUrl": queue, "AWSAccountIds": ["000000000001"], "Actions": ["SendMessage"]}
+        list(pool.map(lambda at: sqs.add_permission(**label, Label=f"l{at}"), range(10)))
+        assert len(sqs.list_queue_tags(QueueUrl=queue)["Tags"]) == 10
+        policy = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["Policy"])["Attributes"]["Policy"]
+        assert {one["Sid"] for one in json.loads(policy)["Statement"]} == {f"l{at}" for at in range(10)}
+        list(pool.map(lambda at: sqs.untag_queue(QueueUrl=queue, TagKeys=[f"t{at}"]), range(9)))
+        list(pool.map(lambda at: sqs.remove_permission(QueueUrl=queue, Label=f"l{at}"), range(9)))
+    assert sqs.list_queue_tags(QueueUrl=queue)["Tags"] == {"t9": "x"}
+    policy = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["Policy"])["Attributes"]["Policy"]
+    assert [one["Sid"] for one in json.loads(policy)["Statement"]] == ["l9"]
+    assert code(sqs.add_permission, **label, Label="l9") == "InvalidParameterValue"
+    assert code(sqs.remove_permission, QueueUrl=queue, Label="l0") == "InvalidParameterValue"
+
+
+def test_another_accounts_queue_is_not_there_and_asking_for_it_is_noted(
+    server: SqsServer, sqs: Any, queue: str, tenant: str
+) -> None:
+    """Whether it exists or not, by URL, by owner or by ARN; the audit trail tells of each."""
+    server.tenant("stranger")
+    other = server.client("stranger")
+    mine = other.create_queue(QueueName="mine")["QueueUrl"]
+    account = queue.split("/")[-2]
+    for url in (queue, queue + "-none", queue.replace(account, "999999999999")):
+        assert code(other.send_message, QueueUrl=url, MessageBody="m") == NO_QUEUE
+        assert code(other.get_queue_attributes, QueueUrl=url, AttributeNames=["All"]) == NO_QUEUE
+    assert code(other.get_queue_url, QueueName="work", QueueOwnerAWSAccountId=account) == NO_QUEUE
+    assert code(other.start_message_move_task, SourceArn=arn(queue)) == "ResourceNotFoundException"
+    told = code(queue_with_letters, sqs=other, name="more", letters=queue)
+    assert told == "InvalidParameterValue"
+    assert {("add", "work", "forbidden"), ("get_queue", "work", "forbidden"), ("put_queue", "work", "forbidden")} <= {
+        *rows(server, tenant, "denied")
+    }
+    key = server.key("stranger", "producer")
+    producer = client_of(server.url, key.key_id, key.secret)
+    assert code(producer.receive_message, QueueUrl=mine) == "AccessDenied"
+
+
+def test_a_handle_of_another_tenant_is_refused_and_noted(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
+    """For deleting and for changing, alone and in batches."""
+    server.tenant("burglar")
+    burglar = server.client("burglar")
+    own = burglar.create_queue(QueueName="work")["QueueUrl"]
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    (got,) = receive(sqs, queue)
+    stolen = {"QueueUrl": own, "ReceiptHandle": got["ReceiptHandle"]}
+    assert code(burglar.delete_message, **stolen) == "ReceiptHandleIsInvalid"
+    assert code(burglar.change_message_visibility, **stolen, VisibilityTimeout=0) == "ReceiptHandleIsInvalid"
+    entry = {"Id": "a", "ReceiptHandle": got["ReceiptHandle"]}
+    assert len(burglar.delete_message_batch(QueueUrl=own, Entries=[entry])["Failed"]) == 1
+    noted = [*rows(server, "burglar", "refused")]
+    assert noted.count(("ack", "work", "lease_lost")) == 2
+    assert noted.count(("extend", "work", "lease_lost")) == 1
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"])
+
+
+def test_a_dead_letter_queue_that_was_deleted_does_not_come_back(server: SqsServer, sqs: Any) -> None:
+    """What would go there stays, until there is one again."""
+    letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
+    url = queue_with_letters(sqs, "main", letters, VisibilityTimeout="0")
+    sqs.send_message(QueueUrl=url, MessageBody="m")
+    sqs.delete_queue(QueueUrl=letters)
+    assert [len(receive(sqs, url)) for _ in range(3)] == [1, 0, 0]
+    assert code(sqs.get_queue_url, QueueName="letters") == NO_QUEUE
+    server.clock.advance(61_000)
+    sqs.create_queue(QueueName="letters")
+    assert receive(sqs, url) == []
+    assert [one["Body"] for one in receive(sqs, letters)] == ["m"]
+
+
+def test_a_move_with_a_destination_takes_what_was_sent_straight_to_the_letters(server: SqsServer, sqs: Any) -> None:
+    """Received before or not; without one, only what has a queue to go back to."""
+    letters = sqs.create_queue(QueueName="letters", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
+    url = queue_with_letters(sqs, "main", letters, VisibilityTimeout="0")
+    other = sqs.create_queue(QueueName="other")["QueueUrl"]
+    sqs.send_message(QueueUrl=letters, MessageBody="seen")
+    receive(sqs, letters)
+    sqs.send_message(QueueUrl=letters, MessageBody="unseen")
+    sqs.send_message(QueueUrl=url, MessageBody="dead")
+    receive(sqs, url)
+    receive(sqs, url)
+    assert figure(sqs, letters) == 3
+    sqs.start_message_move_task(SourceArn=arn(letters))
+    server.run(server._settled())
+    assert (figure(sqs, letters), figure(sqs, url)) == (2, 1)
+    sqs.start_message_move_task(SourceArn=arn(letters), DestinationArn=arn(other))
+    server.run(server._settled())
+    assert figure(sqs, letters) == 0
+    assert {one["Body"] for one in receive(sqs, other, MaxNumberOfMessages=10)} == {"seen", "unseen"}
+
+
+def test_a_fifo_dead_letter_has_its_message_id_for_a_deduplication_id(sqs: Any) -> None:
+    """As its move to the dead letters gives it."""
+    fifo: dict[str, Any] = {"FifoQueue": "true", "VisibilityTimeout": "0"}
+    letters = sqs.create_queue(QueueName="letters.fifo", Attributes=fifo)["QueueUrl"]
+    url = queue_with_letters(sqs, "main.fifo", letters, **fifo)
+    sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="g", MessageDeduplicationId="d")
+    assert receive(sqs, url)[0]["Attributes"]["MessageDeduplicationId"] == "d"
+    receive(sqs, url)
+    (letter,) = receive(sqs, letters)
+    assert letter["Attributes"]["MessageDeduplicationId"] == letter["MessageId"]
+
+
+def test_looking_is_within_the_rate_of_reading(server: SqsServer) -> None:
+    """Names and attributes are read like messages are; sending is not held up by it."""
+    server.tenant("curious", limits={"read": {"ops_per_sec": 1, "burst": 3}})
+    sqs = server.client("curious")
+    url = sqs.create_queue(QueueName="work")["QueueUrl"]
+    sqs.list_queues()
+    sqs.get_queue_url(QueueName="work")
+    sqs.list_queue_tags(QueueUrl=url)
+    assert code(sqs.get_queue_url, QueueName="work") == "RequestThrottled"
+    assert code(sqs.list_queues) == "RequestThrottled"
+    sqs.send_message(QueueUrl=url, MessageBody="m")
+    server.clock.advance(1_000)
+    sqs.list_queues()
+
+
+def test_one_tenants_pauses_leave_anothers_alone() -> None:
+    """However many queues it deletes, it only loses the oldest of its own."""
+    clock = FakeClock()
+    pauses = Pauses(clock, 60_000)
+    pauses.note(1, "work")
+    for number in range(REMEMBERED_MAX + 1):
+        pauses.note(2, f"q{number}")
+    assert pauses.is_on(1, "work")
+    assert (pauses.is_on(2, "q0"), pauses.is_on(2, "q1"), pauses.is_on(2, f"q{REMEMBERED_MAX}")) == (False, True, True)
+    pauses.note(3, "work")
+    assert pauses.is_on(3, "work")
