@@ -1,6 +1,8 @@
 """The process of one shard, started by its supervisor: ``python -m tenantq.cli.shard_process FD``.
 
-What it is to do comes over that descriptor. When the supervisor is gone, so is the other end, and the shard stops in good order.
+What it is to do comes over that descriptor. When the supervisor is gone, so is the other end, and the shard stops in good order, within
+seconds: whoever starts the server again waits for that. Signals are for the supervisor, which tells its shards; where a service manager sends
+them to every process, a shard does not mind.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,7 +21,6 @@ from tenantq.cli import exit_codes
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.serve_command import run_loop, store_failed
 from tenantq.cli.shard_orders import CLOSE, LENGTH_BYTES, News, Orders
-from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.shards.seat import Sockets
@@ -30,9 +32,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq")
 
+ORPHAN_GRACE_MS: Final = 2_000
+"""How long requests in flight are waited for where the supervisor is gone: another one may be waiting for the directory."""
+
 
 def main() -> int:
     """Serve until told to stop."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     size = int.from_bytes(_receive(control, LENGTH_BYTES))
     orders = msgspec.json.decode(_receive(control, size), type=Orders)
@@ -71,12 +78,12 @@ class _Control:
 
 async def _serve(orders: Orders, sock: socket.socket) -> int:
     control = _Control(*await asyncio.open_connection(sock=sock))
-    signals = StopSignals()
     sockets = Sockets(
         _socket(orders.peers_fd),
         _sockets(orders.http_fds, orders.http_places),
         _sockets(orders.rpc_fds, orders.rpc_places),
     )
+    heard = asyncio.ensure_future(control.heard())
     server = Server(
         orders.settings,
         admin_token=orders.admin_token,
@@ -85,7 +92,8 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         opened=lambda: control.tell(News(what="opened")),
     )
     try:
-        await server.start()
+        if not await _started(server, heard):
+            return exit_codes.OK
     except (TenantqError, OSError) as error:
         failure = (
             error
@@ -96,18 +104,31 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         return exit_codes.UNAVAILABLE
     log.info("store open", extra={"data_dir": orders.settings.data_dir, "pid": os.getpid()})
     control.tell(News(what="ready", admin_token=server.new_admin_token))
-    heard = asyncio.ensure_future(control.heard())
-    stops = [heard, *(asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.stopped))]
+    stops = [heard, asyncio.ensure_future(server.shard.stopped.wait())]
     await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
     if server.shard.failure is not None:
         await server.close(grace_ms=0)
         return store_failed(server)
-    await server.drain()
-    if not heard.done() or heard.result():  # else nobody is there who could say that the others are done
+    has_supervisor = not heard.done() or bool(heard.result())
+    await server.drain(None if has_supervisor else min(ORPHAN_GRACE_MS, orders.settings.grace_ms))
+    if has_supervisor:  # else nobody is there who could say that the others are done
         control.tell(News(what="drained"))
         await _until_closing(control, heard)
     await server.close()
     return exit_codes.OK
+
+
+async def _started(server: Server, heard: asyncio.Future[bytes]) -> bool:
+    """Start; False where it was told to stop meanwhile, or the supervisor went."""
+    starting = asyncio.ensure_future(server.start())
+    await asyncio.wait([starting, heard], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 async def _until_closing(control: _Control, heard: asyncio.Future[bytes]) -> None:

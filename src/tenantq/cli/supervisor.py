@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -25,13 +27,14 @@ from tenantq.cli.addresses import Place, cannot_listen, open_sockets, port_of, r
 from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
-from tenantq.errors import Conflict, Invalid, StoreFormat
+from tenantq.errors import Conflict, Invalid, StoreFormat, StoreLocked
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.settings import OFF, RPC_DEFAULT
 from tenantq.shards.layout import HOME, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
 from tenantq.shards.settings import one_each
+from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.rocks import RocksStore
 from tenantq.topology import Shard
 
@@ -47,6 +50,15 @@ DEATHS_WITHIN_MS: Final = 60_000
 AGAIN_MS: Final = 100
 AGAIN_MS_MAX: Final = 5_000
 DRAIN_EXTRA_MS: Final = 5_000
+CLOSE_MS: Final = 60_000
+"""How long a shard that has finished its requests may take to export the rest of its journal and to close; then it is killed."""
+
+STALLED_MS: Final = 2_000
+"""The same for one that has not even finished its requests in its time: it does not answer."""
+
+LEFT_OVER_MS: Final = 10_000
+"""How long shards of a supervisor that was killed are waited for: they stop by themselves."""
+_LOOK_MS: Final = 50
 _SECRET_BYTES: Final = 32
 
 
@@ -60,6 +72,8 @@ class _ShardProcess:
         self.peers = peers
         self.process: asyncio.subprocess.Process | None = None
         self.opened = self.ready = self.drained = asyncio.Event()
+        self.is_silent = False  # it has hung up, so it ends or has ended
+        self.is_given = False  # it was told what to do
         self.news = News(what="")  # of its start: ready or failed
         self.deaths: deque[int] = deque()
         self._writer: asyncio.StreamWriter | None = None
@@ -73,6 +87,7 @@ class _ShardProcess:
     async def spawn(self, orders: Orders) -> None:
         """Start the process; it waits to be told what to do."""
         self.opened, self.ready, self.drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.news, self.is_silent, self.is_given = News(what=""), False, False
         mine, its = socket.socketpair()
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -92,6 +107,7 @@ class _ShardProcess:
     def give(self, orders: Orders) -> None:
         """Tell it what to do."""
         told = msgspec.json.encode(orders)
+        self.is_given = True
         self.tell(len(told).to_bytes(LENGTH_BYTES) + told)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -103,6 +119,7 @@ class _ShardProcess:
                 {"opened": self.opened, "ready": self.ready, "failed": self.ready, "drained": self.drained}[
                     news.what
                 ].set()
+        self.is_silent = True
         self.opened.set()
         self.ready.set()
         self.drained.set()
@@ -128,7 +145,7 @@ class _ShardProcess:
         assert self.process is not None
         code = await self.process.wait()
         if self._listening is not None:
-            await self._listening
+            await asyncio.wait([self._listening])
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -150,6 +167,7 @@ class Supervisor:
         self._kept: list[socket.socket] = []  # what keeps them
         self._shards: list[_ShardProcess] = []
         self._shown: tuple[Shard, ...] = ()
+        self._claimed: int | None = None  # the descriptor that locks the directory
         self._failure = ""
         self._failed = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
@@ -162,6 +180,8 @@ class Supervisor:
 
         Raises what stands in the way, and leaves nothing running.
         """
+        self._claim()
+        await self._until_free(asked)
         self._open_sockets()
         home, *others = self._shards
         for shard in self._shards:  # they take a while to be there, and can do so together
@@ -183,6 +203,38 @@ class Supervisor:
         scheme = "https" if self._settings.tls is not None else "http"
         return f"{scheme}://{shown_address('http', self._settings.http, self._places[0].port)}"
 
+    def _claim(self) -> None:
+        """Take the data directory for this supervisor; StoreLocked where another one has it. Its shards lock what each has."""
+        with contextlib.suppress(FileNotFoundError):
+            self._claimed = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._let_go()
+                DirectoryLock(self._home).close()  # which names the process that has it
+                raise StoreLocked(
+                    f"{self._home}: another server starts or stops there; wait for it, or choose another directory"
+                ) from error
+            except OSError:
+                log.debug("this file system has no locks of directories")
+
+    async def _until_free(self, asked: asyncio.Event) -> None:
+        """Wait for shards that a killed supervisor has left; who has the directory after that is named by the shard that cannot open it."""
+        until = self._clock.monotonic_ms() + LEFT_OVER_MS
+        dirs = [
+            path for number in range(self._count) if (path := shard_dir(self._home, number)).joinpath("lock").exists()
+        ]
+        while not asked.is_set() and self._clock.monotonic_ms() < until:
+            try:
+                for path in dirs:
+                    DirectoryLock(path).close()
+            except StoreLocked:
+                await asyncio.sleep(_LOOK_MS / 1_000)
+            except OSError:
+                return  # who opens the shard says what is wrong
+            else:
+                return
+
     async def _until(self, event: asyncio.Event, asked: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(one.wait()) for one in (event, asked)]
         try:
@@ -197,7 +249,7 @@ class Supervisor:
         news = shard.news
         if news.what == "failed":
             raise error_of(news.code, f"shard {shard.number}: {news.message}" if shard.number != HOME else news.message)
-        if not shard.is_alive:
+        if shard.is_silent or not shard.is_alive:
             raise error_of("unavailable", f"shard {shard.number} ended while it started; its log says why")
 
     async def run(self, asked: asyncio.Event) -> str:
@@ -211,11 +263,18 @@ class Supervisor:
         return self._failure
 
     async def stop(self) -> int:
-        """Stop all in good order: first nobody takes requests, and when all have finished theirs, all close."""
+        """Stop all in good order: first nobody takes requests, and when all have finished theirs, all close.
+
+        One that does not end in its time is killed, which is as safe as a crash; the exit code tells.
+        """
         self._stopping = True
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
+        for shard in self._shards:
+            if shard.is_alive and not shard.is_given:
+                shard.kill()  # it has opened nothing, and would take a word for its orders
+                await shard.ended()
         alive = [shard for shard in self._shards if shard.is_alive]
         for shard in alive:
             shard.tell(DRAIN)
@@ -224,8 +283,29 @@ class Supervisor:
                 await asyncio.gather(*(shard.drained.wait() for shard in alive))
         for shard in alive:
             shard.tell(CLOSE)
-        codes = await asyncio.gather(*(shard.ended() for shard in alive))
+        codes = await asyncio.gather(*(self._closed(shard) for shard in alive))
+        self._let_go()
         return max(map(abs, codes), default=exit_codes.OK) and exit_codes.ERROR
+
+    def _let_go(self) -> None:
+        """Close every address, and let another supervisor have the directory."""
+        own = (sock for shard in self._shards for sock in (*shard.http, *shard.rpc, shard.peers))
+        for sock in (*self._shared, *self._shared_rpc, *own):
+            sock.close()
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
+
+    async def _closed(self, shard: _ShardProcess) -> int:
+        """Return a shard's exit code once it has closed, or was killed because it does not."""
+        wait_ms = CLOSE_MS if shard.drained.is_set() else STALLED_MS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1_000):
+                return await shard.ended()
+        name = self._shown[shard.number].name
+        log.error("shard %s does not stop; it is killed", name, extra={"after_ms": wait_ms})
+        shard.kill()
+        return await shard.ended()
 
     def kill(self) -> None:
         """End all shards at once."""
@@ -250,7 +330,7 @@ class Supervisor:
             await asyncio.sleep(wait_ms / 1_000)
             await shard.start(self._orders(shard))
             await shard.ready.wait()
-            if shard.news.what == "ready" and shard.is_alive:
+            if shard.news.what == "ready":
                 log.info("shard %s is back", name)
             elif shard.news.what == "failed":
                 log.error("shard %s cannot start: %s", name, shard.news.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -219,14 +220,30 @@ def _examine(data: Path, tenant: str) -> None:
     assert (hurt.code, {one["shard"] for one in hurt.json["findings"]}) == (1, {"1"})
 
 
+def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: Path) -> None:
+    """Within seconds, whatever is in flight and however long the grace: who serves the directory at once waits for that."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        shards = descendants(server.served.process.pid)
+        host, _, port = server.shards[1].removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"PUT /v1/tenants/slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+            until(
+                lambda: (
+                    'tenantq_http_connections{shard="1"} 1' in server.ask("GET", "/metrics", url=server.shards[0]).text
+                )
+            )
+            server.served.process.kill()
+            with sharded(tmp_path / "data") as again:
+                assert len(again.shards) == 2
+                assert not alive(shards)
+
+
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     """128 plus the signal's number, and no shard is left."""
     with sharded(tmp_path / "data", "--shards", 2, "--grace", "30s") as server:
         tenant = server.tenant_on(1)
         shards = descendants(server.served.process.pid)
         host, _, port = server.shards[1].removeprefix("http://").partition(":")
-        import socket  # noqa: PLC0415
-
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(
                 f"POST /v1/tenants/{tenant}/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
