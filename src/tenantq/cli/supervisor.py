@@ -205,7 +205,8 @@ class Supervisor:
 
     def _claim(self) -> None:
         """Take the data directory for this supervisor; StoreLocked where another one has it. Its shards lock what each has."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # the first shard says what is wrong with the directory
+            self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._claimed = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
