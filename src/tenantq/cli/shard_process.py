@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -121,7 +121,8 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
 async def _started(server: Server, heard: asyncio.Future[bytes]) -> bool:
     """Start; False where it was told to stop meanwhile, or the supervisor went."""
     starting = asyncio.ensure_future(server.start())
-    await asyncio.wait([starting, heard], return_when=asyncio.FIRST_COMPLETED)
+    waits: list[asyncio.Future[Any]] = [starting, heard]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])

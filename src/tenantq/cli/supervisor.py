@@ -291,7 +291,7 @@ class Supervisor:
     def _let_go(self) -> None:
         """Close every address, and let another supervisor have the directory."""
         own = (sock for shard in self._shards for sock in (*shard.http, *shard.rpc, shard.peers))
-        for sock in (*self._shared, *self._shared_rpc, *own):
+        for sock in (*self._kept, *own):
             sock.close()
         if self._claimed is not None:
             os.close(self._claimed)
