@@ -9,7 +9,7 @@ With ``t:{name:shard}:`` before each, and P the queue's prefix (see store/keys.p
     vi:P                  sorted set of keys, each with its value behind it; also li, ex, whose values are empty
     jn                    stream: one entry per record, with the record's number as its id
     p                     sorted set of the prefixes that may have rows
-    kept:N, kept          what a moment still reads after its queue was deleted; set of their names
+    kept:EPOCH:N, kept    what a moment still reads after its queue was deleted; set of their names
 
 A queue that goes takes a few keys with it, whatever it held, and no other queue's key gets longer by what it holds.
 """

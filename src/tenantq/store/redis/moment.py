@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tenantq.store.redis.batch import RedisBatch
-    from tenantq.store.redis.layout import Layout
     from tenantq.store.redis.reading import Reader
 
 KEPT_BYTES_MAX: Final = 128 << 20
@@ -116,8 +115,11 @@ class RedisMoment:
 class Moments:
     """The open moments of a store. Its lock is held while a page is read, and while a batch is written that changes what they show."""
 
-    def __init__(self, reader: Reader, layout: Layout, unlink: Callable[[list[bytes]], None]) -> None:
-        self._reader, self._layout, self._unlink = reader, layout, unlink
+    def __init__(
+        self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None], confirm: Callable[[], None]
+    ) -> None:
+        """``kept`` begins the names of what is kept, and is this owner's own; ``confirm`` raises where a read does not count."""
+        self._reader, self._kept, self._unlink, self._confirm = reader, kept, unlink, confirm
         self.lock = threading.RLock()
         self.open: list[RedisMoment] = []
         self._kept_count = 0
@@ -196,7 +198,7 @@ class Moments:
                 for group in self._reader.groups(family, lower, upper):
                     if covers(lower, upper, group) and any(self._shows(one, family, group) for one in self.open):
                         self._kept_count += 1
-                        name = self._layout.kept + b":%d" % self._kept_count
+                        name = self._kept + b":%d" % self._kept_count
                         names[family, group] = (name, name + b":i")
         return names
 
@@ -248,6 +250,7 @@ class Moments:
                 )
             where = moment.kept.get((family, group))
             read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
+            self._confirm()
             at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
             old = moment.old.get((family, group))
             if old is None:

@@ -83,7 +83,7 @@ class RedisStore:
             raise
         self._reader = Reader(self._link, layout, self._prefixes)
         side_reader = Reader(self._side, layout, self._prefixes)
-        self._moments = Moments(side_reader, layout, self._unlink)
+        self._moments = Moments(side_reader, layout.kept + b":" + self._owner.epoch, self._unlink, self._confirm)
         self._families = {name: Family(name, NUMBER[name], name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
@@ -189,32 +189,39 @@ class RedisStore:
 
     # ---- reading ----
 
-    def _look(self) -> Reader:
-        """Return what reads, once it is sure that nobody else owns the shard."""
+    def _confirm(self) -> None:
+        """See, behind a read, that nobody else owned the shard by then: what was read may be outdated otherwise. From any thread."""
         owner = self._own()
         if owner.may_have_ended:
             owner.hold()
-        return self._reader
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
-        return self._look().get_many(family.name, [key])[0]
+        return self.get_many(family, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
-        return self._look().get_many(family.name, keys)
+        found = self._reader.get_many(family.name, keys)
+        self._confirm()
+        return found
 
     def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
         """Return up to ``limit`` keys in [lower, upper), in order."""
-        return self._look().scan(family.name, lower, upper, limit)
+        found = self._reader.scan(family.name, lower, upper, limit)
+        self._confirm()
+        return found
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
-        return self._look().scan_items(family.name, lower, upper, limit)
+        found = self._reader.scan_items(family.name, lower, upper, limit)
+        self._confirm()
+        return found
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
-        return self._look().last_item(family.name, lower, upper)
+        found = self._reader.last_item(family.name, lower, upper)
+        self._confirm()
+        return found
 
     def moment(self, lower: bytes, upper: bytes, *families: str) -> RedisMoment:
         """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
