@@ -14,7 +14,7 @@ from tenantq.backup.restore import RESTORED, take_note
 from tenantq.clock import Clock, SystemClock
 from tenantq.engine.round_loop import SYSTEM
 from tenantq.engine.shard import Shard
-from tenantq.errors import Invalid, TenantqError
+from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
@@ -39,7 +39,7 @@ from tenantq.service.self_checks import (
     SelfChecks,
 )
 from tenantq.settings import OFF, ServerSettings, split_address
-from tenantq.shards.layout import HOME, first_tenant_id, shard_dir
+from tenantq.shards.layout import HOME, first_tenant_id, shard_count, shard_dir
 from tenantq.shards.peers import Peers
 from tenantq.sqs import SqsEndpoint
 from tenantq.store.redis.address import parse_address
@@ -115,6 +115,8 @@ class Server:
     async def start(self) -> None:
         """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
         settings = self.settings
+        if self._seat is None and (count := shard_count(self._home)) > 1:
+            raise Conflict(f"{self._home} has {count} shards, and one process serves one: use tenantq serve")
         jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
         self._jwt = jwt

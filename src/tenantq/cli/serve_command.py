@@ -18,7 +18,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty
-from tenantq.errors import Invalid, TenantqError, Unavailable
+from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
 from tenantq.shards.layout import SHARDS_MAX, parent_of, remember_count, shard_count
@@ -136,6 +136,8 @@ def serve(
     admin_token = os.environ.get(ADMIN_TOKEN) or None
     before = shard_count(data_dir)
     count = settings.shards.count or before
+    if count < before and settings.store is not None:
+        raise Conflict(f"shards: {data_dir} has {before}; of a store in Redis their number does not go down")
     if count < before:
         check_empty(data_dir, count, before)
         remember_count(data_dir, count)
