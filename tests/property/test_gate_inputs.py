@@ -142,11 +142,12 @@ REASONED: Argument = (REASON, anything)
 # method: its arguments in order, and by name; everything but the call
 ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "add": ((TENANT, QUEUE, ([NewMessage(body=b"b")], messages)), {"key": NOTHING}),
-    "poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING}),
+    "poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING, "whole_groups": (True, anything)}),
     "fleet_poll": (
         (QUEUE,),
         {"tenants": (["acme"], anything), "max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING},
     ),
+    "ack_any": ((TENANT, QUEUE, RECEIPTS), {}),
     "ack": ((TENANT, QUEUE, RECEIPTS), {"results": ([Result("completed", b"r")], results)}),
     "nack": ((TENANT, QUEUE, RECEIPTS), {"delay_ms": NUMBER, "reason": REASONED}),
     "release": ((TENANT, QUEUE, RECEIPTS), {}),
@@ -161,6 +162,10 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "trace": ((TENANT, QUEUE, (NO_ID, anything)), {}),
     "purge": ((TENANT, QUEUE), {"confirm": ("work", anything), "reason": REASONED}),
     "redrive": ((TENANT, QUEUE), {"filter": (RedriveFilter(), filters), "rate": NUMBER, "dry_run": (False, anything)}),
+    "redrives": ((TENANT, QUEUE), {}),
+    "find_tenant": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
+    "find_queue": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
+    "find_queues": ((NUMBER,), {"prefix": ("", anything), "dead_letter": NOTHING}),
     "redrive_status": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
     "cancel_redrive": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
     "list_queues": ((TENANT,), {"after": NOTHING, "limit": NUMBER}),

@@ -135,7 +135,7 @@ class QueueExam:
         for one in seen:
             if one.lease is not None:
                 if one.lease.token:
-                    self._now_in_flight(one)
+                    one.state = "in_flight"  # the head of a group, or one that went out with it
                 self._compare_lease(one, one.lease)
         self._places(seen)
         self._deadlines([one for one in seen if one.state == "in_flight"])
@@ -176,11 +176,6 @@ class QueueExam:
                 self.found("group", "The message has a group and is no member of it.", one.id)
             else:
                 self.accounted["gr"] += 1
-
-    def _now_in_flight(self, one: Seen) -> None:
-        if one.state == "blocked":
-            self.found("group", "The message is leased, and is not the head of its group.", one.id)
-        one.state = "in_flight"
 
     def _compare_lease(self, one: Seen, lease: LeaseRow) -> None:
         message = one.message

@@ -42,7 +42,7 @@ def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
 def bury(
     round: Round, queue: QueueState, id: bytes, lease: LeaseRow, reason: str, message: MessageRow | None = None
 ) -> None:
-    """Move a message that is out of vi and out of flight to the dead-letter queue, in this round."""
+    """Move a message that is out of vi, out of flight and not counted as blocked to the dead-letter queue, in this round."""
     if message is None:
         value = round.store.get(round.store.m, queue.prefix + id)
         if value is None:
@@ -56,12 +56,11 @@ def bury(
     gone = target is None and queue.config.dead_on_poll and queue.config.dead_letter is not None
     if gone or not (target.takes_letters if target is not None else queue.tenant.takes_letters):
         if lease.expires_at and lease.expires_at <= round.now:
-            discard.discard(round, queue, id, message, lease)
+            discard.discard(round, queue, id, message, lease, blocked=False)
             return
         # It takes no letters any more. This one stays where it is, undeliverable, until there is a new one.
         lease.token, lease.deadline, lease.visible_at = 0, 0, round.now + _RETRY_MS
-        round.put_lease(queue, id, lease)
-        round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+        groups.line_up(round, queue, id, lease)
         round.log(
             "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
             attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is gone" if gone else "the dead-letter queue takes none",
@@ -72,7 +71,7 @@ def bury(
     past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
     discard.take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
     if lease.group:
-        groups.leave(round, queue, lease.group, id)
+        groups.leave(round, queue, lease.group, id, blocked=False)
     moved = LeaseRow(
         0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
     )  # fmt: skip

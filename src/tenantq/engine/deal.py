@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq import limits
-from tenantq.engine import dead_letter, discard, usage
+from tenantq.engine import dead_letter, discard, groups, usage
 from tenantq.engine.queue_state import DELIVERED
 from tenantq.journal.record import column
 from tenantq.limits import SEAL_BYTES
@@ -48,7 +48,8 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
         for one in found
         if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _goes_on(round, queue, one)
     ]
-    shares = _in_turns([poll.max - len(poll.got) for poll in polls], len(live))
+    messages = wanted if any(poll.whole_groups for poll in polls) else len(live)  # a head may bring others along
+    shares = _in_turns([poll.max - len(poll.got) for poll in polls], messages)
     rest = iter(live)
     dealt = 0
     for poll, share in zip(polls, shares, strict=True):
@@ -167,6 +168,10 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
                 tenant_name, queue_name, flags >= SEALED, secret, origin, first_at,
             )
         )  # fmt: skip
+        if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
+            for one in _follow(round, queue, poll, queue.group_digest(group), id, share - len(ids), until):
+                for column_of, value in zip((ids, sizes, priorities, attempts, waits), one, strict=True):
+                    column_of.append(value)  # type: ignore[attr-defined]  # each takes what stands in its place
         if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:
             break
     if ids:
@@ -176,6 +181,48 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
             attempt=column(attempts), wait_ms=column(waits),
         )  # fmt: skip
     return len(ids)
+
+
+def _follow(
+    round: Round, queue: QueueState, poll: Poll | FleetPoll, group: bytes, head: bytes, room: int, until: int
+) -> Iterator[tuple[bytes, int, int, int, int]]:
+    """Lease those behind a group's head that may go with it, to the same poll; yield id, size, priority, attempt and wait of each.
+
+    The first that is in flight, or not visible yet, ends it: nothing overtakes it.
+    """
+    store, prefix, now = round.store, queue.prefix, round.now
+    for id in groups.behind(round, queue, group, head, room):
+        stored = store.get(store.m, prefix + id)
+        if stored is None:
+            return  # it is mended when its turn comes
+        message, before = unpack_message(stored), round.lease(queue, id)
+        visible_at = before.visible_at if before is not None else message.visible_at
+        if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
+            return
+        queue.blocked -= 1
+        if _is_over(round, queue, message, before):
+            if before is None or _is_past(round, message, before):
+                discard.discard(round, queue, id, message, before, blocked=False)
+            else:
+                dead_letter.bury(round, queue, id, before, "MAX_ATTEMPTS", message)
+            continue
+        past = before.unpack_past() if before is not None and before.past else None
+        token = round.core.randomness.getrandbits(64) or 1
+        attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
+        round.overlay[prefix + id] = lease
+        round.batch.put(prefix + id, lease, store.le.handle)
+        round.batch.put(prefix + be64(until) + id, b"", store.li.handle)
+        poll.bytes += message.size
+        poll.got.append(
+            Delivery(
+                id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
+                message.group, message.added_at + round.wall, until + round.wall, queue.tenant.name, queue.name,
+                message.sealed, message.sealed_attributes,
+                past.dead.source if past is not None and past.dead is not None else "",
+                past.first_at if past is not None else 0,
+            )
+        )  # fmt: skip
+        yield id, message.size, message.priority, attempt, now - visible_at
 
 
 def _lease(

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from tenantq.store.rows import LeaseRow, MessageRow
 
 
-def discard(round: Round, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> None:
-    """Drop a message past its TTL that is neither waiting in vi any more nor in flight."""
+def discard(
+    round: Round, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None, *, blocked: bool = True
+) -> None:
+    """Drop a message past its TTL that is neither waiting in vi any more nor in flight; ``blocked`` as for ``groups.leave``."""
     take_out(round, queue, id, size=message.size, expires_at=message.expires_at, leased=lease is not None)
     group = queue.group_digest(message.group)
     if group:
-        groups.leave(round, queue, group, id)
+        groups.leave(round, queue, group, id, blocked=blocked)
     if queue.result_waiters:
         round.results_ready.append((queue, id))
     queue.totals[EXPIRED] += 1

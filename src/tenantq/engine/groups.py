@@ -1,4 +1,8 @@
-"""Groups: messages that are delivered one at a time, in order. Only a group's head stands in the delivery order."""
+"""Groups: messages that are delivered one at a time, in order. Only a group's head stands in the delivery order.
+
+A poll that asks for it gets the head and those behind it, as many as it has room for. Until all of them have left, or stand in line again, nothing behind
+them is delivered: whoever is the head by then is in flight, or comes first.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from tenantq.store.rows import unpack_message
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round import Round
+    from tenantq.store.rows import LeaseRow
 
 
 def head_of(round: Round, queue: QueueState, group: bytes) -> bytes | None:
@@ -50,8 +55,11 @@ def join(
     return False
 
 
-def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
-    """Take a message out of its group; if it was the head, the next one that has a body may be delivered."""
+def leave(round: Round, queue: QueueState, group: bytes, id: bytes, *, blocked: bool = True) -> None:
+    """Take a message out of its group; if it was the head, the next one that has a body may be delivered.
+
+    ``blocked``: where it is not the head, it counts as one that waits for an earlier one. In flight, or just out of it, it does not.
+    """
     key = queue.prefix + group
     gr, store = round.store.gr.handle, round.store
     fresh = round.new_members.get(key, {})
@@ -59,7 +67,8 @@ def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
     _strike(round, key, id)
     fresh.pop(id, None)
     if not was_head:
-        queue.blocked -= 1
+        if blocked:
+            queue.blocked -= 1
         return
     while True:
         following = _next_member(round, queue, key, fresh)
@@ -67,13 +76,18 @@ def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
         if following is None:
             round.batch.delete(key, gr)
             return
-        queue.blocked -= 1
         if following in fresh:
+            queue.blocked -= 1
             priority, visible_at, delivered_before = fresh.pop(following)
             break
+        lease = round.lease(queue, following)
+        if lease is not None and lease.token:  # it went out with the one that leaves
+            round.batch.put(key, following, gr)
+            return
+        queue.blocked -= 1
         found = store.get(store.m, queue.prefix + following)
         if found is not None:
-            message, lease = unpack_message(found), round.lease(queue, following)
+            message = unpack_message(found)
             priority, delivered_before = message.priority, lease is not None
             visible_at = lease.visible_at if lease is not None else message.visible_at
             break
@@ -81,6 +95,23 @@ def leave(round: Round, queue: QueueState, group: bytes, id: bytes) -> None:
         _strike(round, key, following)
     round.batch.put(key, following, gr)
     round.insert_waiting(queue, following, priority, visible_at, delivered_before=delivered_before)
+
+
+def line_up(round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
+    """Put a message out of flight back in line: into the delivery order, or behind an earlier one of its group."""
+    round.put_lease(queue, id, lease)
+    if lease.group and head_of(round, queue, lease.group) != id:
+        queue.blocked += 1
+        round.touch(queue)
+        return
+    round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+
+
+def behind(round: Round, queue: QueueState, group: bytes, id: bytes, limit: int) -> list[bytes]:
+    """Return up to ``limit`` members that follow ``id`` in a group, of those that earlier rounds have written."""
+    key = queue.prefix + group
+    page = round.store.scan(round.store.gr, key + id + b"\0", key + b"\xff" * (ID_BYTES + 1), limit)
+    return [one[-ID_BYTES:] for one in page if one not in round.members_gone]
 
 
 def _strike(round: Round, key: bytes, id: bytes) -> None:

@@ -62,7 +62,7 @@ class Operation:
 class Poll(Operation):
     """A poll, waiting or not, of one queue."""
 
-    __slots__ = ("bytes", "got", "lease_ms", "max", "queue_name", "timer", "wait_ms")
+    __slots__ = ("bytes", "got", "lease_ms", "max", "queue_name", "timer", "wait_ms", "whole_groups")
     phase = REGISTER
     journal_op = "poll"
 
@@ -77,6 +77,7 @@ class Poll(Operation):
         self.got: list[Delivery] = []
         self.bytes = 0
         self.timer: Timer | None = None
+        self.whole_groups = False  # of one group it takes several, in order
 
     def execute(self, round: Round) -> None:
         """Join the queue's waiting polls; the round serves them together."""

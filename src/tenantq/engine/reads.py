@@ -141,7 +141,8 @@ def peek(core: Core, queue: QueueState, limit: int, cursor: str | None) -> Page:
                 keys.append(key)
     more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
     place = blocked_lower[len(queue.prefix) : -1]
-    return Page(_many_facts(core, queue, keys), place.hex() if more and place else None)
+    waiting = [one for one in _many_facts(core, queue, keys) if one.state != "in_flight"]
+    return Page(waiting, place.hex() if more and place else None)
 
 
 def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, bytes]:

@@ -175,11 +175,17 @@ class Shard(Administration):
         max: int = 1,
         wait_ms: int = 0,
         lease_ms: int | None = None,
+        whole_groups: bool = False,
         caller: Caller = LOCAL,
     ) -> list[Delivery]:
-        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's."""
+        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's.
+
+        With ``whole_groups`` several of one group may be among them, in order; what is behind those waits until they are settled.
+        """
         check_poll(queue, max, wait_ms, lease_ms)
+        check_truth("whole_groups", whole_groups)
         poll = Poll(self.core.catalog.tenant(tenant), caller, queue, max, wait_ms, lease_ms)
+        poll.whole_groups = whole_groups
         got: list[Delivery] = await self._submit(poll)
         return got
 

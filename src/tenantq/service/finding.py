@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq import limits
 from tenantq.config import QueueConfig
-from tenantq.errors import Forbidden, NotFound, SignatureRefused, TenantqError
+from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
+from tenantq.message import check_int
 from tenantq.names import FIFO_SUFFIX, check_queue_name
 from tenantq.service.gatekeeper import own_tenant
 from tenantq.service.looking import Looking
@@ -71,6 +73,8 @@ class Finding(Looking):
 
     async def find_tenant(self, call: Call, number: int | None, action: str, queue: str | None = None) -> TenantState:
         """Return the tenant of this number, or without one the credential's own, if the caller may do this there."""
+        if queue is not None:
+            check_queue_name(queue)
         return (await self._judge(call, number, action, queue))[1]
 
     async def find_queue(self, call: Call, number: int | None, action: str, queue: str) -> FoundQueue:
@@ -88,6 +92,8 @@ class Finding(Looking):
         self, call: Call, number: int | None, action: str, queue: str | None
     ) -> tuple[Principal, TenantState]:
         """Return who calls, and the tenant. To a stranger it is not there; that they asked is noted as refused."""
+        if number is not None:
+            check_int("number", number, 0, limits.TENANT_ID_MAX)
         principal = await self.gates.identify(call, action)
         name = own_tenant(principal) if not number else self._tenant_name(number)
         try:
@@ -127,6 +133,10 @@ class Finding(Looking):
 
         With ``dead_letter``, of those whose dead letters go there because somebody said so.
         """
+        if type(prefix) is not str:
+            raise Invalid(f"prefix: must be text, not {type(prefix).__name__}")
+        if dead_letter is not None:
+            check_queue_name(dead_letter)
         principal, state = await self._judge(call, number, "list_queues", None)
         allowed = self.gates.authorizer.allowed
         return state, sorted(

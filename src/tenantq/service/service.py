@@ -111,10 +111,12 @@ class Service(Finding):
         lease_ms: int | None = None,
         consumer: str | None = None,
         give_back: bool = False,
+        whole_groups: bool = False,
     ) -> list[Delivery]:
         """Lease up to ``max`` messages; wait for the first up to ``wait_ms``, for the rate limit too.
 
         With ``give_back`` each delivery is over as soon as it is made, and counts: the next poll may have the message again.
+        With ``whole_groups``, several of one group where there is room.
         """
         check_poll(queue, max, wait_ms, lease_ms)
         _check_consumer(consumer)
@@ -127,10 +129,12 @@ class Service(Finding):
                 left_ms = wait_ms - (self.clock.monotonic_ms() - started_ms) if wait_ms else 0
                 got: list[Delivery] = []
                 if left_ms <= 0 or found is None or found.ready > 0:
-                    got = await self._poll_now(entered, queue, max, lease_ms)
+                    got = await self._poll_now(entered, queue, max, lease_ms, whole_groups=whole_groups)
                 if not got and left_ms > 0:
                     entered.park()  # from here on it only waits: others may have its place
-                    got = await self._poll_later(call, entered, queue, max, left_ms, lease_ms)
+                    got = await self._poll_later(
+                        call, entered, queue, max, left_ms, lease_ms, whole_groups=whole_groups
+                    )
             except TenantqError:
                 self.gates.give_back(entered, queue, "read", 1, 0)
                 raise
@@ -140,7 +144,9 @@ class Service(Finding):
                     await self.shard.nack(entered.tenant, queue, receipts, delay_ms=0, caller=entered.caller)
             return got
 
-    async def _poll_now(self, entered: Entered, queue: str, max: int, lease_ms: int | None) -> list[Delivery]:
+    async def _poll_now(
+        self, entered: Entered, queue: str, max: int, lease_ms: int | None, *, whole_groups: bool
+    ) -> list[Delivery]:
         """Lease what is there and within the rate limits. All that may be used is taken beforehand, the rest given back."""
         left = self.gates.left(entered, queue, "read")
         extra = 0  # beside the one that was paid on entering
@@ -150,7 +156,9 @@ class Service(Finding):
             self.gates.charge(entered, queue, "read", extra, 0)
         used = 0
         try:
-            got = await self.shard.poll(entered.tenant, queue, max=max, lease_ms=lease_ms, caller=entered.caller)
+            got = await self.shard.poll(
+                entered.tenant, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups, caller=entered.caller
+            )
             if got and entered.state.id in self.shard.data_keys:
                 got = await self._opened(entered, got)
             used = len(got) - 1 if got else 0
@@ -161,15 +169,24 @@ class Service(Finding):
         return got
 
     async def _poll_later(
-        self, call: Call, entered: Entered, queue: str, max: int, wait_ms: int, lease_ms: int | None
+        self,
+        call: Call,
+        entered: Entered,
+        queue: str,
+        max: int,
+        wait_ms: int,
+        lease_ms: int | None,
+        *,
+        whole_groups: bool,
     ) -> list[Delivery]:
         """Wait for messages; hand them out only if the caller may still have them."""
         left = self.gates.left(entered, queue, "read")
         if left is not None:
             max = _within(max, left)
         got = await self.shard.poll(
-            entered.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, caller=entered.caller
-        )
+            entered.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, whole_groups=whole_groups,
+            caller=entered.caller,
+        )  # fmt: skip
         if got:
             try:
                 await self.gates.confirm(call, entered, "poll", queue)

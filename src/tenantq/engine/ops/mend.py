@@ -51,10 +51,9 @@ class Mend(Operation):
             return
         bodies = {key[8:]: unpack_message(value) for key, value in self._rows(round, store.m)}
         queue.bytes = sum(body.size for body in bodies.values())
-        placed = {key[-16:] for key, _ in self._rows(round, store.li)}
-        queue.in_flight = len(placed)
-        placed |= self._count_waiting(round)
-        placed |= self._mend_groups(round, bodies)
+        leased = {key[-16:] for key, _ in self._rows(round, store.li)}
+        queue.in_flight = len(leased)
+        placed = leased | self._count_waiting(round) | self._mend_groups(round, bodies, leased)
         for id in bodies.keys() - placed:
             # It is in the queue but nothing leads to it: put it in line again.
             lease = round.lease(queue, id)
@@ -96,16 +95,16 @@ class Mend(Operation):
         queue.ready = sum(level.ready for level in queue.levels)
         return found
 
-    def _mend_groups(self, round: Round, bodies: dict[bytes, MessageRow]) -> set[bytes]:
+    def _mend_groups(self, round: Round, bodies: dict[bytes, MessageRow], leased: set[bytes]) -> set[bytes]:
         """Take members without a body out of their groups; return the ids that wait for an earlier one of theirs."""
         queue = self.queue
         members = [key for key, _ in self._rows(round, round.store.gr) if len(key) != _HEAD_BYTES]
         heads = {key: value for key, value in self._rows(round, round.store.gr) if len(key) == _HEAD_BYTES}
-        blocked = {key[_HEAD_BYTES:] for key in members if heads.get(key[:_HEAD_BYTES]) != key[_HEAD_BYTES:]}
+        blocked = {key[_HEAD_BYTES:] for key in members if heads.get(key[:_HEAD_BYTES]) != key[_HEAD_BYTES:]} - leased
         queue.blocked = len(blocked)
         for key in members:
             id = key[_HEAD_BYTES:]
             if id not in bodies:
                 round.heal(queue, id, "group member without a body")
-                groups.leave(round, queue, key[8:_HEAD_BYTES], id)
+                groups.leave(round, queue, key[8:_HEAD_BYTES], id, blocked=id in blocked)
         return blocked

@@ -205,7 +205,7 @@ class Ack(_Settle):
         if lease.expires_at:
             delete(expiry_key(queue.prefix, lease.expires_at, EXPIRES_TTL, id), store.ex.handle)
         if lease.group:
-            groups.leave(round, queue, lease.group, id)
+            groups.leave(round, queue, lease.group, id, blocked=False)
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)
         result = self.results.get((id, lease.token)) if self.results else None
@@ -290,10 +290,9 @@ def put_back(round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Non
     if lease.expires_at and lease.expires_at <= round.now:
         value = round.store.get(round.store.m, queue.prefix + id)
         if value is not None:
-            discard.discard(round, queue, id, unpack_message(value), lease)
+            discard.discard(round, queue, id, unpack_message(value), lease, blocked=False)
             return
-    round.put_lease(queue, id, lease)
-    round.insert_waiting(queue, id, lease.priority, lease.visible_at, delivered_before=True)
+    groups.line_up(round, queue, id, lease)
 
 
 class Release(_Settle):
@@ -420,7 +419,7 @@ def remove_message(round: Round, queue: QueueState, id: bytes) -> int | None:
     expires_at = lease.expires_at if lease is not None else message.expires_at
     discard.take_out(round, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
     if found.group:
-        groups.leave(round, queue, found.group, id)
+        groups.leave(round, queue, found.group, id, blocked=found.state == "blocked")
     if queue.result_waiters:
         round.results_ready.append((queue, id))
     return message.size

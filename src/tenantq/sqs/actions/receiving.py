@@ -61,6 +61,7 @@ async def receive_message(visit: Visit) -> Result:
         wait_ms=0 if visit.is_closing else wait_s * 1_000,
         lease_ms=lease_ms,
         give_back=at_once,
+        whole_groups=True,
     )
     got: list[Delivery] = await visit.waiting(polled, []) if wait_s else await polled
     if not got:

@@ -1,0 +1,128 @@
+"""Groups in several: a poll that asks for it gets the head of a group and those behind it, and nothing ever overtakes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.doctor import examine
+from tests.shards import message, pass_time, settled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+    from tenantq.engine.shard import Shard
+    from tenantq.message import Delivery
+    from tests.conftest import OpenShard
+
+T, Q = "default", "line.fifo"
+
+
+async def take(shard: Shard, max: int = 10, **options: object) -> list[Delivery]:
+    """Lease whole groups."""
+    return await shard.poll(T, Q, max=max, whole_groups=True, **options)  # type: ignore[arg-type]
+
+
+def bodies(got: list[Delivery]) -> list[str]:
+    """Return what was got, in order."""
+    return [one.body.decode() for one in got]
+
+
+async def fill(shard: Shard, *names: str) -> None:
+    """Add messages named after group and number."""
+    await shard.add(T, Q, [message(name, group=name.partition("-")[0]) for name in names])
+
+
+async def test_a_groups_messages_come_together_and_in_order(shard: Shard) -> None:
+    """As many as there is room for, before the next group's; a poll that does not ask gets heads alone."""
+    await fill(shard, "a-1", "b-1", "a-2", "a-3", "b-2", "c-1")
+    assert bodies(await take(shard, 4)) == ["a-1", "a-2", "a-3", "b-1"]
+    assert bodies(await shard.poll(T, Q, max=10)) == ["c-1"]
+    stats = shard.stats(T, Q)
+    assert (stats.in_flight, stats.blocked, stats.ready) == (5, 1, 1)
+
+
+async def test_nothing_behind_is_delivered_while_one_of_them_is_out(shard: Shard) -> None:
+    """In whichever order they are settled."""
+    await fill(shard, "a-1", "a-2", "a-3", "a-4")
+    first, second, third = await take(shard, 3)
+    await shard.ack(T, Q, [second.receipt])
+    await shard.ack(T, Q, [first.receipt])
+    assert await take(shard) == []
+    await shard.ack(T, Q, [third.receipt])
+    assert bodies(await take(shard)) == ["a-4"]
+
+
+async def test_one_that_is_given_back_goes_before_those_behind_it(shard: Shard, clock: ManualClock) -> None:
+    """The first at once; a later one when those before it have gone; all of them, once their leases are over."""
+    await fill(shard, "a-1", "a-2", "a-3")
+    first, second, _ = await take(shard, lease_ms=1_000)
+    await shard.nack(T, Q, [second.receipt], delay_ms=0)
+    assert await take(shard) == []
+    await shard.nack(T, Q, [first.receipt], delay_ms=0)
+    again = await take(shard, lease_ms=1_000)
+    assert bodies(again) == ["a-1", "a-2"]
+    assert [one.attempt for one in again] == [2, 2]
+    await pass_time(shard, clock, 1_001)
+    assert bodies(await take(shard)) == ["a-1", "a-2", "a-3"]
+
+
+async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: Shard, clock: ManualClock) -> None:
+    """One that is not due ends it; one that is over is taken out on the way."""
+    await shard.put_queue(T, Q, max_attempts=1, dead_letter="dead.fifo", dead_on_poll=True)
+    await fill(shard, "a-1", "a-2", "a-3")
+    await shard.add(T, Q, [message("a-4", group="a", delay_ms=5_000), message("a-5", group="a")])
+    got = await take(shard, 2, lease_ms=1_000)
+    await shard.ack(T, Q, [got[0].receipt])
+    await pass_time(shard, clock, 1_001)
+    assert bodies(await take(shard, lease_ms=1_000)) == ["a-3"]
+    await settled(shard)
+    assert bodies(await shard.poll(T, "dead.fifo", max=10)) == ["a-2"]
+    assert shard.stats(T, Q).blocked == 2
+
+
+@pytest.mark.rocksdb_only  # the doctor looks at what is on disk
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_work_keeps_the_order_and_every_counter(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int
+) -> None:
+    """Of each group, what is finished was first delivered in the order it was added; at the end the doctor finds nothing."""
+    dice = random.Random(seed)
+    shard = await open_shard(f"data{seed}")
+    await shard.put_queue(T, Q, max_attempts=0)
+    held: list[Delivery] = []
+    seen: dict[str, list[int]] = {}  # numbers of each group, as they came for the first time
+    for number in range(400):
+        act = dice.random()
+        if act < 0.35:
+            await fill(shard, *(f"{dice.choice('abc')}-{number}{at}" for at in range(dice.randint(1, 4))))
+        elif act < 0.65:
+            for one in await shard.poll(
+                T, Q, max=dice.randint(1, 6), whole_groups=dice.random() < 0.8, lease_ms=dice.choice((500, 5_000))
+            ):
+                group, _, at = one.body.decode().partition("-")
+                if int(at) not in seen.setdefault(group, []):
+                    seen[group].append(int(at))
+                held.append(one)
+        elif act < 0.95 and held:
+            one = held.pop(dice.randrange(len(held)))
+            how = dice.random()
+            if how < 0.5:
+                await shard.ack(T, Q, [one.receipt])
+            elif how < 0.8:
+                await shard.nack(T, Q, [one.receipt], delay_ms=dice.choice((0, 300)))
+            elif how < 0.9:
+                await shard.release(T, Q, [one.receipt])
+            else:
+                await shard.remove(T, Q, [one.raw_id])
+        else:
+            await pass_time(shard, clock, dice.choice((10, 600)))
+    for numbers in seen.values():
+        assert numbers == sorted(numbers)
+    await settled(shard)
+    await shard.close()
+    report = examine(tmp_path / f"data{seed}")
+    assert not report.findings, report.findings[:5]
