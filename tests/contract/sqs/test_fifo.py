@@ -30,8 +30,9 @@ def send(sqs: Any, queue: str, *bodies: str, **options: Any) -> list[dict[str, A
 
 def take(sqs: Any, queue: str, most: int = 10, **options: Any) -> list[dict[str, Any]]:
     """Return what a receive brings."""
-    found: dict[str, Any] = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=most, **options)
-    return found.get("Messages", [])
+    answer = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=most, **options)
+    found: list[dict[str, Any]] = answer.get("Messages", [])
+    return found
 
 
 def bodies(got: list[dict[str, Any]]) -> list[str]:

@@ -26,11 +26,11 @@ class QueryClient:
         self.url = url
         self.key = key
 
-    def __call__(self, action: str, at: str = "/", status: int = 200, **parameters: Any) -> ET.Element:
+    def __call__(self, action: str, at: str = "/", status: int = 200, /, **parameters: Any) -> ET.Element:
         """Return the answer to a call by POST."""
         return self.read(send(query_call(self.key, self.url + at, action, **parameters)), status)
 
-    def get(self, action: str, at: str = "/", status: int = 200, **parameters: Any) -> ET.Element:
+    def get(self, action: str, at: str = "/", status: int = 200, /, **parameters: Any) -> ET.Element:
         """Return the answer to a call by GET."""
         query = urlencode({"Action": action, **parameters}, quote_via=quote)
         return self.read(send(sign(self.key, "GET", f"{self.url}{at}?{query}")), status)
@@ -111,7 +111,7 @@ def test_batches_have_numbered_entries(client: QueryClient) -> None:
     assert [part.text for part in failed][:3] == ["e2", "true", "InvalidMessageContents"]
     got = client("ReceiveMessage", at, MaxNumberOfMessages="10")
     handles = [one.text for one in got.iter(SPACE + "ReceiptHandle")]
-    gone = {}
+    gone: dict[str, str | None] = {}
     for number, handle in enumerate(handles, 1):
         prefix = f"DeleteMessageBatchRequestEntry.{number}"
         gone |= {f"{prefix}.Id": str(number), f"{prefix}.ReceiptHandle": handle}

@@ -16,7 +16,8 @@ GONE = "AWS.SimpleQueueService.NonExistentQueue"
 
 def attributes_of(sqs: Any, queue: str, *names: str) -> dict[str, str]:
     """Return attributes of a queue."""
-    found: dict[str, str] = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[*names] or ["All"])["Attributes"]
+    answer = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[*names] or ["All"])
+    found: dict[str, str] = answer.get("Attributes", {})
     return found
 
 
