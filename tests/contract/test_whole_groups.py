@@ -72,6 +72,7 @@ async def test_one_that_is_given_back_goes_before_those_behind_it(shard: Shard, 
 
 async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: Shard, clock: ManualClock) -> None:
     """One that is not due ends it; one that is over is taken out on the way."""
+    await shard.put_queue(T, "dead.fifo")
     await shard.put_queue(T, Q, max_attempts=1, dead_letter="dead.fifo", dead_on_poll=True)
     await fill(shard, "a-1", "a-2", "a-3")
     await shard.add(T, Q, [message("a-4", group="a", delay_ms=5_000), message("a-5", group="a")])

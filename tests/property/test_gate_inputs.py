@@ -136,6 +136,8 @@ TENANT: Argument = ("acme", anything)
 QUEUE: Argument = ("work", anything)
 RECEIPTS: Argument = ([NO_RECEIPT], anything)
 NUMBER: Argument = (1, anything)
+NOT_THERE: Argument = (NotFound(), st.just(NotFound()))  # a transport's own
+EDIT: Argument = (lambda _: {}, st.just(lambda _: {}))  # likewise
 NOTHING: Argument = (None, anything)
 REASONED: Argument = (REASON, anything)
 
@@ -217,6 +219,9 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "digest": ((TENANT, QUEUE), {"at": NUMBER, "export": ("ab" * 16, anything)}),
     "delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
     "metrics": ((), {}),
+    "change_leases": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER, "held_ms_max": (9, st.just(9))}),
+    "edit_queue": ((TENANT, QUEUE, EDIT), {}),
+    "note_refused": ((("acme", st.just("acme")), ("add", st.just("add")), ("work", st.just("work")), NOT_THERE), {}),
     "topology": ((), {}),
     "log_in": ((), {}),
 }  # fmt: skip

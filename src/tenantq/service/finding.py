@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq import limits
 from tenantq.config import QueueConfig
 from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
 from tenantq.message import check_int
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from tenantq.service.call import Call
 
 
+_NUMBER_MAX: Final = 10**12 - 1  # of twelve digits; most of them are no tenant's
 _LOOKS: Final = frozenset(("get_queue", "list_queues"))
 
 
@@ -93,7 +93,7 @@ class Finding(Looking):
     ) -> tuple[Principal, TenantState]:
         """Return who calls, and the tenant. To a stranger it is not there; that they asked is noted as refused."""
         if number is not None:
-            check_int("number", number, 0, limits.TENANT_ID_MAX)
+            check_int("number", number, 0, _NUMBER_MAX)
         principal = await self.gates.identify(call, action)
         name = own_tenant(principal) if not number else self._tenant_name(number)
         try:

@@ -469,8 +469,8 @@ class Service(Finding):
 
         One that would then last longer than ``held_ms_max`` is Invalid. On a FIFO queue only the current receipt counts.
         """
-        any_receipt = not queue.endswith(FIFO_SUFFIX)
         with await self._enter_queue(call, tenant, "extend", queue) as entered:
+            any_receipt = not queue.endswith(FIFO_SUFFIX)
             owner, caller = entered.tenant, entered.caller
             if not lease_ms:
                 return await self.shard.nack(owner, queue, receipts, delay_ms=0, any_receipt=any_receipt, caller=caller)

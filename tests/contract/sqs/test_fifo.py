@@ -109,10 +109,10 @@ def test_what_a_message_to_it_needs(sqs: Any, fifo: str) -> None:
     assert take(sqs, fifo) == []
 
 
-def test_groups_on_a_standard_queue_are_groups(sqs: Any, queue: str) -> None:
-    """As those of fair queues are: their messages come together, and the group is told."""
+def test_a_group_on_a_standard_queue_is_told_and_holds_nothing_up(sqs: Any, queue: str) -> None:
+    """As those of fair queues: each message in its turn."""
     send(sqs, queue, "a-1", "b-1", "a-2")
     got = take(sqs, queue, AttributeNames=["MessageGroupId"])
     assert [(one["Body"], one["Attributes"]["MessageGroupId"]) for one in got] == [
-        ("a-1", "a"), ("a-2", "a"), ("b-1", "b"),
+        ("a-1", "a"), ("b-1", "b"), ("a-2", "a"),
     ]  # fmt: skip
