@@ -9,7 +9,7 @@ import pytest
 
 from tenantq.access import Grant, KeyUse, StoredKey
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, Suspended, TenantqError
-from tenantq.message import Result
+from tenantq.message import LOCAL, Result
 from tenantq.store.keys import FAMILIES, tenant_prefix
 from tests.shards import journal_rows, message, pass_time, settled
 
@@ -429,3 +429,13 @@ async def test_new_queues_start_from_the_tenants_defaults(shard: Shard) -> None:
     queues = shard.queues(ACME)
     assert (queues["old"].lease_ms, queues["made"].lease_ms, queues["added"].lease_ms) == (30_000, 1_234, 1_234)
     assert (queues["made"].max_attempts, queues["added"].max_attempts) == (2, 9)
+
+
+async def test_a_tenant_that_may_only_be_changed_is_not_made(shard: Shard) -> None:
+    """As where another shard may have one of its name by now."""
+    await shard.put_tenant(ACME)
+    assert not await shard.put_tenant(ACME, LOCAL, False, weight=2)
+    await shard.delete_tenant(ACME)
+    with pytest.raises(Conflict, match="deleted a moment ago"):
+        await shard.put_tenant(ACME, LOCAL, False, weight=3)
+    assert ACME not in shard.tenants()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.errors import Conflict, Forbidden, Invalid, ShardDown, StoreDamaged
+from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
 from tenantq.journal.record import Row
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.fellows import _merge, _merged_figures, _parse
@@ -59,20 +59,6 @@ def test_a_tenant_is_placed_where_it_may_be() -> None:
     ]
     with pytest.raises(Invalid, match="no shard is in any of asia; there are shards in eu, us"):
         directory.place("lost", ("asia",))
-
-
-def test_a_tenant_in_the_wrong_region_is_so_until_it_is_configured_anew() -> None:
-    """Its own shard says which those are."""
-    directory = Directory(0, TOPOLOGY, lambda: {"mine"})
-    directory.misplaced = frozenset({"mine"})
-    directory.learn_all(1, ["theirs"], ["theirs"])
-    for name in ("mine", "theirs"):
-        with pytest.raises(Conflict, match="migrate"):
-            directory.check_placed(name)
-    directory.settle("mine")
-    directory.learn(1, ["theirs"], [])
-    for name in ("mine", "theirs", "nobodys"):
-        directory.check_placed(name)
 
 
 def test_default_is_announced_by_the_first_shard_alone() -> None:

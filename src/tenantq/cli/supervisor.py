@@ -434,6 +434,6 @@ def check_empty(data_dir: Path, count: int, before: int) -> None:
             more = f" and {len(tenants) - 1} more" if len(tenants) > 1 else ""
             raise Conflict(
                 f"shards: {data_dir} has {before}, and shard {number} has the tenant {tenants[0]}{more}:"
-                f" move them away with tenantq migrate, or serve with --shards {before}",
+                f" move them to another server with tenantq migrate, or serve with --shards {before}",
                 tenant=tenants[0],
             )

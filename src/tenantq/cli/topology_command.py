@@ -127,7 +127,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Tell which tenants would move to which shard, and what each shard would hold.
 
-    Nothing is changed; 'tenantq migrate' moves. Exit code 2 where a tenant has no shard.
+    Nothing is changed; 'tenantq migrate' moves, from server to server. Exit code 2 where a tenant has no shard.
 
     \b
     tenantq topology plan --from shards.toml --add 1

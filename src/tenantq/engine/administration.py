@@ -93,10 +93,10 @@ class Administration(RoundLoop):
 
     # ---- tenants and queues ----
 
-    async def put_tenant(self, name: str, caller: Caller = LOCAL, /, **changes: Any) -> bool:
-        """Make a tenant or change it; return whether it is new."""
+    async def put_tenant(self, name: str, caller: Caller = LOCAL, may_make: bool = True, /, **changes: Any) -> bool:  # noqa: FBT001, FBT002  # keywords are the tenant's settings
+        """Make a tenant or change it; return whether it is new. Conflict, if it would be and ``may_make`` is false."""
         check_tenant_name(name)
-        created: bool = await self._submit(PutTenant(self._system, caller, name, changes))
+        created: bool = await self._submit(PutTenant(self._system, caller, name, changes, may_make=may_make))
         return created
 
     def key_fingerprints(self, tenant_id: int) -> tuple[DestroyedKey, ...]:

@@ -32,6 +32,7 @@ _NEVER: Final = 1 << 62
 _NO_GENERATION: Final = -1
 _DOTS: Final = 2  # of a JSON web token
 _ASK: Final = -1  # the version of a book that was not asked yet
+_OF_ANOTHER: Final = -2  # that of another shard's book: what it said counts for a moment
 ELSEWHERE_MS: Final = 500
 """How long it is believed what another shard has said of a credential."""
 _TWO_TENANTS: Final = "The token and the certificate do not stand for the same tenant. Send credentials of one tenant."
@@ -64,7 +65,7 @@ class Elsewhere(Protocol):
 class _Verified:
     """A credential that was verified, and what has to stay true for that to count."""
 
-    __slots__ = ("expires_at", "generation", "key_id", "principal", "token_id", "version")
+    __slots__ = ("believed_until_ms", "expires_at", "generation", "key_id", "principal", "token_id", "version")
 
     def __init__(
         self,
@@ -81,6 +82,12 @@ class _Verified:
         self.key_id = key_id  # None: not an API key
         self.token_id = token_id
         self.generation = generation  # of the keys that sign tokens
+        self.believed_until_ms = 0  # by the monotonic clock, where another shard has said so
+
+    def believe(self, now_ms: int) -> None:
+        """Have it count for a moment only, since it is another shard's word."""
+        self.version = _OF_ANOTHER
+        self.believed_until_ms = now_ms + ELSEWHERE_MS
 
 
 _UNKNOWN: Final = _Verified(ANONYMOUS, _ASK)
@@ -200,7 +207,7 @@ class Authenticator:
         if self.elsewhere is not None and tenant is not None and not self.elsewhere.is_here(tenant):
             if await self.elsewhere.token_revoked(tenant, token.token_id, token.principal.id):
                 raise Unauthenticated
-            verified.expires_at = min(verified.expires_at, self._clock.wall_ms() + ELSEWHERE_MS)
+            verified.believe(self._clock.monotonic_ms())
         self._remember(self._tokens, hash, verified)
         return verified.principal
 
@@ -213,7 +220,7 @@ class Authenticator:
         if key is None or is_over(key, now):
             raise Unauthenticated
         verified = _Verified(key_principal(key), self._book.version)
-        verified.expires_at = min(verified.expires_at, now + ELSEWHERE_MS)
+        verified.believe(self._clock.monotonic_ms())
         self._remember(self._tokens, hash, verified)
         return verified.principal
 
@@ -225,19 +232,22 @@ class Authenticator:
             raise Unauthenticated
         if len(self._cleared) >= self._cache_max:
             self._cleared.clear()
-        self._cleared[principal.id] = self._clock.wall_ms() + ELSEWHERE_MS
+        self._cleared[principal.id] = self._clock.monotonic_ms() + ELSEWHERE_MS
 
     def _is_clear(self, principal: Principal) -> bool:
         if self.elsewhere is None or self.elsewhere.is_here(principal.tenant):
             return True
-        return self._cleared.get(principal.id, 0) > self._clock.wall_ms()
+        return self._cleared.get(principal.id, 0) > self._clock.monotonic_ms()
 
     # ---- what holds still ----
 
     def _still_holds(self, verified: _Verified, hash: bytes, now: int) -> bool:
-        """Ask the book again, which has changed since it was last asked."""
+        """Ask the book again, which has changed since it was last asked; or see whether another shard's word still counts."""
+        if verified.version == _OF_ANOTHER:
+            return self._clock.monotonic_ms() < verified.believed_until_ms and not self._revoked(verified, now)
         if verified.key_id is None:
-            holds = not self._revoked(verified, now)
+            is_here = self.elsewhere is None or self.elsewhere.is_here(verified.principal.tenant)
+            holds = is_here and not self._revoked(verified, now)
         else:
             try:
                 key = find_key(self._book, hash, now)

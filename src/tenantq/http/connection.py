@@ -28,6 +28,8 @@ _ONE_WRITE_BYTES: Final = 64 << 10
 class Connection(Answering, asyncio.Protocol):
     """The protocol of one accepted connection."""
 
+    reads_with = Intake
+
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self._requests: deque[Request] = deque()  # complete, not begun
@@ -56,7 +58,7 @@ class Connection(Answering, asyncio.Protocol):
         listener.connections.add(self)
         self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
-        self._intake = Intake(
+        self._intake = self.reads_with(
             listener,
             self._take,
             connection=self,

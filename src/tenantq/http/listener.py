@@ -48,7 +48,7 @@ class Listener(Listening[Connection]):
         self.service = service
         self.settings = check_http(settings or HttpSettings())
         super().__init__(clock or SystemClock(), self.settings.unsent_bytes_max)
-        self.router = self._router_of(routes)
+        self.router = Router(routes)
         self.description = Description(tuple(one for one in self.router.routes if type(one) is not ForeignRoute))
         self.known_heads = KnownHeads()
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
@@ -73,9 +73,6 @@ class Listener(Listening[Connection]):
         return await self.listen(
             self._new_connection, sock, None, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
         )
-
-    def _router_of(self, routes: Iterable[Route]) -> Router:
-        return Router(routes)
 
     def _new_connection(self) -> Connection:
         return Connection(self)

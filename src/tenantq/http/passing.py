@@ -19,17 +19,17 @@ from tenantq.http.connection import Connection
 from tenantq.http.fleet_shares import SHARE, FleetShares
 from tenantq.http.foreign_route import ForeignHead, ForeignRoute
 from tenantq.http.inflate import inflate
+from tenantq.http.intake import Intake
 from tenantq.http.listener import Listener
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, Stream
 from tenantq.http.request import Request
-from tenantq.http.router import Match, Router
 from tenantq.json_bytes import bytes_of
 from tenantq.message import Delivery
 from tenantq.randomness import id_bytes
 from tenantq.service import Call
 from tenantq.service.call import as_given
-from tenantq.service.gatekeeper import own_tenant
+from tenantq.service.gatekeeper import MOVES_CONTENTS, own_tenant
 from tenantq.service.problems import fault, no_room
 from tenantq.shards.door import Asked
 from tenantq.shards.layout import HOME
@@ -37,7 +37,7 @@ from tenantq.shards.link import error_of
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable
+    from collections.abc import AsyncIterator, Awaitable
 
     from tenantq.http.route import Route
     from tenantq.service import Service
@@ -59,7 +59,7 @@ _OF_ALL: Final = frozenset((
 ))  # fmt: skip
 _ANYWHERE: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology"))
 _FLEET_PATH: Final = "/v1/poll"
-_FROM_TENANTS: Final = frozenset(("add", "poll", "import"))  # what a tenant in the wrong region may not do
+_REDIRECTED: Final = 300
 
 BY_TENANT, BY_CREDENTIAL, AT_HOME, HERE, FLEET = range(5)
 """How it is found out which shard a request belongs to."""
@@ -116,21 +116,17 @@ _decode_passed: Final = msgspec.msgpack.Decoder(_Passed).decode
 _decode_answered: Final = msgspec.msgpack.Decoder(_Answered).decode
 
 
-class PlacedRouter(Router):
-    """A router that refuses, before a body is read, what nobody can do now, or nobody may where the tenant is."""
+class PlacedIntake(Intake):
+    """Refuses, before the body is read, what a tenant of this shard may not do where it is; only to those who may know it."""
 
-    def __init__(self, routes: Iterable[Route], peers: Peers) -> None:
-        super().__init__(routes)
-        self._directory = peers.directory
+    __slots__ = ()
 
-    def find(self, method: bytes, path: bytes) -> Match:
-        """Return where a request goes; raise what stands against it."""
-        match = super().find(method, path)
-        if match.tenant is not None:
-            self._directory.check_reachable(match.tenant)
-            if match.route.action in _FROM_TENANTS:
-                self._directory.check_placed(match.tenant)
-        return match
+    def _route(self, request: Request, method: bytes) -> None:
+        super()._route(request, method)
+        gates = self._listener.service.gates
+        tenant, route = request.tenant, request.route
+        if gates.misplaced and tenant in gates.misplaced and route is not None and route.action in MOVES_CONTENTS:
+            gates.check_early(request.call, tenant, route.action, request.queue or None)
 
 
 class Passing:
@@ -159,11 +155,11 @@ class Passing:
         scope = self._scopes[request.route]
         if scope == BY_TENANT:
             assert request.tenant is not None
-            return self._reachable(request, request.tenant)
+            return self._running(request.tenant)
         if scope == BY_CREDENTIAL:
             bearer = request.call.bearer
             tenant = self._tenant_of.get(bearer) if bearer is not None else None
-            return None if tenant is None else self._reachable(request, tenant)
+            return None if tenant is None else self._running(tenant)
         return HOME if scope == AT_HOME else self.number
 
     def is_fleet(self, request: Request) -> bool:
@@ -171,25 +167,25 @@ class Passing:
         assert request.route is not None
         return self._scopes[request.route] == FLEET
 
-    def _reachable(self, request: Request, tenant: str) -> int | None:
-        assert request.route is not None
+    def _running(self, tenant: str) -> int | None:
         shard = self._directory.find(tenant)
-        if shard is None:
-            return None
-        self._directory.check_reachable(tenant)
-        if request.route.action in _FROM_TENANTS:
-            self._directory.check_placed(tenant)
-        return shard
+        return shard if shard is not None and self._directory.is_known(shard) else None
 
     async def place(self, request: Request) -> int:
-        """Return the shard that a request belongs to where that is not known at once."""
-        if self._makes_tenant(request):
+        """Return the shard that a request belongs to where that is not known at once; ShardDown, if that does not run.
+
+        Only somebody with a good credential is told so: whether a name is a tenant of that shard or nobody's is alike then.
+        """
+        if self._makes_tenant(request) and self._directory.is_known(HOME):
             return HOME
-        if request.tenant is not None:
-            self._directory.check_whole()  # else it may be a tenant of a shard that does not run
         tenant = await self._own_tenant(request.call)
         if tenant is None:
             return self.number  # where it is refused
+        if request.tenant is not None:
+            self._directory.check_whole()  # else it may be a tenant of a shard that does not run
+            named = self._directory.find(request.tenant)
+            if named is not None:  # it came back just now
+                return named
         shard = self._directory.find(tenant)
         if shard is None:
             self._directory.check_whole()
@@ -217,10 +213,14 @@ class Passing:
             self._tenant_of[call.bearer] = tenant
         return tenant
 
+    def has(self, tenant: str | None) -> bool:
+        """Tell whether a tenant is this shard's."""
+        return tenant is not None and self._directory.find(tenant) == self.number
+
     def is_here(self, tenant: str | None, bearer: str | None) -> bool:
         """Tell whether it is known already that a call that came by another transport is this shard's own."""
         name = tenant if tenant is not None else self._tenant_of.get(bearer or "")
-        return name is not None and self._directory.find(name) == self.number and name not in self._directory.misplaced
+        return name is not None and self._directory.find(name) == self.number
 
     async def shard_for(self, tenant: str | None, call: Call) -> int:
         """Return the shard of a tenant, None: of the credential's own, for a call that came by another transport; ShardDown."""
@@ -243,7 +243,7 @@ class Passing:
         asking = self.fleet.poll(request)
         try:
             reply = await asking.reply()
-        except asyncio.CancelledError:
+        except BaseException:
             asking.give_up()
             raise
         assert isinstance(reply, Reply), "a poll is answered at once"
@@ -270,8 +270,8 @@ class Passing:
         answered = _decode_answered(answer)
         headers = answered.headers
         assert request.route is not None
-        if self._scopes[request.route] in {BY_TENANT, BY_CREDENTIAL}:
-            headers += self._lines[shard]
+        if answered.status < _REDIRECTED and self._scopes[request.route] in {BY_TENANT, BY_CREDENTIAL}:
+            headers += self._lines[shard]  # only who passed the gates is told that there is such a tenant, and where
         if not question.has_parts:
             return Reply(answered.body, answered.status, answered.kind, headers)
         if request.head_only:
@@ -291,18 +291,29 @@ class Passing:
         try:
             async with lock:
                 shard = self._directory.find(name)
-                if shard is not None:
-                    self._directory.check_reachable(name)
-                else:
-                    self._directory.check_whole()
+                if shard is None or not self._directory.is_known(shard):
+                    await self._check_whole_for(request)
+                    shard = self._directory.find(name)
+                if shard is None:
                     shard = self._place_of(name, await self._regions_of(request))
                 if shard == self.number:
-                    return await maker.answer_here(request)
+                    return await maker.make_here(request)
                 question = self.begin(request, shard, MAKE)
                 return self.reply_of(request, shard, question, await question.answer)
         finally:
             if not lock.locked():
                 self._making.pop(name, None)
+
+    async def _check_whole_for(self, request: Request) -> None:
+        """Raise ShardDown, to somebody who may make tenants, while an unknown name may be a tenant of a silent shard."""
+        if self._directory.silent:
+            gates = self.listener.service.gates
+            await self._regions_of(request)
+            assert request.route is not None
+            request.route.decode(request.body)  # as its owner would, first of all
+            principal = await gates.identify(request.call, "put_tenant")
+            gates.check(request.call, principal, request.tenant or "", "put_tenant", None)
+            self._directory.check_whole()
 
     def _place_of(self, name: str, regions: tuple[str, ...]) -> int:
         try:
@@ -323,17 +334,11 @@ class Passing:
         regions = given.get("regions") if isinstance(given, dict) else None
         return tuple(one for one in regions if type(one) is str) if isinstance(regions, list) else ()
 
-    async def tell(self, request: Request, *, is_done: bool) -> None:
-        """Return once the other shards know of a tenant that was made, changed or went; ``is_done``: as was asked."""
+    async def tell(self, request: Request) -> None:
+        """Return once the other shards know of a tenant that was made."""
         name = request.tenant
-        if name is None:
-            return
-        if self._directory.find(name) == self.number:
-            if is_done:
-                self._directory.settle(name)
+        if name is not None and self.has(name):
             await self.peers.tell_made(name)
-        elif not self._directory.is_elsewhere(name):
-            await self.peers.tell_gone(name)
 
     # ---- what others pass on ----
 
@@ -368,9 +373,18 @@ class Sharing(Answering):
     async def answer_here(self, request: Request) -> Reply | Stream:
         """Answer a request that is this shard's own."""
         reply = await Answering.answer(self, request)
-        if request.route is not None and request.route.action in {"put_tenant", "delete_tenant"}:
-            await self.passing.tell(request, is_done=isinstance(reply, Reply) and reply.status < HTTPStatus.BAD_REQUEST)
+        if request.route is not None and request.route.action == "put_tenant":
+            await self.passing.tell(request)
         return reply
+
+    async def make_here(self, request: Request) -> Reply | Stream:
+        """Answer a request that makes a tenant on this shard, or changes it."""
+        name, fellows = request.tenant, self._listener.service.fellows
+        assert name is not None
+        assert fellows is not None
+        self.passing.peers.directory.learn_own(name)
+        with fellows.making(name):
+            return await self.answer_here(request)
 
 
 class PassedOn(Sharing):
@@ -396,19 +410,26 @@ class PassedOn(Sharing):
             await turn
             if how == SHARE:
                 return await self.passing.fleet.answer(self, request)
-            if (
-                how == NORMAL
-                and self.passing.peers.is_home
-                and request.route is not None
-                and request.route.action == "put_tenant"
-            ):
-                return await self.passing.make(self, request)
+            if request.route is not None and request.route.action == "put_tenant":
+                return await self._put_tenant(request, how)
             return await self.answer_here(request)
         except TenantqError as error:
             return problem_reply(error, request.call.request_id)
         finally:
             self._asked.on_stop = None
             listener.release(request)
+
+    async def _put_tenant(self, request: Request, how: int) -> Reply | Stream:
+        """Make a tenant only on the word of the first shard: whoever passed this on may not have known that it is gone, or whose it is."""
+        passing = self.passing
+        if how == MAKE:
+            return await self.make_here(request)
+        if passing.peers.is_home:
+            return await passing.make(self, request)
+        if passing.has(request.tenant):
+            return await self.answer_here(request)
+        question = passing.begin(request, HOME)
+        return passing.reply_of(request, HOME, question, await question.answer)
 
     def _stop(self) -> None:
         """Answer now, if it only waits."""
@@ -428,6 +449,8 @@ class PassedOn(Sharing):
 
 class PassingConnection(Connection, Sharing):
     """A connection to one of several shards."""
+
+    reads_with = PlacedIntake
 
     def __init__(self, listener: ShardListener) -> None:
         super().__init__(listener)
@@ -486,6 +509,9 @@ class PassingConnection(Connection, Sharing):
                 raise
             self._task.uncancel()
             return await asking.end_now()
+        except Exception:
+            asking.give_up()
+            raise
         finally:
             self._waits = False
 
@@ -494,12 +520,8 @@ class ShardListener(Listener):
     """The listener of one of several shards."""
 
     def __init__(self, service: Service, peers: Peers, *arguments: Any, **options: Any) -> None:
-        self._peers = peers
         super().__init__(service, *arguments, **options)
         self.passing = Passing(self, peers)
-
-    def _router_of(self, routes: Iterable[Route]) -> Router:
-        return PlacedRouter(routes, self._peers)
 
     def _new_connection(self) -> Connection:
         return PassingConnection(self)

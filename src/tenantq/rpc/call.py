@@ -115,10 +115,11 @@ class RunningCall:
 
     def _write(self, value: Any, error: TenantqError | None) -> None:
         connection, results = self._connection, self._context.results
+        if isinstance(value, PassedReply):
+            results.from_dict(value.fields)
         if connection.listener.durability == "os":  # the other is what a reply says without a word
             results.durability = "os"
         if isinstance(value, PassedReply):
-            results.from_dict(value.fields)
             return
         if error is None:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -18,15 +19,20 @@ from tenantq.service.call import as_given
 from tenantq.service.problems import problem_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tenantq.message import Delivery
     from tenantq.rpc.listener import RpcListener
     from tenantq.rpc.methods import Method
     from tenantq.shards.door import Asked
+    from tenantq.shards.link import Question
     from tenantq.shards.peers import Peers
+
+log = logging.getLogger("tenantq.rpc")
 
 _KIND: Final = "rpc"
 _FLEET: Final = "fleetPoll"
-_FROM_TENANTS: Final = frozenset(("add", "poll"))  # what a tenant in the wrong region may not do
+_POLL: Final = "poll"
 _TRAVERSAL_WORDS: Final = 1 << 27
 _encode: Final = msgspec.msgpack.Encoder().encode
 _NAMES: Final = {id(method): name for name, method in METHODS.items()}
@@ -89,18 +95,38 @@ class RpcPassing:
             return await self._places.fleet_poll(call, **arguments)
         tenant = arguments.get("tenant")
         shard = await self._places.shard_for(tenant, call)
-        if name in _FROM_TENANTS and tenant is not None:
-            self._peers.directory.check_placed(tenant)
         if shard == self._peers.number:
             return await method.ask(self._listener.service, call, **arguments)
         passed = _Passed(
             name, kept, call.bearer, call.certificate, call.remote, call.request_id, call.user_agent
         )  # fmt: skip
-        reply = _STRUCTS[name][1]
-        with reply.from_bytes(
-            await self._peers.ask(shard, _KIND, _encode(passed)), traversal_limit_in_words=_TRAVERSAL_WORDS
-        ) as answered:
+        question = self._peers.links[shard].begin(_KIND, _encode(passed))
+        try:
+            answer = await asyncio.shield(question.answer)
+        except asyncio.CancelledError:
+            question.stop(is_gone=name != _POLL)
+            if name == _POLL:
+                self._listener.service.gates.in_background(self._return(shard, question))
+            raise
+        with _STRUCTS[name][1].from_bytes(answer, traversal_limit_in_words=_TRAVERSAL_WORDS) as answered:
             return PassedReply(answered.to_dict())
+
+    async def _return(self, shard: int, question: Question) -> None:
+        """Give back what was leased for a poll that nobody waits for any more."""
+        leased: dict[tuple[str, str], list[str]] = {}
+        fellows = self._listener.service.fellows
+        assert fellows is not None
+        await asyncio.wait([question.answer])
+        try:
+            with _STRUCTS[_POLL][1].from_bytes(
+                question.answer.result(), traversal_limit_in_words=_TRAVERSAL_WORDS
+            ) as answered:
+                for one in answered.messages:
+                    leased.setdefault((one.tenant, one.queue), []).append(one.receipt)
+            if leased:
+                await fellows.put_back(shard, leased)
+        except TenantqError as error:
+            log.debug("what a poll through shard %d leased comes back when its leases end: %s", shard, error)
 
     async def _answer(self, asked: Asked) -> bytes:
         passed = _decode_passed(asked.payload)
@@ -120,21 +146,41 @@ class RpcPassing:
             turn: asyncio.Future[None] = self._listener.loop.create_future()
             self._listener.turns.enter(passed.bearer, turn)
             await turn
-            if method.waits:
-                task = asyncio.current_task()
-                assert task is not None
-                asked.on_stop = task.cancel  # type: ignore[assignment]  # what it returns is nobody's
-            value = await method.ask(self._listener.service, call, **arguments)
+            value = await self._unless_stopped(method, asked, method.ask(self._listener.service, call, **arguments))
             method.write(results, value, _Writer(self._listener))
         except TenantqError as error:
             results = reply.new_message()
             write_error(results, problem_of(error, passed.request_id))
         except KjException:
             write_error(results, problem_of(Invalid("the request cannot be read"), passed.request_id))
-        finally:
-            asked.on_stop = None
         written: bytes = results.to_bytes()
         return written
+
+    @staticmethod
+    async def _unless_stopped(method: Method, asked: Asked, work: Awaitable[Any]) -> Any:
+        """Return what comes of a call; what is told instead, if it only waits and is told to stop. An answer there is in any case."""
+        if not method.waits:
+            return await work
+        task = asyncio.current_task()
+        assert task is not None
+        is_stopped = False
+
+        def stop() -> None:
+            nonlocal is_stopped
+            if not is_stopped:
+                is_stopped = True
+                task.cancel()
+
+        asked.on_stop = stop
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not is_stopped:
+                raise
+            task.uncancel()
+            return method.interrupted
+        finally:
+            asked.on_stop = None
 
 
 class _Writer:

@@ -92,7 +92,8 @@ class Control:
         with self._noting(call, caller, tenant, "put_tenant"):
             self._check_regions(tenant, _settings(changes))
             await self._check_encryption(tenant, _settings(changes))
-        created = await self.shard.put_tenant(tenant, caller, **changes)
+        may_make = self.fellows is None or self.fellows.may_make(tenant)
+        created = await self.shard.put_tenant(tenant, caller, may_make, **changes)
         return created, TenantInfo.of(self.shard.tenant_state(tenant))
 
     def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ class Control:
         )
         if here not in regions and self.fellows.other_place(regions):
             raise Conflict(
-                f"regions: the tenant lives on shard {self.fellows.number}, which is in {here or 'none'}; move it with tenantq migrate",
+                f"regions: the tenant lives on shard {self.fellows.number}, which is in {here or 'none'}; it can be moved to another server only, with tenantq migrate",
                 tenant=tenant,
             )
 

@@ -51,8 +51,11 @@ class CredentialsElsewhere:
         peers.answers(_REVOKED, self._tell_revoked)
 
     def is_here(self, tenant: str | None) -> bool:
-        """Tell whether this shard has the tenant; the platform has no tokens that could be revoked."""
-        return tenant is None or self._peers.directory.find(tenant) in {self._peers.number, None}
+        """Tell whether this shard has the tenant; the platform has no tokens that could be revoked.
+
+        One that nobody is known to have is not here: it may be a silent shard's, or be made at any moment.
+        """
+        return tenant is None or self._peers.directory.find(tenant) == self._peers.number
 
     async def key(self, hash: bytes) -> StoredKey | None:
         """Return the key of this hash that another shard has; several who want to know at a time ask once."""
@@ -79,8 +82,10 @@ class CredentialsElsewhere:
         return None
 
     async def token_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
-        """Ask the tenant's own shard."""
+        """Ask the tenant's own shard; ShardDown, where that may be one that does not run."""
         shard = self._peers.directory.find(tenant)
+        if shard is None:
+            self._peers.directory.check_whole()
         if shard is None or shard == self._peers.number:
             return self._is_revoked(tenant, token_id, principal)
         return bool(await self._peers.ask(shard, _REVOKED, _encode(_Token(tenant, token_id, principal))))

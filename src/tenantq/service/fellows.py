@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from tenantq.backup.manifest import BackupManifest
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.journal.certificate import ErasureCertificate
 from tenantq.journal.query import Cursor
+from tenantq.journal.record import Entry
 from tenantq.message import LOCAL
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import TenantInfo
@@ -24,7 +26,7 @@ from tenantq.shards.directory import announced
 from tenantq.wire import ShardItem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from tenantq.journal.record import Row
     from tenantq.service.service import Service
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _ALL_READ: Final = "-"
 _CURSOR: Final = "all:"
+STEPS_MAX: Final = 20
+"""Pages of one shard's journal that a query looks through for its next row; then it is answered with none, and where to go on."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -59,6 +63,7 @@ _decode_page: Final = msgspec.msgpack.Decoder(AuditPage).decode
 _decode_erasures: Final = msgspec.msgpack.Decoder(list[ErasureCertificate]).decode
 _decode_manifest: Final = msgspec.msgpack.Decoder(BackupManifest).decode
 _decode_backups: Final = msgspec.msgpack.Decoder(list[BackupItem]).decode
+_decode_entries: Final = msgspec.msgpack.Decoder(list[Entry]).decode
 _decode_put_back: Final = msgspec.msgpack.Decoder(list[_PutBack]).decode
 
 
@@ -68,6 +73,7 @@ class Fellows:
     def __init__(self, peers: Peers, service: Service) -> None:
         self._peers = peers
         self._service = service
+        self._making: Counter[str] = Counter()
         self.listener_figures: Callable[[], bytes] = bytes  # set by who wires the transport
         answers: dict[str, Callable[[Asked], Awaitable[bytes]]] = {
             "tenant_page": self._tell_tenants,
@@ -78,6 +84,7 @@ class Fellows:
             "metrics": self._tell_metrics,
             "readiness": self._tell_readiness,
             "put_back": self._put_back_here,
+            "entries": self._note_here,
         }
         for kind, handler in answers.items():
             peers.answers(kind, handler)
@@ -98,6 +105,25 @@ class Fellows:
         return any(place != self.number for place in self._peers.directory.topology.eligible(regions))
 
     # ---- tenants ----
+
+    @contextlib.contextmanager
+    def making(self, tenant: str) -> Iterator[None]:
+        """Let a tenant be made on this shard, on the word of the first one."""
+        self._making[tenant] += 1
+        try:
+            yield
+        finally:
+            self._making[tenant] -= 1
+            if not self._making[tenant]:
+                del self._making[tenant]
+
+    def may_make(self, tenant: str) -> bool:
+        """Tell whether the first shard has said that a tenant be made here: nobody else knows that no other shard has it."""
+        return tenant in self._making
+
+    async def tell_gone(self, tenant: str) -> None:
+        """Return when all others that run know that a tenant is gone."""
+        await self._peers.tell_gone(tenant)
 
     async def tenants(self, own: list[TenantInfo], after: str | None, limit: int, *, figures: bool) -> list[TenantInfo]:
         """Return a page of all shards' tenants; ``own`` is the same page of this one's."""
@@ -130,22 +156,42 @@ class Fellows:
         return _merge(pages, places, query.limit, newest_first=newest_first)
 
     async def _page_of(self, number: int, query: AuditQuery, place: str) -> AuditPage:
-        """Return the next rows of one shard: some, or none because there are no more."""
+        """Return the next rows of one shard: some; or none, because there are no more or none was found soon."""
         if place == _ALL_READ:
             return AuditPage([])
         cursor = place or None
-        while True:
+        for _ in range(STEPS_MAX):
             wanted = msgspec.structs.replace(query, cursor=cursor)
             if number == self.number:
                 page = await self._service.audit_page(wanted)
             else:
                 page = _decode_page(await self._peers.ask(number, "audit_page", _encode(wanted)))
             if page.rows or page.cursor is None:
-                return page
+                break
             cursor = page.cursor
+        return page
 
     async def _tell_audit(self, asked: Asked) -> bytes:
         return _encode(await self._service.audit_page(_decode_query(asked.payload)))
+
+    async def note(self, entries: list[Entry]) -> None:
+        """Journal what is not an operation of the engine's, each with the shard of its tenant; here, if that does not answer."""
+        places: dict[int, list[Entry]] = {}
+        for one in entries:
+            shard = self._peers.directory.find(one.tenant) if one.tenant else None
+            places.setdefault(self.number if shard is None else shard, []).append(one)
+        here = places.pop(self.number, [])
+        for shard, theirs in places.items():
+            try:
+                await self._peers.ask(shard, "entries", _encode(theirs))
+            except TenantqError:
+                here += theirs
+        if here:
+            await self._service.shard.note_entries(here)
+
+    async def _note_here(self, asked: Asked) -> bytes:
+        await self._service.shard.note_entries(_decode_entries(asked.payload))
+        return b""
 
     # ---- erasures and backups ----
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from tenantq.access import KeyUse
-from tenantq.errors import Forbidden, Invalid, Limited, NotFound, TenantqError, Unauthenticated, Unavailable
+from tenantq.errors import Conflict, Forbidden, Invalid, Limited, NotFound, TenantqError, Unauthenticated, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.consumers import Consumers
@@ -20,6 +20,7 @@ from tenantq.gates.slots import Slots
 from tenantq.journal.record import Entry
 from tenantq.message import Caller, check_int
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.rates import Concurrency
 from tenantq.service.tally import Tally
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 RateKind = Literal["read", "write"]
 _HOUSEKEEPING_MS = 1_000
 _NAME_SHOWN_CHARS = 40
+_PLATFORM: Final = ""  # whose places are no tenant's
 _NOTE_USE_EVERY = 60  # rounds of housekeeping between two writes of when keys were used
+
+MOVES_CONTENTS: Final = frozenset(("add", "poll", "import"))
+"""What a tenant may not do on a shard whose region it does not allow."""
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,6 +139,7 @@ class Gatekeeper:
         self._shard = shard
         self._clock = clock
         self.in_background = background
+        self.note_entries: Callable[[list[Entry]], Coroutine[Any, Any, None]] = shard.note_entries
         self.authenticator = Authenticator(
             shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
         )
@@ -157,6 +163,7 @@ class Gatekeeper:
         self._fleet_debts: dict[
             tuple[str, str], None
         ] = {}  # tenants and queues that fleets have to leave alone for now
+        self.misplaced: frozenset[str] = frozenset()  # tenants that did not allow this shard's region when it started
         self._turns = 0
         self._timer: Timer | None = clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
 
@@ -219,6 +226,8 @@ class Gatekeeper:
             _check_is_text(name)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant_state(name)
+            if self.misplaced and action in MOVES_CONTENTS:
+                self.check_placed(name)
             if rate is not None:
                 found = state.queues.get(queue) if queue is not None else None
                 queue_limits = found.config.limits if found is not None else None
@@ -271,12 +280,47 @@ class Gatekeeper:
             raise
 
     def check(self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None) -> None:
-        """Raise Forbidden, and note it, unless the principal may do this."""
+        """Raise Forbidden, and note it, unless the principal may do this; Conflict, if nobody may where the tenant is."""
         try:
             self.authorizer.check(principal, tenant, action, queue)
+            if action in MOVES_CONTENTS:
+                self.check_placed(tenant)
         except TenantqError as error:
             self.refuse(call, principal, tenant, action, queue, error)
             raise
+
+    def mind_regions(self) -> None:
+        """Refuse from now on what moves contents of tenants that do not allow the region of this shard."""
+        self.misplaced = frozenset(self._shard.tenants_served())
+        self.misplaced = frozenset(self.misplaced_now())
+
+    def misplaced_now(self) -> list[str]:
+        """Return the tenants that do not allow the region of this shard. None joins them while it runs: such a change is refused."""
+        return [name for name in self.misplaced if self._is_misplaced(name)]
+
+    def _is_misplaced(self, tenant: str) -> bool:
+        state = self._shard.tenants_served().get(tenant)
+        regions = state.config.regions if state is not None else ()
+        return bool(regions) and self._shard.settings.region not in regions
+
+    def check_placed(self, tenant: str) -> None:
+        """Raise Conflict for a tenant that must not be where it is: the region of its shard was changed."""
+        if tenant in self.misplaced and self._is_misplaced(tenant):
+            raise Conflict(
+                f"the tenant does not allow the region of its shard, which is {self._shard.settings.region or 'none'}: "
+                "change its regions, or move it to another server with tenantq migrate",
+                tenant=tenant,
+            )
+
+    def check_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
+        """Raise Conflict, and note it, where that can be told before a body is read, to somebody who may know it already."""
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is not None and self.authorizer.allowed(principal, tenant, action, queue):
+            try:
+                self.check_placed(tenant)
+            except Conflict as error:
+                self.refuse(call, principal, tenant, action, queue, error)
+                raise
 
     def check_may_grant(self, call: Call, entered: Entered, action: str, grant: Grant) -> None:
         """Raise Forbidden, and note it, if the grant holds more than its giver has."""
@@ -287,13 +331,17 @@ class Gatekeeper:
             raise
 
     async def enter_fleet(self, call: Call, principal: Principal) -> Entered:
-        """Let in a poll over many tenants. It is in flight on behalf of the credential's own tenant."""
-        name = own_tenant(principal)
-        if self.authenticator.elsewhere is not None and not self.authenticator.elsewhere.is_here(name):
-            name = DEFAULT_TENANT  # its own tenant is another shard's
+        """Let in a poll over many tenants. It is in flight on behalf of the credential's own tenant, or of the platform."""
+        name = principal.tenant
+        is_here = name is not None and (
+            self.authenticator.elsewhere is None or self.authenticator.elsewhere.is_here(name)
+        )
         try:
-            state = self._shard.tenant_state(name)
-            ticket = await self.slots.take(state.name, None, None, state.config.concurrency, call.connection)
+            state = self._shard.tenant_state(name if is_here and name is not None else DEFAULT_TENANT)
+            limits = (
+                state.config.concurrency if is_here else Concurrency()
+            )  # of another shard's tenant nothing is known here
+            ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
         except TenantqError as error:
             self.refuse(call, principal, own_tenant(principal), "poll", None, error)
             raise
@@ -452,14 +500,14 @@ class Gatekeeper:
             )
             for one in refusals
         ]  # fmt: skip
-        self.in_background(self._shard.note_entries(entries))
+        self.in_background(self.note_entries(entries))
 
     def raise_alert(self, alert: Alert) -> None:
         """Count and journal something that a person should look at."""
         self.tally.alerts[alert.kind] += 1
         details = f"{alert.severity}: {alert.details}"
         entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
-        self.in_background(self._shard.note_entries([entry]))
+        self.in_background(self.note_entries([entry]))
 
     # ---- housekeeping ----
 

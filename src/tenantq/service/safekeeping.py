@@ -141,6 +141,10 @@ class Safekeeping(Credentials):
         self.gates.forget_tenant(tenant)
         if self._sealing is not None:
             self._sealing.forget(state)
+        if self.fellows is not None:
+            await self.fellows.tell_gone(
+                tenant
+            )  # before its bytes are erased, which takes long: the name is free again
         return await self._certify(erased)
 
     async def finish_erasures(self) -> None:

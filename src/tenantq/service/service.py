@@ -277,6 +277,8 @@ class Service(Finding):
                 short = self.gates.short_for_fleets(queue)
                 if self._sealing is not None:
                     short.update(self._sealing.resting())
+                if self.gates.misplaced:
+                    short.update(dict.fromkeys(self.gates.misplaced_now(), left_ms))
                 served = allowed
                 if short:  # their rates are used up, or their keys out of reach: the others go on, and they when they may again
                     everyone = allowed if allowed is not None else self.shard.tenants_served()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.errors import Conflict, Invalid
+from tenantq.errors import Invalid
 from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.shards.layout import HOME
@@ -35,13 +35,11 @@ class Directory:
         self._hidden = _EVERYWHERE if number == HOME else _ABROAD
         self._shard_of: dict[str, int] = {DEFAULT_TENANT: HOME}
         self._known: set[int] = {number}  # shards that have told what they have, and still run
-        self.misplaced: frozenset[str] = frozenset()  # own tenants that do not allow this shard's region
-        self._misplaced_elsewhere: dict[int, frozenset[str]] = {}
 
     def find(self, tenant: str) -> int | None:
-        """Return the shard that has a tenant; None: none that is known."""
+        """Return the shard that has a tenant, of two the one with the lower number; None: none that is known."""
         if tenant in self._own() and tenant not in self._hidden:
-            return self.number
+            return min(self.number, self._shard_of.get(tenant, self.number))
         return self._shard_of.get(tenant) if tenant not in _EVERYWHERE else self.number
 
     def is_elsewhere(self, tenant: str) -> bool:
@@ -69,18 +67,6 @@ class Directory:
         """The shards that do not run, or have not told yet what they have."""
         return set(range(len(self.topology.shards))) - self._known
 
-    def check_placed(self, tenant: str) -> None:
-        """Raise Conflict for a tenant that must not be where it is: the region of its shard was changed."""
-        shard = self.find(tenant)
-        if shard is None:
-            return
-        if tenant in (self.misplaced if shard == self.number else self._misplaced_elsewhere.get(shard, ())):
-            region = self.topology.shards[shard].region or "none"
-            raise Conflict(
-                f"the tenant does not allow the region of its shard {shard}, which is {region}: move it with tenantq migrate",
-                tenant=tenant,
-            )
-
     def place(self, tenant: str, regions: Iterable[str]) -> int:
         """Return the shard for a tenant that is to be made: the jump hash of its name over those that it allows.
 
@@ -97,14 +83,13 @@ class Directory:
 
     # ---- what others say ----
 
-    def learn_all(self, shard: int, tenants: Collection[str], misplaced: Collection[str] = ()) -> list[str]:
+    def learn_all(self, shard: int, tenants: Collection[str]) -> list[str]:
         """Take note of everything that a shard has; return names that another one has too, which stay with the lower number."""
         for name in [name for name, holder in self._shard_of.items() if holder == shard and name != DEFAULT_TENANT]:
             del self._shard_of[name]
         twice = [name for name in tenants if name in self._shard_of and self._shard_of[name] != shard]
         for name in tenants:
             self._shard_of[name] = min(shard, self._shard_of.get(name, shard))
-        self._misplaced_elsewhere[shard] = frozenset(misplaced)
         self._known.add(shard)
         return twice
 
@@ -115,11 +100,10 @@ class Directory:
                 del self._shard_of[name]
         for name in made:
             self._shard_of[name] = shard
-        self._misplaced_elsewhere[shard] = self._misplaced_elsewhere.get(shard, frozenset()).difference(made)
 
-    def settle(self, tenant: str) -> None:
-        """Take note that an own tenant was configured, which a shard refuses where it does not allow its region."""
-        self.misplaced = self.misplaced.difference((tenant,))
+    def learn_own(self, tenant: str) -> None:
+        """Take note that a tenant is this shard's, on the word of the first one: what others had said of it is past."""
+        self._shard_of.pop(tenant, None)
 
     def lose(self, shard: int) -> None:
         """Take note that a shard does not run."""

@@ -33,7 +33,6 @@ _CHANGES: Final = "tenant_changes"
 
 class _Tenants(msgspec.Struct, frozen=True, array_like=True):
     names: list[str]
-    misplaced: list[str]
 
 
 class _Changes(msgspec.Struct, frozen=True, array_like=True):
@@ -74,10 +73,6 @@ class Peers:
         }
         self._all_linked = asyncio.Event()
         self._timer: Timer | None = None
-        region = seat.topology.shards[seat.number].region
-        self.directory.misplaced = frozenset(
-            name for name, tenant in own().items() if tenant.config.regions and region not in tenant.config.regions
-        )
 
     @property
     def is_home(self) -> bool:
@@ -158,11 +153,11 @@ class Peers:
         names = announced(self.number, self._own())
         self._told[link.number] = set(names)
         self._see_whether_all_linked()
-        await link.ask(_TENANTS, _encode(_Tenants(names, sorted(self.directory.misplaced))))
+        await link.ask(_TENANTS, _encode(_Tenants(names)))
 
     async def _learn_all(self, asked: Asked) -> bytes:
         told = _decode_tenants(asked.payload)
-        twice = self.directory.learn_all(asked.shard, told.names, told.misplaced)
+        twice = self.directory.learn_all(asked.shard, told.names)
         twice += [name for name in announced(self.number, self._own()) if self.directory.is_elsewhere(name)]
         if twice:
             log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))

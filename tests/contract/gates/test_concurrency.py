@@ -359,3 +359,20 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
         left |= {one.raw_id for one in await house.shard.poll(name, "work", max=1_000)}
     assert added - acking <= left  # cancelled adds may be in too: nobody was told
     assert not acked & left
+
+
+async def test_fleets_of_the_platform_take_no_place_of_a_tenant(house: House) -> None:
+    """Not even of 'default', which may be a customer's like any other."""
+    await house.tenant("default", concurrency={"requests": 1})
+    call = await house.key("default")
+    await house.add(call, "work", "first")
+    await house.settled()
+    with Gate(house):
+        held = start(house.add(call, "work", "second"))
+        await turns()
+        assert house.gates.slots.in_flight_of("default") == 1
+        fleet = start(house.service.fleet_poll(house.admin, "work", tenants=["default"]))
+        await turns()
+        assert house.gates.slots.waiting == 0
+    assert [one.body for one in await fleet] == [b"first"]
+    await held

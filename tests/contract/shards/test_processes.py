@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -297,7 +299,7 @@ def _stop(server: Sharded) -> None:
 
 
 def test_regions_decide_where_a_tenant_may_be(tmp_path: Path) -> None:
-    """A tenant goes where it may, or nowhere; it cannot leave by a setting; and where a shard's region changed, bodies are not even read."""
+    """A tenant goes where it may, or nowhere; it cannot leave by a setting; and where a shard's region changed, its contents stay put."""
     data, regions = tmp_path / "data", '["eu", "us"]'
     with sharded(data, "--shards", 2, TENANTQ_SHARDS__REGIONS=regions) as server:
         assert [one["region"] for one in server.get("/v1/topology")["shards"]] == ["eu", "us"]
@@ -311,26 +313,84 @@ def test_regions_decide_where_a_tenant_may_be(tmp_path: Path) -> None:
         moved = server.ask("PUT", "/v1/tenants/us-1", json={"regions": ["eu"]})
         assert (moved.status_code, moved.json()["code"]) == (409, "conflict")
         assert "migrate" in moved.json()["detail"]
+        _makes_again_elsewhere_what_is_being_erased(server)
+        token = server.key_of("eu-1")
         _stop(server)
     with sharded(data, TENANTQ_SHARDS__REGIONS='["us", "us"]') as server:
-        import http.client  # noqa: PLC0415
+        _refuses_what_is_not_allowed_here(server, "eu-1", token)
 
-        for url in server.urls:
-            host = url.removeprefix("http://")
-            asked = http.client.HTTPConnection(host, timeout=30)
-            asked.putrequest("POST", "/v1/tenants/eu-1/queues/mail/messages")
-            asked.putheader("Authorization", f"Bearer {ADMIN_TOKEN}")
-            asked.putheader("Content-Length", "1000")
-            asked.putheader("Expect", "100-continue")
-            asked.endheaders()  # the body is not sent, and not waited for
-            reply = asked.getresponse()
-            assert (reply.status, b"migrate" in reply.read()) == (409, True)
-            asked.close()
-            assert server.ask("GET", "/v1/tenants/eu-1", url=url).status_code == 200
-            good = server.ask(
-                "POST", "/v1/tenants/us-1/queues/mail/messages", url=url, json={"messages": [{"body": "x"}]}
+
+def _makes_again_elsewhere_what_is_being_erased(server: Sharded) -> None:
+    """See that a name is free as soon as its tenant is deleted, on any shard, and given once."""
+    for number in range(3):
+        path = f"/v1/tenants/again-{number}"
+        server.ask("PUT", path, json={"regions": ["us"]})
+        body = {"confirm": f"again-{number}", "reason": "because a test says so"}
+        with ThreadPoolExecutor(1) as pool:
+            deleting = pool.submit(server.ask, "DELETE", path, json=body)
+            again = until(
+                lambda: (
+                    (one := server.ask("PUT", path, url=server.shards[0], json={"regions": ["eu"]})).status_code  # noqa: B023  # it is asked at once
+                    != 409
+                    and one
+                )
             )
-            assert good.status_code == 200
+            assert (again.status_code, again.json()["id"] >> 26) == (201, 0), again.text
+            assert deleting.result().status_code == 200
+        assert [server.ask("GET", path, url=url).json()["id"] >> 26 for url in server.urls] == [0, 0, 0]
+    names = [one["name"] for one in server.get("/v1/tenants", params={"limit": 1000})["tenants"]]
+    assert len(names) == len(set(names))
+
+
+def _refuses_what_is_not_allowed_here(server: Sharded, tenant: str, token: str) -> None:
+    """See that its contents neither come nor go, whichever way they are asked for, that each refusal is noted, and that a change of regions helps."""
+    add = {"messages": [{"body": "x"}]}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        (f"/v1/tenants/{tenant}/queues/mail/messages", add, ADMIN_TOKEN),
+        (f"/v1/tenants/{tenant}/queues/mail/poll", {}, ADMIN_TOKEN),
+        ("/v1/queues/mail/messages", add, token),
+        ("/v1/queues/mail/messages", add, token),  # whose tenant is known by now
+        ("/v1/poll", {"queue": "mail", "tenants": [tenant]}, ADMIN_TOKEN),
+        ("/v1/poll", {"queue": "mail", "tenants": [tenant, "us-1"]}, ADMIN_TOKEN),
+    ]
+    for url in server.urls:
+        for path, body, who in asked:
+            refused = server.ask("POST", path, url=url, token=who, json=body)
+            assert (refused.status_code, refused.json()["code"]) == (409, "conflict"), path
+            assert "regions" in refused.json()["detail"]
+        nobody = server.ask("POST", f"/v1/tenants/{tenant}/queues/mail/messages", url=url, token=token[:-1], json=add)
+        assert nobody.status_code == 401  # who may not know is told nothing
+        assert server.ask("GET", f"/v1/tenants/{tenant}", url=url).status_code == 200
+        good = server.ask("POST", "/v1/tenants/us-1/queues/mail/messages", url=url, json=add)
+        assert good.status_code == 200
+        every = server.ask("POST", "/v1/poll", url=url, json={"queue": "mail"})  # the others' are dealt
+        assert [one["tenant"] for one in every.json()["messages"]] == ["us-1"]
+    _refuses_before_the_body(server.shards[0], tenant)
+    noted = until(lambda: _refused(server, tenant) >= len(asked) * len(server.urls) + 1)
+    assert noted
+    assert _refused(server, tenant) == len(asked) * len(server.urls) + 1
+    assert server.ask("PUT", f"/v1/tenants/{tenant}", json={"regions": ["us"]}).status_code == 200
+    for url in server.urls:
+        for path, body, who in asked[:4]:
+            assert server.ask("POST", path, url=url, token=who, json=body).status_code == 200
+
+
+def _refused(server: Sharded, tenant: str) -> int:
+    rows = server.get(f"/v1/tenants/{tenant}/audit", params={"limit": 100})["rows"]
+    return sum(row["count"] for row in rows if row["error_code"] == "conflict")
+
+
+def _refuses_before_the_body(url: str, tenant: str) -> None:
+    """See that the tenant's own shard does not even want the body of somebody whom it knows."""
+    asked = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    asked.putrequest("POST", f"/v1/tenants/{tenant}/queues/mail/messages")
+    asked.putheader("Authorization", f"Bearer {ADMIN_TOKEN}")
+    asked.putheader("Content-Length", "1000")
+    asked.putheader("Expect", "100-continue")
+    asked.endheaders()  # the body is not sent, and not waited for
+    reply = asked.getresponse()
+    assert (reply.status, b"migrate" in reply.read()) == (409, True)
+    asked.close()
 
 
 def test_what_keeps_it_from_starting_is_told_in_one_line(tmp_path: Path) -> None:

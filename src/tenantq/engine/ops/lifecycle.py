@@ -13,7 +13,7 @@ from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.take_in import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED
-from tenantq.errors import Draining, Invalid
+from tenantq.errors import Conflict, Draining, Invalid
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
@@ -36,11 +36,14 @@ def _shown(changes: dict[str, Any]) -> str:
 class PutTenant(Operation):
     """Make a tenant, or change one."""
 
-    __slots__ = ("changes", "name")
+    __slots__ = ("changes", "may_make", "name")
     journal_op = "configure_tenant"
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
+    def __init__(
+        self, system: TenantState, caller: Caller, name: str, changes: dict[str, Any], *, may_make: bool = True
+    ) -> None:
         super().__init__(system, caller)
+        self.may_make = may_make
         self.name = name
         self.changes = changes
 
@@ -51,6 +54,10 @@ class PutTenant(Operation):
         self.reply = tenant is None
         if tenant is not None:
             tenant.check_thawed()
+        elif not self.may_make:
+            raise Conflict(
+                "the tenant was deleted a moment ago. Send the request again to make a new one", tenant=self.name
+            )
         config = change_tenant(tenant.config if tenant is not None else TenantConfig(), self.changes)
         region = round.core.settings.region
         if config.regions and region not in config.regions:

@@ -1,0 +1,149 @@
+"""Who is refused learns nothing by it, whichever shard was asked, and leaves one trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.acceptance.command import ADMIN_TOKEN
+from tests.contract.shards.sharded import Sharded, sharded, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOGUS = "tq_bogus_" + "x" * 30
+
+
+def _shown(url: str, token: str | None, tenant: str, body: object) -> tuple[int, str, str | None]:
+    """Return what tells one tenant from another in the answer to an add."""
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    path = f"{url}/v1/tenants/{tenant}/queues/mail/messages"
+    answer = httpx.post(path, headers=headers, json=body, timeout=30)
+    return answer.status_code, answer.json()["detail"], answer.headers.get("tenantq-shard")
+
+
+def test_who_is_refused_does_not_learn_which_tenants_there_are(three: Sharded) -> None:
+    """A tenant of each shard and a name that nobody has look alike at every address, to strangers and to another tenant's key."""
+    tenants = [three.tenant_on(shard) for shard in range(3)]
+    other = three.key_of(three.tenant_on(0), "producer")
+    for url in three.urls:
+        for token in (None, BOGUS, other):
+            for body in ({"messages": [{"body": "x"}]}, {"messages": "wrong"}):
+                seen = {_shown(url, token, name, body) for name in (*tenants, "nobody-at-all")}
+                assert len(seen) == 1, (url, token, seen)
+
+
+def _poll(server: Sharded, token: str, request_id: str, **body: object) -> int:
+    headers = {"Authorization": f"Bearer {token}", "X-Request-Id": request_id}
+    return httpx.post(f"{server.shards[0]}/v1/poll", headers=headers, json=body, timeout=30).status_code
+
+
+def _rows(server: Sharded, path: str, request_id: str) -> list[dict[str, Any]]:
+    rows = server.get(path, params={"limit": 1000, "order": "newest"})["rows"]
+    return [row for row in rows if row["request_id"] == request_id]
+
+
+def test_a_fleet_that_is_refused_leaves_one_trace_and_gets_nothing(three: Sharded) -> None:
+    """Whoever it is, however many shards have the tenants it names, and whichever of them would be asked first."""
+    mine, other = three.tenant_on(0), three.tenant_on(1)
+    for tenant in (mine, other):
+        three.ask("POST", f"/v1/tenants/{tenant}/queues/mail/messages", json={"messages": [{"body": "x"}] * 4})
+    token = three.key_of(mine, "consumer")
+    assert _poll(three, BOGUS, "nobody-all", queue="mail") == 401
+    assert _poll(three, BOGUS, "nobody-two", queue="mail", tenants=[mine, other]) == 401
+    for turn in range(4):
+        assert _poll(three, token, f"mine-{turn}", queue="mail", tenants=[mine, other]) == 403
+        assert _poll(three, token, f"nobodys-{turn}", queue="mail", tenants=[mine, "nobody-at-all"]) == 403
+    assert three.get(f"/v1/tenants/{mine}/queues/mail")["in_flight"] == 0
+    for id in ("nobody-all", "nobody-two", "mine-0", "mine-1", "mine-2", "mine-3", "nobodys-0"):
+        (row,) = until(lambda: _rows(three, "/v1/audit", id))  # noqa: B023  # it is asked at once
+        assert (row["count"], row["outcome"]) == (1, "denied")
+    assert len(_rows(three, f"/v1/tenants/{other}/audit", "mine-3")) == 1
+    assert _poll(three, token, "good", queue="mail", tenants=[mine]) == 200
+
+
+def test_what_a_tenant_was_refused_by_another_shard_is_in_its_own_trail(three: Sharded) -> None:
+    """A key of a tenant at a route of the platform's, which the first shard answers."""
+    tenant = three.tenant_on(2)
+    token = three.key_of(tenant)
+    headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "not-for-tenants"}
+    assert httpx.get(f"{three.shards[1]}/v1/tenants", headers=headers).status_code == 403
+    (row,) = until(lambda: _rows(three, f"/v1/tenants/{tenant}/audit", "not-for-tenants"))
+    assert (row["op"], row["error_code"], row["remote"]) == ("list_tenants", "forbidden", "127.0.0.1")
+    assert len(_rows(three, "/v1/audit", "not-for-tenants")) == 1
+
+
+def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three: Sharded) -> None:
+    """What another has leased for it is answered at once, and what the slow one leases then goes back."""
+    quick, slow = three.tenant_on(0), three.tenant_on(1)
+    add = {"messages": [{"body": "x"}]}
+    for tenant in (quick, slow):
+        three.ask("PUT", f"/v1/tenants/{tenant}/queues/still", json={})
+    pid = three.pid_of(1)
+    fleet = {"queue": "still", "tenants": [quick, slow], "wait_ms": 20_000, "lease_ms": 600_000}
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(three.ask, "POST", "/v1/poll", url=three.shards[0], json=fleet)
+        time.sleep(0.5)  # it is other processes that begin to wait
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            adding = pool.submit(
+                three.ask, "POST", f"/v1/tenants/{slow}/queues/still/messages", url=three.shards[1], json=add
+            )
+            three.ask("POST", f"/v1/tenants/{quick}/queues/still/messages", url=three.shards[0], json=add)
+            (got,) = waiting.result(8).json()["messages"]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert got["tenant"] == quick
+        assert adding.result().status_code == 200
+    path = f"/v1/tenants/{slow}/queues/still/poll"
+    again = until(lambda: three.ask("POST", path, json={"wait_ms": 500}).json().get("messages"))
+    assert (again[0]["body"], again[0]["attempt"]) == ("x", 1)
+
+
+def test_a_fleet_whose_client_left_has_leased_nothing(three: Sharded) -> None:
+    """A message that comes in the moment when it goes is there for the next one."""
+    tenants = [three.tenant_on(shard) for shard in range(3)]
+    fleet = json.dumps({"queue": "left", "tenants": tenants, "wait_ms": 20_000, "lease_ms": 600_000}).encode()
+    head = (
+        f"POST /v1/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\nContent-Length: {len(fleet)}\r\n"
+    )
+    for tenant in tenants:
+        three.ask("PUT", f"/v1/tenants/{tenant}/queues/left", json={})
+    host, _, port = three.shards[0].removeprefix("http://").partition(":")
+    with three.client(1) as client:
+        for turn in range(12):
+            tenant = tenants[turn % 3]
+            with socket.create_connection((host, int(port))) as left:
+                left.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + fleet)
+                time.sleep(0.03)
+            path = f"/v1/tenants/{tenant}/queues/left"
+            client.post(f"{path}/messages", json={"messages": [{"body": "x"}]})
+            got = until(lambda: client.post(f"{path}/poll", json={"wait_ms": 1_000}).json()["messages"], 10)  # noqa: B023  # the same
+            assert client.post(f"{path}/ack", json={"receipts": [got[0]["receipt"]]}).json()["results"][0]["ok"]
+
+
+def test_while_a_shard_is_down_strangers_cannot_tell_its_tenants(tmp_path: Path) -> None:
+    """Without a good credential every name is refused alike; with one, its tenants and names that nobody knows are."""
+    with sharded(tmp_path / "data", "--shards", 2) as server:
+        here, there = server.tenant_on(0), server.tenant_on(1)
+        token, url, add = server.key_of(here), server.shards[0], {"messages": [{"body": "x"}]}
+        pid = server.pid_of(1)
+        os.kill(pid, signal.SIGKILL)
+        seen = set()
+        while server.ask("GET", f"/v1/tenants/{there}", url=url).status_code == 200:
+            pass  # it is not noticed yet
+        for name in (there, "nobody-at-all"):
+            nobody = httpx.put(f"{url}/v1/tenants/{name}", json={}).status_code
+            seen.add((_shown(url, None, name, add), _shown(url, token, name, add)[0], nobody))
+        if server.ask("GET", f"/v1/tenants/{there}", url=url).status_code == 503:  # it was down all the time
+            assert len(seen) == 1
+            ((stranger, known, maker),) = seen
+            assert (stranger[0], known, maker) == (401, 503, 401)
+        assert _shown(url, None, here, add)[0] == 401

@@ -1,0 +1,131 @@
+"""What a shard believes of credentials and journals that are another's: for a moment, and never what nobody can know."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.access import Grant, StoredKey
+from tenantq.errors import ShardDown, Unauthenticated
+from tenantq.gates.authenticate import ELSEWHERE_MS, Authenticator
+from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
+from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.service.elsewhere import CredentialsElsewhere
+from tenantq.service.fellows import STEPS_MAX, Fellows
+from tenantq.shards.directory import Directory
+from tenantq.shards.peers import Peers
+from tenantq.shards.seat import Seat
+from tenantq.topology import Shard, Topology
+from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.clock import ManualClock
+
+SHARDS = (Shard("0"), Shard("1"), Shard("2"))
+NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
+CERTIFICATE = {"notAfter": "Jun  1 12:00:00 2030 GMT", "subjectAltName": (("DNS", "worker.example"),)}
+HOUR_MS = 3_600_000
+
+
+def _peers(clock: ManualClock, number: int = 1) -> Peers:
+    """Return the others of a shard, of which none has been heard."""
+    seat = Seat(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
+    return Peers(seat, clock, dict, lambda _: None)
+
+
+class Another:
+    """Another shard's book, asked as if it were one call away."""
+
+    def __init__(self, book: MemoryBook, clock: ManualClock) -> None:
+        self.book = book
+        self.clock = clock
+
+    def is_here(self, tenant: str | None) -> bool:
+        return tenant is None
+
+    async def key(self, hash: bytes) -> StoredKey | None:
+        return self.book.key(hash)
+
+    async def token_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
+        return self.book.token_revoked(tenant, token_id, principal, self.clock.wall_ms())
+
+
+async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wall_clock_does(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    """A key, a token and a certificate's holder that are revoked there are refused here then, though the clock was set back."""
+    theirs = MemoryBook()
+    certificates = CertificateMap(CertificateSettings(names=NAMES))
+    gate = Authenticator(MemoryBook(), clock, verifier(clock, tmp_path), certificates)
+    gate.elsewhere = Another(theirs, clock)
+    key = theirs.put_key("acme", Grant(role="producer"))
+    token = signed(claims(clock, tenant="acme", jti="one"))
+    given: list[tuple[str | None, dict[str, Any] | None]] = [(key.token, None), (token, None), (None, CERTIFICATE)]
+    for bearer, certificate in given:
+        principal = await gate.authenticate(bearer, certificate)
+        assert gate.cached(bearer, certificate) == principal
+        theirs.revoke("acme", principal.id, clock.wall_ms() + 10 * HOUR_MS)
+    theirs.revoke_key(key, clock.wall_ms() - 2 * HOUR_MS)
+    clock.jump_wall(-HOUR_MS)
+    clock.advance(ELSEWHERE_MS - 1)
+    assert all(gate.cached(*one) is not None for one in given)
+    clock.advance(1)
+    for one in given:
+        assert gate.cached(*one) is None
+        with pytest.raises(Unauthenticated):
+            await gate.authenticate(*one)
+
+
+async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: ManualClock, tmp_path: Path) -> None:
+    """Whether its tokens are revoked may be a silent shard's to say: they are refused until all have told what they have, and then asked anew each time."""
+    peers, book = _peers(clock), MemoryBook()
+    gate = Authenticator(book, clock, verifier(clock, tmp_path))
+
+    class Own:
+        access = book
+
+    gate.elsewhere = CredentialsElsewhere(peers, Own(), gate, clock)  # type: ignore[arg-type]  # all of a shard that it asks
+    token = signed(claims(clock, tenant="acme", jti="one"))
+    assert not gate.elsewhere.is_here("acme")
+    with pytest.raises(ShardDown):
+        await gate.authenticate(token, None)
+    for number in (0, 2):
+        peers.directory.learn_all(number, [])
+    assert (await gate.authenticate(token, None)).tenant == "acme"
+    clock.advance(ELSEWHERE_MS)
+    peers.directory.learn(2, ["acme"], [])
+    with pytest.raises(ShardDown):  # whose word it is now, and whose shard does not answer
+        await gate.authenticate(token, None)
+
+
+def test_of_two_tenants_of_one_name_all_shards_name_the_same() -> None:
+    """That of the lower number, until the first shard has said otherwise."""
+    mine = {"both"}
+    directory = Directory(1, Topology(SHARDS), lambda: mine)
+    directory.learn_all(2, ["both"])
+    assert directory.find("both") == 1
+    directory.learn_all(0, ["both"])
+    assert directory.find("both") == 0
+    directory.learn_own("both")
+    assert directory.find("both") == 1
+
+
+async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go_on(clock: ManualClock) -> None:
+    """Not only once all of a journal has been read."""
+    pages = 0
+
+    class Service:
+        async def audit_page(self, query: AuditQuery) -> AuditPage:
+            nonlocal pages
+            pages += 1
+            await asyncio.sleep(0)
+            return AuditPage([], query.cursor or "1.0")
+
+    fellows = Fellows(_peers(clock, 0), Service())  # type: ignore[arg-type]  # all of it that is asked
+    async with asyncio.timeout(10):
+        page = await fellows._page_of(0, AuditQuery(), "")
+    assert (page.rows, page.cursor, pages) == ([], "1.0", STEPS_MAX)
