@@ -79,6 +79,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
     certificates: CertificateSettings | None = None  # none: client certificates stand for nobody
 
+    def __repr__(self) -> str:
+        """Show everything but the store's URL, in which a password may stand."""
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
+        return f"ServerSettings({', '.join(shown)})"
+
 
 def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> ServerSettings:
     """Return the settings, or raise Invalid naming the setting, where it stands, and what is wrong."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenantq.errors import Invalid
+from tenantq.settings import ServerSettings
 from tenantq.store.redis.address import RedisAddress, parse_address
 
 
@@ -37,10 +38,12 @@ def test_what_is_no_address_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(Invalid, match=r"^store: ") as refused:
         parse_address(url)
     assert "s3cret" not in str(refused.value)
+    assert refused.value.__cause__ is None  # its text would show it
 
 
 def test_a_password_is_never_shown() -> None:
     """Neither as text nor in a representation."""
     address = parse_address("rediss+cluster://user:s3cret@a:1,[::1]:2")
     assert str(address) == repr(address) == "rediss+cluster://a:1,[::1]:2"
+    assert "s3cret" not in repr(ServerSettings(store="redis://user:s3cret@a:1"))
     assert f"{[address]}" == "[rediss+cluster://a:1,[::1]:2]"

@@ -53,12 +53,12 @@ def parse_address(url: str) -> RedisAddress:
     """Return the address, or raise Invalid; the text of the error shows nothing of the URL, in which a password may stand."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise Invalid(f"store: give {_SHAPE}") from error
+    except ValueError:
+        raise Invalid(f"store: give {_SHAPE}") from None  # the text of its cause shows what stands in the URL
     try:
         query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
-    except ValueError as error:
-        raise Invalid("store: what stands behind ? in the URL is not name=value") from error
+    except ValueError:
+        raise Invalid("store: what stands behind ? in the URL is not name=value") from None
     ca_file = query.pop("ca_file", [None])[0]
     if query:
         raise Invalid("store: of what stands behind ? only ca_file is known")
