@@ -211,6 +211,7 @@ class ResettingProxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._silent: set[socket.socket] = set()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -218,6 +219,14 @@ class ResettingProxy:
     def url(self) -> str:
         """The address as ``--store`` takes it."""
         return f"redis://127.0.0.1:{self.port}"
+
+    def lead_to(self, port: int) -> None:
+        """Pass new connections to another server; those that there are stay."""
+        self._target = port
+
+    def fall_silent(self) -> None:
+        """Let nothing pass any more on the connections that there are, as where a router has forgotten them."""
+        self._silent = set(self._open)
 
     def close(self) -> None:
         """End everything."""
@@ -247,6 +256,8 @@ class ResettingProxy:
         reset = struct.pack("ii", 1, 0)  # close at once, with an RST
         try:
             while data := one.recv(65_536):
+                if one in self._silent:
+                    continue
                 if self._rng.random() < self.share:
                     self.resets += 1
                     if self._rng.random() < 0.5:

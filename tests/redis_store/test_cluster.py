@@ -16,6 +16,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.message import Result
+from tenantq.store.keys import queue_prefix
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
 from tests.redis_store.test_trouble import rest_of, work, work_named
 from tests.shards import Q, examined, message
@@ -140,6 +141,36 @@ def move_slot(cluster: RedisNodes, source: RedisServer, target: RedisServer) -> 
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target))
         except RedisError:
             continue  # a replica by now
+
+
+async def test_67_of_rows_on_both_sides_of_a_move_all_are_read(cluster: RedisNodes, tmp_path: Path) -> None:
+    """Each where it is; and a node that may lose what it confirms is not used on the way either."""
+    store = await OnRedis(cluster, tmp_path, "fsync", name="fleet")("0")
+    queues = [queue_prefix(1, 1), queue_prefix(1, 2)]
+    keys = [queue + b"i" * 16 for queue in queues]
+    batch = store.new_batch()
+    for key in keys:
+        batch.put(key, b"body", store.m.handle)
+    store.write(batch)
+    source, slot = cluster.owner(), cluster.slot
+    target = next(
+        node
+        for node in cluster.nodes[:3]
+        if node is not source and node.client().info("replication")["role"] == "master"
+    )
+    here, there = source.client(), target.client()
+    there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+    here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target))
+    here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", b"t:{fleet:0}:m:" + queues[0])
+    assert store.get_many(store.m, keys) == [b"body", b"body"]
+    there.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreFailed, match="set noeviction"):
+        store.get_many(store.m, keys)
+    there.config_set("maxmemory-policy", "noeviction")
+    for client in (here, there):
+        client.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+        client.flushall()
+    store.close()
 
 
 async def test_66_a_primary_that_is_killed_is_replaced_and_nothing_confirmed_is_lost(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +22,16 @@ from tests.shards import Q, T, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+AT_FIRST = (
+    ("appendonly", "yes"),
+    ("appendfsync", "always"),
+    ("no-appendfsync-on-rewrite", "no"),
+    ("maxmemory-policy", "noeviction"),
+    ("maxmemory", "0"),
+    ("rdb-key-save-delay", "0"),
+)
 
 
 @pytest.fixture
@@ -27,8 +39,9 @@ def server(durable_server: RedisServer) -> Iterator[RedisServer]:
     """Return the durable server as it was set at first."""
     yield durable_server
     client = durable_server.client()
-    for name, value in (("appendfsync", "always"), ("maxmemory-policy", "noeviction"), ("maxmemory", "0")):
+    for name, value in AT_FIRST:
         client.config_set(name, value)
+    eventually(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
     client.flushall()
 
 
@@ -41,7 +54,9 @@ def shard_on(server: RedisServer, path: Path, durability: str = "fsync", reserve
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
+        ("appendonly", "no", "appendonly is no"),
         ("appendfsync", "everysec", "set appendonly yes and appendfsync always"),
+        ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite is yes"),
         ("maxmemory-policy", "allkeys-lru", "set noeviction"),
     ],
 )
@@ -52,9 +67,27 @@ async def test_a_server_that_may_lose_what_it_confirms_is_refused(
     server.client().config_set(name, value)
     with pytest.raises(Invalid, match=text):
         await shard_on(server, tmp_path).open()
-    if name == "appendfsync":
+    if name != "maxmemory-policy":
         async with shard_on(server, tmp_path, "os") as shard:
             await shard.add(T, Q, [message()])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("appendonly", "no", "appendonly is no"), ("maxmemory-policy", "allkeys-lru", "set noeviction")],
+)
+async def test_a_server_that_is_set_otherwise_later_stops_the_shard(
+    server: RedisServer, tmp_path: Path, name: str, value: str, text: str
+) -> None:
+    """It is looked at again and again, also by an owner that has nothing to do."""
+    shard = shard_on(server, tmp_path)
+    await shard.open()
+    try:
+        server.client().config_set(name, value)
+        await asyncio.wait_for(shard.stopped.wait(), 20)
+        assert text in str(shard.failure)
+    finally:
+        await shard.close()
 
 
 async def test_where_config_is_forbidden_a_setting_says_what_holds(server: RedisServer, tmp_path: Path) -> None:
@@ -77,6 +110,9 @@ async def test_where_config_is_forbidden_a_setting_says_what_holds(server: Redis
         assert "s3cret" not in str(refused.value)
         async with opened(fsync="always") as shard:
             await shard.add(T, Q, [message()])
+        client.config_set("appendonly", "no")  # that it is on is seen all the same
+        with pytest.raises(Invalid, match="appendonly is no"):
+            await opened(fsync="always").open()
     finally:
         client.acl_deluser("queue")
     with pytest.raises(StoreFailed, match="check the user and the password") as wrong:
@@ -154,3 +190,37 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server:
             path for path in server.directory.rglob("*") if path.is_file() and b"plainly-seen-7f3a" in path.read_bytes()
         ]
         assert files == []
+        assert not (server.directory / "dump.rdb").exists()  # where none is written none is made
+
+
+def kill_child(server: RedisServer) -> None:
+    """End the process that writes a file of the server anew, as soon as there is one."""
+    assert server.process is not None
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    eventually(lambda: bool(children.read_text()))
+    os.kill(int(children.read_text()), signal.SIGKILL)
+
+
+async def test_an_erasure_that_redis_refuses_or_breaks_off_is_not_through(server: RedisServer, tmp_path: Path) -> None:
+    """It is tried again, instead of being certified."""
+    client = server.client()
+    client.acl_setuser(
+        "limited", enabled=True, nopass=True, categories=["+@all"], commands=["-bgrewriteaof"], keys=["*"]
+    )
+
+    class At:
+        url = f"redis://limited:any@127.0.0.1:{server.port}"
+
+    try:
+        async with Shard(tmp_path / "one", open_store=OnRedis(At(), tmp_path / "one", "fsync")) as shard:
+            with pytest.raises(StoreFailed, match="still in the store's files"):
+                await shard.erase_bytes(1)
+            assert shard.failure is None
+    finally:
+        client.acl_deluser("limited")
+    async with shard_on(server, tmp_path / "two") as shard:
+        client.config_set("rdb-key-save-delay", 5_000_000)
+        erasing = asyncio.create_task(shard.erase_bytes(1))
+        await asyncio.to_thread(kill_child, server)
+        with pytest.raises(StoreFailed, match="BGREWRITEAOF has failed"):
+            await asyncio.wait_for(erasing, 20)

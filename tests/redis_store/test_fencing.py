@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import StoreFailed
-from tenantq.store.keys import after, queue_prefix
+from tenantq.store.keys import after, queue_prefix, tenant_prefix
+from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.store import RedisStore
-from tests.redis_servers import OnRedis, RedisServer
+from tests.redis_servers import OnRedis, RedisServer, ResettingProxy, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,3 +155,150 @@ def test_a_read_during_which_the_lease_ended_does_not_count(
     monkeypatch.setattr(first._reader, "get_many", paused)
     with pytest.raises(StoreFailed, match="owns this shard by now"):
         first.get(first.m, key)
+
+
+def fill(store: RedisStore, queue: bytes) -> None:
+    """Put five messages into a queue."""
+    batch = store.new_batch()
+    for number in range(5):
+        batch.put(queue + bytes([number]) * 16, b"body", store.m.handle)
+    store.write(batch)
+
+
+def clear(store: RedisStore, queue: bytes) -> None:
+    """Delete a queue's messages."""
+    batch = store.new_batch()
+    batch.delete_range(queue, after(queue), store.m.handle)
+    store.write(batch)
+
+
+def let_go_of_the_shard(redis_server: RedisServer) -> None:
+    """End the lease of whoever has it, as if it had been silent for long."""
+    redis_server.client().hset(STATE, "until_ms", "1")
+
+
+def test_a_moment_of_an_owner_that_was_taken_over_shows_nothing_and_deletes_nothing(
+    open_on: Open, redis_server: RedisServer
+) -> None:
+    """Not fewer rows than there were, and nothing of what the new owner keeps for its own readers."""
+    one, other = queue_prefix(1, 1), queue_prefix(1, 2)
+    first = open_on("one")
+    fill(first, one)
+    fill(first, other)
+    old = first.moment(one, after(one), "m")
+    clear(first, one)
+    assert len(list(old.walk("m", one))) == 5
+    let_go_of_the_shard(redis_server)
+    second = open_on("two")
+    new = second.moment(other, after(other), "m")
+    clear(second, other)
+    with pytest.raises(StoreFailed, match="owns this shard by now"):
+        list(old.walk("m", one))
+    old.let_go()
+    assert len(list(new.walk("m", other))) == 5
+    new.let_go()
+    assert redis_server.client().keys("*kept*") == []
+
+
+def test_what_is_read_of_a_store_that_was_emptied_is_not_nothing(open_on: Open, redis_server: RedisServer) -> None:
+    """A caller is not told that its message does not exist."""
+    store = open_on("one")
+    put(store, b"row")
+    told: list[StoreFailed] = []
+    store.watch(told.append)
+    redis_server.client().flushall()
+    with pytest.raises(StoreFailed, match="the store was emptied"):
+        store.get(store.meta, b"row/row")
+    with pytest.raises(StoreFailed, match="the store was emptied"):
+        rows(store)
+    assert told
+
+
+def test_a_loss_that_was_noticed_before_anybody_watched_is_told(open_on: Open, redis_server: RedisServer) -> None:
+    """However early it was."""
+    store = open_on("one")
+    redis_server.client().flushall()
+    with pytest.raises(StoreFailed):
+        rows(store)
+    told: list[StoreFailed] = []
+    store.watch(told.append)
+    assert told
+
+
+def test_a_lease_that_was_written_by_a_clock_ahead_ends_all_the_same(open_on: Open, redis_server: RedisServer) -> None:
+    """At the latest one lease after somebody has asked."""
+    open_on("one")
+    redis_server.client().hincrby(STATE, "until_ms", 3_600_000)
+    for _ in range(2):
+        with pytest.raises(ShardHeld) as held:
+            open_on("two")
+        assert held.value.left_ms <= LEASE_MS
+
+
+def test_connections_that_are_dead_do_not_cost_the_shard(open_on: Open, redis_server: RedisServer) -> None:
+    """The owner notices in time, and new connections renew its lease."""
+    proxy = ResettingProxy(redis_server.port, 0.0, seed=1)
+    try:
+        store = open_on("one", proxy, lease_ms=900)
+        put(store, b"row")
+        owner = store._own()
+        proxy.fall_silent()
+        last = owner._sent
+
+        def renewed() -> bool:
+            with pytest.raises(ShardHeld):
+                open_on("two")
+            return owner._sent > last
+
+        eventually(renewed)
+        store.close()
+    finally:
+        proxy.close()
+
+
+def test_after_a_failover_every_connection_is_to_the_new_primary(
+    open_on: Open, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Also those that only read, though the old one still answers them."""
+    queue = queue_prefix(1, 1)
+    follower = f"replicaof 127.0.0.1 {redis_server.port}"
+    redis_server.client().config_set("repl-diskless-sync-delay", 0)
+    replica = RedisServer(tmp_path / "replica", follower)
+    proxy = ResettingProxy(redis_server.port, 0.0, seed=1)
+    try:
+        store = open_on("one", proxy)
+        assert list(store.moment(queue, after(queue), "m").walk("m", queue)) == []
+        offset = redis_server.client().info("replication")["master_repl_offset"]
+        eventually(lambda: replica.client().info("replication")["slave_repl_offset"] >= offset)
+        proxy.lead_to(replica.port)
+        replica.client().replicaof("NO", "ONE")
+        redis_server.client().replicaof("127.0.0.1", 1)
+        fill(store, queue)
+        assert len(list(store.moment(queue, after(queue), "m").walk("m", queue))) == 5
+        store.close()
+    finally:
+        redis_server.client().replicaof("NO", "ONE")
+        proxy.close()
+        replica.kill()
+
+
+def test_of_a_tenant_that_was_deleted_no_prefix_is_left(open_on: Open, redis_server: RedisServer) -> None:
+    """Its queues go all at once."""
+    store = open_on("one")
+    for tenant, queue in ((1, 1), (1, 2), (2, 1)):
+        fill(store, queue_prefix(tenant, queue))
+    batch, gone = store.new_batch(), tenant_prefix(1)
+    for family in ("m", "vi", "le", "li", "gr", "ik", "re", "ex"):
+        batch.delete_range(gone, after(gone), store.family(family).handle)
+    store.write(batch)
+    assert redis_server.client().zrange("t:{fenced:0}:p", 0, -1) == [queue_prefix(2, 1)]
+
+
+def test_a_database_that_there_is_not_is_a_failure_of_the_store(open_on: Open, redis_server: RedisServer) -> None:
+    """With what Redis says to it."""
+
+    class At:
+        url = f"{redis_server.url}/77"
+
+    with pytest.raises(StoreFailed, match="DB index is out of range"):
+        open_on("one", At())

@@ -12,7 +12,7 @@ import pytest
 from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tests.redis_servers import OnRedis, RedisServer, ResettingProxy
+from tests.redis_servers import OnRedis, RedisServer, ResettingProxy, eventually
 from tests.shards import Q, T, message
 
 if TYPE_CHECKING:
@@ -123,6 +123,37 @@ async def test_66_when_patience_ends_the_shard_stops_and_the_next_start_has_ever
     async with shard_on(own_server, tmp_path) as again:
         await again.add(T, Q, [message("unsure", key="unsure")])  # once, whether it had arrived or not
         assert sorted(await rest_of(again)) == sorted((added - acked) | {"unsure"})
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_store_that_is_away_stops_a_shard_that_writes_nothing(
+    own_server: RedisServer, tmp_path: Path, *, reads: bool
+) -> None:
+    """Whether nobody asks for anything or somebody reads; before that it is not ready any more."""
+    shard = shard_on(own_server, tmp_path, patience_ms=500, lease_ms=500)
+    await shard.open()
+    (added,) = await shard.add(T, Q, [message("a")])
+    own_server.signal(signal.SIGSTOP)
+    try:
+        if reads:
+            with pytest.raises(StoreFailed):
+                await shard.get(T, Q, added.id)
+        await asyncio.wait_for(shard.stopped.wait(), 20)
+        assert shard.is_doubtful
+        await shard.close()
+    finally:
+        own_server.signal(signal.SIGCONT)
+
+
+async def test_who_closes_does_not_wait_for_a_store_that_is_away(own_server: RedisServer, tmp_path: Path) -> None:
+    """Its lease ends by itself."""
+    store = await OnRedis(own_server, tmp_path, "fsync", patience_ms=600_000, lease_ms=500)("0")
+    own_server.signal(signal.SIGSTOP)
+    try:
+        await asyncio.to_thread(eventually, lambda: store.is_doubtful)
+        await asyncio.wait_for(asyncio.to_thread(store.close), 30)
+    finally:
+        own_server.signal(signal.SIGCONT)
 
 
 async def test_where_no_redis_is_a_start_says_so(tmp_path: Path) -> None:

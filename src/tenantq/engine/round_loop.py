@@ -269,6 +269,11 @@ class RoundLoop:
         """Why the shard stopped, if it did."""
         return self._failure
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the store has not answered for so long that another process may own it by now."""
+        return self._core is not None and not self._closed and self._store.is_doubtful
+
     # ---- rounds ----
 
     async def _submit(self, operation: Operation) -> Any:

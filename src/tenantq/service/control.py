@@ -433,12 +433,15 @@ class Control:
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and why not."""
         failure = self.shard.failure
-        status: Literal["ready", "failed"] = "ready" if failure is None else "failed"
+        reason = failure.message if failure is not None else ""
+        if failure is None and self.shard.is_doubtful:
+            reason = "the store does not answer, and another server may own it by now"
+        status: Literal["ready", "failed"] = "failed" if reason else "ready"
         first, last = self.shard.journal_span
         return {
             "status": status,
-            "ready": failure is None,
-            "reason": failure.message if failure is not None else "",
+            "ready": not reason,
+            "reason": reason,
             "durability": self.durability,
             "version": VERSION,
             "journal_records": last - first + 1,

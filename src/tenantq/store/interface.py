@@ -134,6 +134,10 @@ class Store(Protocol):
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Have ``lost`` called, from any thread, if the store is lost to this process while nobody asks it for anything."""
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the store has not answered for so long that another process may own it by now."""
+
     def close(self) -> None:
         """Let everything go, in any case; then raise what went wrong, if anything did."""
 

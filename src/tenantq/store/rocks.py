@@ -111,6 +111,11 @@ class RocksStore:
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Do nothing: the directory is this process's own until it lets it go."""
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Return False: nobody else can own the directory."""
+        return False
+
     def close(self) -> None:
         """Close the database and let the directory go, in any case; then raise what went wrong, if anything did."""
         failures: list[Exception] = []

@@ -1,4 +1,4 @@
-"""Whether a Redis server keeps what it confirms: asked of every server before it is used."""
+"""Whether a Redis server keeps what it confirms: asked of every server before it is used, and again while it is."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ from redis import exceptions
 from tenantq.errors import Invalid, StoreFailed
 
 if TYPE_CHECKING:
-    from tenantq.store.redis.link import SlotLink
+    from tenantq.store.redis.address import RedisAddress
+    from tenantq.store.redis.link import Ask
     from tenantq.store.redis.settings import RedisSettings
 
 OLDEST: Final = (7, 0)
 _WAITAOF_SINCE: Final = (7, 2)
+_KNOBS: Final = ("appendfsync", "no-appendfsync-on-rewrite")
 
 
 class DurabilityCheck:
-    """Looks at a server; afterwards ``waits_for_aof`` tells whether a sync has to ask for the disk."""
+    """Looks at servers; afterwards ``waits_for_aof`` tells whether a sync has to ask for the disk."""
 
-    def __init__(self, settings: RedisSettings, durability: Literal["fsync", "os"]) -> None:
-        self._settings = settings
+    def __init__(self, address: RedisAddress, settings: RedisSettings, durability: Literal["fsync", "os"]) -> None:
+        self._address, self._settings = address, settings
         self._durability = durability
         self.waits_for_aof = False
-        self.saves = False  # whether the server writes a snapshot file now and then
+        self.server = b""
+        self.in_use = False  # from the opening on nothing is wrong with what a caller has given
 
-    def __call__(self, link: SlotLink) -> None:
-        """Raise Invalid unless the server that ``link`` is connected to keeps what it confirms, as the settings want it."""
-        version = _version(link)
+    def __call__(self, ask: Ask) -> bytes:
+        """Return which server answers, if it is a primary that keeps what it confirms.
+
+        Raise ConnectionError for a replica, else Invalid, or StoreFailed where the store is in use.
+        """
+        info = read_info(ask("INFO"))
+        if info.get("role") == "slave":
+            raise exceptions.ConnectionError("it is a replica, and the primary is wanted")
+        major, minor, *_ = info.get("redis_version", "7.0").split(".")  # Valkey says here with which Redis it goes
+        version = (int(major), int(minor))
         if version < OLDEST:
-            raise Invalid(
-                f"store {link.address}: Redis {version[0]}.{version[1]} is too old; {OLDEST[0]}.{OLDEST[1]} or later, or Valkey"
-            )
-        found = self._configuration(link)
-        if found is None:
-            self.waits_for_aof = self._settings.fsync == "waitaof" and self._durability == "fsync"
-            return
-        self.saves = bool(found.get("save"))
-        policy = found.get("maxmemory-policy", "noeviction")
+            raise self._refusal(f"Redis {major}.{minor} is too old; {OLDEST[0]}.{OLDEST[1]} or later, or Valkey")
+        policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
-            raise Invalid(
-                f"store {link.address}: maxmemory-policy is {policy}, which throws messages away; set noeviction"
-            )
-        self.waits_for_aof = False
-        if self._durability == "os" or (found.get("appendonly") == "yes" and found.get("appendfsync") == "always"):
-            return
-        if found.get("appendonly") == "yes" and version >= _WAITAOF_SINCE:
-            self.waits_for_aof = True
-            return
-        raise Invalid(
-            f"store {link.address}: appendonly is {found.get('appendonly')} and appendfsync {found.get('appendfsync')}, so that what"
-            ' is confirmed may not be on the disk; set appendonly yes and appendfsync always, or let durability be "os"'
-        )
+            raise self._refusal(f"maxmemory-policy is {policy}, which throws messages away; set noeviction")
+        self.waits_for_aof = self._durability == "fsync" and self._has_to_wait(ask, info, version)
+        return info.get("run_id", "").encode()
 
-    def _configuration(self, link: SlotLink) -> dict[str, str] | None:
-        """Return what the server is set to; None: it does not tell, and the settings vouch for it."""
+    def _has_to_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:
+        """Tell whether what is written is on the disk only after it was asked for; raise Invalid if it may never be."""
+        unsafe = "so that what is confirmed may not be on the disk; set appendonly yes and appendfsync always"
+        if info.get("aof_enabled") != "1":
+            raise self._refusal(f'appendonly is no, {unsafe}, or let durability be "os"')
         try:
-            flat = link.call("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy", "save")
-        except StoreFailed as error:
-            if self._settings.fsync != "look" or self._durability == "os":
-                return None
-            raise Invalid(
-                f"store {link.address}: CONFIG GET is refused, so it cannot be told whether what is confirmed is on the disk; say it"
-                ' with redis.fsync ("always" or "waitaof"), or let durability be "os"'
+            flat = ask("CONFIG", "GET", *_KNOBS)
+        except exceptions.ResponseError as error:
+            if self._settings.fsync != "look":
+                return self._settings.fsync == "waitaof"
+            raise self._refusal(
+                "CONFIG GET is refused, so it cannot be told whether what is confirmed is on the disk; say it with redis.fsync"
+                ' ("always" or "waitaof"), or let durability be "os"'
             ) from error
-        except exceptions.RedisError as error:  # pragma: no cover  # link names every other failure
-            raise StoreFailed(f"store {link.address}: {error}") from error
         words = [word.decode() for word in flat]
-        return dict(zip(words[::2], words[1::2], strict=True))
+        found = dict(zip(words[::2], words[1::2], strict=True))
+        if found.get("appendfsync") == "always" and found.get("no-appendfsync-on-rewrite") == "no":
+            return False
+        if version >= _WAITAOF_SINCE:
+            return True
+        told = " and ".join(f"{name} is {found.get(name)}" for name in _KNOBS)
+        raise self._refusal(f'{told}, {unsafe} and no-appendfsync-on-rewrite no, or let durability be "os"')
+
+    def _refusal(self, text: str) -> Invalid | StoreFailed:
+        return (StoreFailed if self.in_use else Invalid)(f"store {self._address}: {text}")
 
 
-def _version(link: SlotLink) -> tuple[int, int]:
-    text: bytes = link.call("INFO", "server")
-    for line in text.splitlines():
-        if line.startswith(b"redis_version:"):  # Valkey says here with which Redis it goes
-            major, minor, *_ = line.partition(b":")[2].split(b".")
-            return int(major), int(minor)
-    return OLDEST
+def read_info(text: bytes) -> dict[str, str]:
+    """Return what INFO tells, by name."""
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

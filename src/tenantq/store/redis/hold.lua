@@ -16,7 +16,7 @@ redis.call('HSET', KEYS[1], 'until_ms', string.format('%.0f', now_ms + tonumber(
 if tonumber(ARGV[2]) == 0 then
     redis.call('HSET', KEYS[1], 'holder', '')
 end
-if ARGV[3] ~= '' then
+if ARGV[3] ~= '' and state[2] == ARGV[4] then  -- a later commit has brought a later one
     redis.call('HSET', KEYS[1], 'beat', ARGV[3])
 end
 return {'done', ''}

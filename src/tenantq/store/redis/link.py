@@ -6,11 +6,13 @@ Everything that is sent may be sent twice: reads change nothing, and a commit th
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     Node = tuple[str, int]
     Command = tuple[bytes | str | int, ...]
+    Ask = Callable[..., Any]  # sends one command to a server that is being looked at
 
 log = logging.getLogger("tenantq")
 
@@ -60,6 +63,17 @@ class Script:
         return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
 
 
+class ServerCheck(Protocol):
+    """Looks at a server before it is used. Links that share one follow each other to another primary."""
+
+    server: bytes
+    """Which server a link was connected to last."""
+
+    def __call__(self, ask: Ask) -> bytes:
+        """Return which server answers, or raise: ConnectionError where another try may find a better one, else Invalid or StoreFailed."""
+        ...
+
+
 class SlotLink:
     """One connection, for one thread at a time: others wait."""
 
@@ -68,24 +82,44 @@ class SlotLink:
         address: RedisAddress,
         slot_key: bytes,
         patience_ms: int,
-        on_node: Callable[[SlotLink], None] | None = None,
+        check: ServerCheck,
+        answer_s: float = _ANSWER_S_MAX,
     ) -> None:
-        """Prepare a link; the first call connects. ``on_node`` looks at every server that is connected to, before it is used."""
+        """Prepare a link; the first call connects. ``answer_s``: after this without an answer a connection counts as dead."""
         self.address = address
         self._slot = key_slot(slot_key)
         self._patience_s = patience_ms / 1_000
-        self._answer_s = min(_ANSWER_S_MAX, max(0.25, self._patience_s / 3))
-        self._on_node = on_node
+        self.answer_s = min(_ANSWER_S_MAX, max(0.25, self._patience_s / 3), answer_s)
+        self._check = check
         self._lock = threading.RLock()
         self._connection: Any = None
         self._node: Node | None = None  # who has the slot, as far as is known
+        self._server = b""  # which server that is, as it calls itself
         self._seed = 0
-        self._looking = False
+        self._closing = False
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Let the connection go; whoever waits for an answer gets none."""
+        self._closing = True
+        waiting = getattr(self._connection, "_sock", None)
+        if waiting is not None:
+            with contextlib.suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._let_go()
+
+    def look_again(self) -> None:
+        """Look at the server once more, since its settings may have changed; raise as the check does where it cannot be used any more."""
+        with self._lock:
+            if self._connection is None:
+                return  # the next one is looked at when it is made
+            try:
+                self._check(self._asker(self._connection))
+            except (exceptions.RedisError, OSError):
+                self._let_go()
+            except BaseException:
+                self._let_go()
+                raise
 
     def call(self, *command: bytes | str | int) -> Any:
         """Send one command and return its answer; raise StoreFailed when patience ends."""
@@ -96,16 +130,26 @@ class SlotLink:
         return self.calls([script.call(keys, arguments)], scripts=(script,))[0]
 
     def calls(
-        self, commands: Sequence[Command], *, scripts: Sequence[Script] = (), patience_s: float | None = None
+        self,
+        commands: Sequence[Command],
+        *,
+        scripts: Sequence[Script] = (),
+        patience_s: float | None = None,
+        bound: bool = False,
     ) -> list[Any]:
-        """Send commands together and return their answers. ``scripts`` are loaded where they are not known."""
+        """Send commands together and return their answers. ``scripts`` are loaded where they are not known.
+
+        ``bound``: the answer to one speaks of the others, so that all have to be of one node.
+        """
         started = time.monotonic()
         ends = started + (self._patience_s if patience_s is None else patience_s)
         tries, told = 0, False
         with self._lock:
             while True:
                 try:
-                    answers = self._attempt(commands, scripts)
+                    answers = self._attempt(commands, scripts, bound=bound)
+                except StoreFailed:  # it was answered, and every answer was read
+                    raise
                 except _REFUSED as error:
                     self._let_go()
                     raise StoreFailed(
@@ -117,6 +161,12 @@ class SlotLink:
                     trouble: Exception = error
                 except _Passing as passing:
                     trouble = passing.error
+                except exceptions.RedisError as error:
+                    self._let_go()
+                    raise StoreFailed(f"store {self.address}: {error}; nothing of this round is confirmed") from error
+                except BaseException:
+                    self._let_go()  # an answer that nobody has read would be the next one's
+                    raise
                 else:
                     if told:
                         log.info("the store answers again", extra={"store": str(self.address), "tries": tries + 1})
@@ -131,7 +181,7 @@ class SlotLink:
     def _wait_or_give_up(self, trouble: Exception, tries: int, started: float, ends: float) -> None:
         pause = _PAUSE_S[min(tries, len(_PAUSE_S) - 1)]
         now = time.monotonic()
-        if now + pause >= ends:
+        if now + pause >= ends or self._closing:
             text = str(trouble)
             kind = DiskFull if text.startswith("MISCONF") and "space" in text else StoreFailed
             raise kind(
@@ -141,15 +191,19 @@ class SlotLink:
 
     # ---- one try ----
 
-    def _attempt(self, commands: Sequence[Command], scripts: Sequence[Script]) -> list[Any]:
+    def _attempt(self, commands: Sequence[Command], scripts: Sequence[Script], *, bound: bool) -> list[Any]:
         connection = self._connected()
         answers = self._exchange(connection, commands)
         if any(isinstance(one, exceptions.NoScriptError) for one in answers):
             self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
             answers = self._exchange(connection, commands)
-        asked = next((one for one in answers if isinstance(one, exceptions.AskError)), None)
-        if asked is not None:
-            answers = self._ask(asked, commands, scripts)
+        asked = [number for number, one in enumerate(answers) if isinstance(one, exceptions.AskError)]
+        if asked:  # keys that have not moved yet are only here
+            where, again = answers[asked[0]], range(len(commands)) if bound else asked
+            for number, answer in zip(
+                again, self._ask(where, [commands[number] for number in again], scripts), strict=True
+            ):
+                answers[number] = answer
         for answer in answers:
             if not isinstance(answer, Exception):
                 continue
@@ -181,33 +235,42 @@ class SlotLink:
         connection = self._make(node)
         try:
             connection.connect()
+            self._check(self._asker(connection))
             self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
             pairs: list[Command] = [one for command in commands for one in (("ASKING",), command)]
             return self._exchange(connection, pairs)[1::2]
         finally:
             connection.disconnect()
 
+    def _asker(self, connection: Any) -> Ask:
+        def ask(*command: bytes | str | int) -> Any:
+            (answer,) = self._exchange(connection, [command])
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return ask
+
     # ---- who has the slot ----
 
     def _connected(self) -> Any:
         if self._connection is not None:
-            return self._connection
+            if self._server == self._check.server:
+                return self._connection
+            self._let_go()  # another link has found another primary
+            self._node = None
         if self.address.cluster and self._node is None:
             self._node = self._find()
         node = self._node or (self.address.nodes[0] if self.address.nodes else ("", 0))
         connection = self._make(node)
-        connection.connect()
         self._connection = connection
-        if self._on_node is not None and not self._looking:
-            self._looking = True
-            try:
-                self._on_node(self)
-            except BaseException:
-                self._let_go()
-                raise
-            finally:
-                self._looking = False
-        return self._connection
+        try:
+            connection.connect()
+            self._server = self._check.server = self._check(self._asker(connection))
+        except BaseException:
+            self._let_go()
+            raise
+        return connection
 
     def _follow(self, moved: exceptions.MovedError) -> None:
         here = self._node or ("", 0)
@@ -234,8 +297,8 @@ class SlotLink:
                     f"store {self.address}: {ranges}; for a server that is no cluster write redis:// in its place"
                 )
             for first, last, primary, *_ in ranges:
-                if first <= self._slot <= last:
-                    return (primary[0].decode() or seed[0], primary[1])
+                if first <= self._slot <= last and primary[0] != b"?":  # it does not know by which name
+                    return ((primary[0] or b"").decode() or seed[0], primary[1])
         raise trouble
 
     def _make(self, node: Node) -> Any:
@@ -243,8 +306,8 @@ class SlotLink:
         options: dict[str, Any] = {
             "username": address.username,
             "password": address.password,
-            "socket_timeout": self._answer_s,
-            "socket_connect_timeout": min(_CONNECT_S, self._answer_s),
+            "socket_timeout": self.answer_s,
+            "socket_connect_timeout": min(_CONNECT_S, self.answer_s),
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
         }

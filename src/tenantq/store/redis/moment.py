@@ -14,7 +14,7 @@ from tenantq.errors import Unavailable
 from tenantq.store.interface import Items
 from tenantq.store.keys import after
 from tenantq.store.redis.batch import touched
-from tenantq.store.redis.layout import GROUPED, NUMBER, covers, group_of, lex_bounds
+from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, PLACE_BYTES, covers, group_of, lex_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ class RedisMoment:
 
 
 class Moments:
-    """The open moments of a store. Its lock is held while a page is read, and while a batch is written that changes what they show."""
+    """The open moments of a store. Its lock is held while a batch is written that changes what they show."""
 
     def __init__(
         self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None], confirm: Callable[[], None]
@@ -126,6 +126,7 @@ class Moments:
 
     def take(self, lower: bytes, upper: bytes, families: tuple[str, ...]) -> RedisMoment:
         """Begin a moment."""
+        assert not {JOURNAL, *PLACE_BYTES}.intersection(families), "their rows are not kept by their keys"
         moment = RedisMoment(self, lower, upper, families)
         with self.lock:
             self.open.append(moment)
@@ -240,22 +241,26 @@ class Moments:
         values: bool,
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return rows as they were, and where to go on; None: there are no more in this group."""
-        with self.lock:
-            if moment not in self.open:
-                return [], None
-            if moment.overrun:
-                raise Unavailable(
-                    f"more than {KEPT_BYTES_MAX >> 20} MiB have changed while this was read, which is what is kept for a reader;"
-                    " begin again, while less is written"
-                )
+        while moment in self.open:
             where = moment.kept.get((family, group))
             read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
             self._confirm()
-            at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
-            old = moment.old.get((family, group))
-            if old is None:
-                return read.rows, at
-            merged: dict[bytes, bytes | None] = dict(read.rows)
-            for key in old.between(lower, at if at is not None else upper):
-                merged[key] = old.rows[key]
-            return sorted((key, value) for key, value in merged.items() if value is not None), at
+            with self.lock:  # what was changed while this was read is among the old values by now
+                if moment not in self.open:
+                    break
+                if moment.overrun:
+                    raise Unavailable(
+                        f"more than {KEPT_BYTES_MAX >> 20} MiB have changed while this was read, which is what is kept for a"
+                        " reader; begin again, while less is written"
+                    )
+                if moment.kept.get((family, group)) != where:
+                    continue  # the queue was deleted meanwhile, and is kept elsewhere
+                at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
+                old = moment.old.get((family, group))
+                if old is None:
+                    return read.rows, at
+                merged: dict[bytes, bytes | None] = dict(read.rows)
+                for key in old.between(lower, at if at is not None else upper):
+                    merged[key] = old.rows[key]
+                return sorted((key, value) for key, value in merged.items() if value is not None), at
+        return [], None

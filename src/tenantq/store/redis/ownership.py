@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
+from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreLocked
 from tenantq.store.interface import Beat
 from tenantq.store.redis.link import Script
 
@@ -25,6 +25,8 @@ FORMAT: Final = b"1"
 _CLAIM, _HOLD = Script("claim"), Script("hold")
 _GIVE_UP_S: Final = 1.0
 """How long a closing store tries to give the shard up; else the lease ends by itself."""
+_LOOK_S: Final = 1.0
+"""How often the server's settings are looked at."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Beat).decode
 
@@ -41,10 +43,11 @@ class ShardHeld(StoreLocked):
 class Ownership:
     """The claim of this process on one shard, and the beats that go with it."""
 
-    def __init__(self, link: SlotLink, state: bytes, lease_ms: int) -> None:
+    def __init__(self, link: SlotLink, state: bytes, lease_ms: int, patience_ms: int) -> None:
         """Claim the shard, or raise ShardHeld. ``link`` is for the thread and for syncs."""
         self._link, self._state = link, state
         self.lease_ms = lease_ms
+        self._silence_s = max(lease_ms, patience_ms) / 1_000
         self._sent = time.monotonic()
         holder = f"{socket.gethostname()} process {os.getpid()}"
         word, id = secrets.token_hex(8), secrets.token_hex(8)
@@ -72,7 +75,8 @@ class Ownership:
         self._count = self.last.count if self.last is not None else 0
         self._ended = threading.Event()
         self._lost: Callable[[StoreFailed], None] | None = None
-        self._thread = threading.Thread(target=self._renew_while_idle, name="tenantq-owner", daemon=True)
+        self._failure: StoreFailed | None = None
+        self._thread = threading.Thread(target=self._go_on_owning, name="tenantq-owner", daemon=True)
         self._thread.start()
 
     # ---- beats ----
@@ -96,8 +100,18 @@ class Ownership:
     # ---- the lease ----
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Have ``lost`` called, from the thread, when another server has taken over."""
+        """Have ``lost`` called, from any thread, when this process may not go on."""
         self._lost = lost
+        if self._failure is not None:
+            lost(self._failure)
+
+    def fail(self, error: StoreFailed) -> None:
+        """Tell whoever watches that this process may not go on; from any thread."""
+        if self._ended.is_set():
+            return
+        self._failure = error  # for whoever begins to watch at this moment
+        if self._lost is not None:
+            self._lost(error)
 
     def renewed(self, sent: float) -> None:
         """Note that the lease was renewed by something that was sent then."""
@@ -117,10 +131,25 @@ class Ownership:
     def hold_and(self, *command: bytes | str | int) -> Any:
         """Renew the lease and have the same connection answer one more command, which then speaks of that write."""
         sent = time.monotonic()
-        held, answer = self._link.calls([_HOLD.call([self._state], self._hold_arguments()), command], scripts=(_HOLD,))
+        held, answer = self._link.calls(
+            [_HOLD.call([self._state], self._hold_arguments()), command], scripts=(_HOLD,), bound=True
+        )
         self.check(held)
         self.renewed(sent)
         return answer
+
+    @property
+    def longest_wait_ms(self) -> int:
+        """How long a command of ``hold_and`` may take: a connection that is silent for longer counts as dead."""
+        return int(self._link.answer_s * 500)
+
+    def check_seen(self, state: list[bytes | None], commit: int) -> None:
+        """Raise StoreFailed unless epoch, commit and holder, read after rows, are of this owner, and ``commit`` is there."""
+        epoch, last, holder = state
+        if epoch != self.epoch:
+            self.check([b"fenced", holder or b""])
+        elif int(last or 0) < commit:
+            self.check([b"lost", last or b"0"])
 
     def check(self, answer: list[bytes]) -> None:
         """Raise StoreFailed if an answer says that this process may not go on."""
@@ -147,19 +176,22 @@ class Ownership:
         lease_ms = self.lease_ms if lease_ms is None else lease_ms
         return [self.epoch, b"%d" % lease_ms, self.pending, b"%d" % self.commit]
 
-    def _renew_while_idle(self) -> None:
-        every_s = self.lease_ms / 3_000
-        while not self._ended.wait(every_s):
-            if time.monotonic() - self._sent < every_s:
-                continue
+    def _go_on_owning(self) -> None:
+        every_s, look = self.lease_ms / 3_000, time.monotonic() + _LOOK_S
+        while not self._ended.wait(max(0.01, min(self._sent + every_s, look) - time.monotonic())):
             try:
-                self.hold()
+                if time.monotonic() >= self._sent + every_s:
+                    self.hold()
+                if time.monotonic() >= look:
+                    look = time.monotonic() + _LOOK_S
+                    self._link.look_again()
+            except Invalid as error:
+                self.fail(StoreFailed(error.message))
+                return
             except StoreFailed as error:
-                if self._ended.is_set():
-                    return
-                if error.__cause__ is None:  # an answer, not the lack of one: who does not answer is asked again
-                    if self._lost is not None:
-                        self._lost(error)
+                silent_s = time.monotonic() - self._sent
+                if error.__cause__ is None or silent_s >= self._silence_s:  # it was answered, or has been away for long
+                    self.fail(error)
                     return
 
     def give_up(self) -> None:
@@ -167,9 +199,10 @@ class Ownership:
         if hasattr(self, "_thread"):
             self._ended.set()
             self._thread.join(_GIVE_UP_S)
-            if self._thread.is_alive():
-                return  # it waits for a store that does not answer
-        with contextlib.suppress(StoreFailed):
+            if self._thread.is_alive():  # it waits for a store that does not answer
+                self._link.close()
+                return
+        with contextlib.suppress(StoreFailed, Invalid):
             self._link.calls(
                 [_HOLD.call([self._state], self._hold_arguments(0))], scripts=(_HOLD,), patience_s=_GIVE_UP_S
             )

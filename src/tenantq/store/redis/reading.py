@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenantq.errors import StoreFailed
 from tenantq.store.redis.layout import (
     GROUPED,
     JOURNAL,
@@ -20,6 +21,7 @@ from tenantq.store.redis.link import Script
 if TYPE_CHECKING:
     from tenantq.store.redis.layout import Layout
     from tenantq.store.redis.link import Command, SlotLink
+    from tenantq.store.redis.ownership import Ownership
 
 _ITEMS = Script("items")
 
@@ -32,11 +34,26 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """Reads one shard's rows through one link."""
+    """Reads one shard's rows through one link. With every answer comes who owns the shard: what another's server says counts for nothing."""
 
-    def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes]) -> None:
-        self._link, self._layout = link, layout
+    def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes], owner: Ownership) -> None:
+        self._link, self._layout, self._owner = link, layout, owner
         self._prefixes = prefixes  # of all queues that may have rows; the store keeps it
+        self._owned: Command = ("HMGET", layout.state, "epoch", "commit", "holder")
+
+    def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
+        """Send commands; a store that does not answer, or that another owns by now, is the end of this owner."""
+        commit = self._owner.commit
+        try:
+            *answers, owned = self._link.calls([*commands, self._owned], scripts=scripts)
+            self._owner.check_seen(owned, commit)
+        except StoreFailed as error:
+            self._owner.fail(error)
+            raise
+        return answers
+
+    def _call(self, *command: bytes | str | int) -> Any:
+        return self._calls([command])[0]
 
     def groups(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
         """Return the groups that may have rows in [lower, upper), in order."""
@@ -64,7 +81,7 @@ class Reader:
         ]
         if not commands:
             return []
-        answers = self._link.calls(commands)
+        answers = self._calls(commands)
         if len(answers) == 1:
             only: list[bytes | None] = answers[0]
             return only
@@ -110,18 +127,18 @@ class Reader:
         """Return the greatest key in [lower, upper) with its value, or None."""
         if family == JOURNAL:
             first, last = entry_bounds(lower, upper)
-            entries = self._link.call("XREVRANGE", self._layout.journal, last, first, "COUNT", 1)
+            entries = self._call("XREVRANGE", self._layout.journal, last, first, "COUNT", 1)
             return _row(entries[0]) if entries else None
         for group in reversed(self.groups(family, lower, upper)):
             bounds = lex_bounds(family, group, lower, upper)
             if bounds is None:
                 continue
             index = self._layout.index(family, group)
-            names = self._link.call("ZRANGE", index, bounds[1], bounds[0], "BYLEX", "REV", "LIMIT", 0, 1)
+            names = self._call("ZRANGE", index, bounds[1], bounds[0], "BYLEX", "REV", "LIMIT", 0, 1)
             if names and family in PLACE_BYTES:
                 return self._placed(family, group, names[0])
             if names:
-                value = self._link.call("HGET", self._layout.rows(family, group), names[0])
+                value = self._call("HGET", self._layout.rows(family, group), names[0])
                 return group + names[0], value or b""
         return None
 
@@ -143,12 +160,13 @@ class Reader:
             return ReadPage([], more=False)
         rows, index = where or (self._layout.rows(family, group), self._layout.index(family, group))
         if family in PLACE_BYTES or not values:
-            names = self._link.call("ZRANGE", index, *bounds, "BYLEX", "LIMIT", 0, limit)
+            names = self._call("ZRANGE", index, *bounds, "BYLEX", "LIMIT", 0, limit)
             more = len(names) == limit
             if family in PLACE_BYTES:
                 return ReadPage([self._placed(family, group, name) for name in names], more)
             return ReadPage([(group + name, b"") for name in names], more)
-        names, found, more = self._link.run(_ITEMS, (rows, index), (*bounds, b"%d" % limit, b"%d" % bytes_max))
+        wanted = _ITEMS.call((rows, index), (*bounds, b"%d" % limit, b"%d" % bytes_max))
+        names, found, more = self._calls([wanted], (_ITEMS,))[0]
         pairs = zip(names, found, strict=True)
         return ReadPage([(group + name, value) for name, value in pairs], bool(more))
 
@@ -158,7 +176,7 @@ class Reader:
         return group + name[:length], name[length:]
 
     def _stream(self, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        entries = self._link.call("XRANGE", self._layout.journal, *entry_bounds(lower, upper), "COUNT", limit)
+        entries = self._call("XRANGE", self._layout.journal, *entry_bounds(lower, upper), "COUNT", limit)
         return [_row(entry) for entry in entries]
 
 

@@ -11,9 +11,9 @@ from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Family
-from tenantq.store.keys import FAMILIES
+from tenantq.store.keys import FAMILIES, after
 from tenantq.store.redis.batch import RedisBatch, Steps
-from tenantq.store.redis.durability import DurabilityCheck
+from tenantq.store.redis.durability import DurabilityCheck, read_info
 from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
 from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.moment import Moments, RedisMoment
@@ -33,6 +33,8 @@ log = logging.getLogger("tenantq")
 MARK: Final = "redis_store"
 """The file of a data directory that says which Redis store its local files belong to."""
 _COMMIT: Final = Script("commit")
+_FORGET: Final = Script("forget")
+_SILENCE_S_MIN: Final = 0.1
 _UNBOUNDED: Final = 1 << 50
 _REWRITE_S: Final = 600.0
 _LOOK_S: Final = 0.05
@@ -61,18 +63,20 @@ class RedisStore:
         self._address, self._settings = address, settings
         self._layout = layout = Layout(settings.name, shard)
         self._read_only = read_only
-        self._durability = DurabilityCheck(settings, "os" if read_only else durability)
+        self._durability = DurabilityCheck(address, settings, "os" if read_only else durability)
         if not read_only:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = DirectoryLock(path) if path.is_dir() else None
-        self._links = [
-            SlotLink(address, layout.state, settings.patience_ms, look) for look in (self._durability, None, None)
-        ]
-        self._link, self._side, keeper = self._links
+        self._link, self._side = (
+            SlotLink(address, layout.state, settings.patience_ms, self._durability) for _ in range(2)
+        )
+        silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # so that a dead connection does not cost the lease
+        keeper = SlotLink(address, layout.state, settings.patience_ms, self._durability, silence_s)
+        self._links = (self._link, self._side, keeper)
         self._owner: Ownership | None = None
         try:
             self._check_there()
-            self._owner = Ownership(keeper, layout.state, settings.lease_ms)
+            self._owner = owner = Ownership(keeper, layout.state, settings.lease_ms, settings.patience_ms)
             self._check_identity()
             self._prefixes: set[bytes] = set()
             self._load_prefixes()
@@ -81,9 +85,10 @@ class RedisStore:
         except BaseException:
             self._let_go()
             raise
-        self._reader = Reader(self._link, layout, self._prefixes)
-        side_reader = Reader(self._side, layout, self._prefixes)
-        self._moments = Moments(side_reader, layout.kept + b":" + self._owner.epoch, self._unlink, self._confirm)
+        self._durability.in_use = True
+        self._reader = Reader(self._link, layout, self._prefixes, owner)
+        side_reader = Reader(self._side, layout, self._prefixes, owner)
+        self._moments = Moments(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
         self._families = {name: Family(name, NUMBER[name], name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
@@ -144,14 +149,21 @@ class RedisStore:
             self._unlink(list(names))
 
     def _unlink(self, names: list[bytes]) -> None:
+        layout = self._layout
         try:
-            self._side.calls([("UNLINK", *names), ("SREM", self._layout.kept, *names)])
+            owner = self._own()
+            owner.check(self._side.run(_FORGET, [layout.state, layout.kept, *names], [owner.epoch]))
         except StoreFailed as error:
             log.warning("what a snapshot kept is deleted at the next start: %s", error)
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Have ``lost`` called, from a thread, when another server has taken the shard over."""
         self._own().watch(lost)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the lease may have ended, since the store does not answer."""
+        return self._owner is None or self._owner.may_have_ended
 
     def close(self) -> None:
         """Give the shard up, so that another server has it at once, and let everything go."""
@@ -283,8 +295,13 @@ class RedisStore:
             return set()
         cleared: dict[bytes, set[int]] = {}
         for number, lower, upper in batch.ranges:
-            if FAMILIES[number] in GROUPED and lower[:8] in self._prefixes and covers(lower, upper, lower[:8]):
-                cleared.setdefault(lower[:8], set()).add(number)
+            if FAMILIES[number] not in GROUPED:
+                continue
+            first = lower[:8]
+            one_queue = len(first) == 8 and upper <= after(first)
+            for group in (self._prefixes & {first}) if one_queue else self._prefixes:
+                if covers(lower, upper, group):
+                    cleared.setdefault(group, set()).add(number)
         return {group for group, families in cleared.items() if len(families) == len(GROUPED) and group not in used}
 
     def sync(self) -> None:
@@ -294,7 +311,7 @@ class RedisStore:
             return
         owner = self._own()
         ends = time.monotonic() + self._settings.patience_ms / 1_000
-        wait_ms = min(1_000, self._settings.patience_ms // 4)
+        wait_ms = min(1_000, self._settings.patience_ms // 4, owner.longest_wait_ms)
         while True:
             if waits_for_aof:
                 on_disk, answered = owner.hold_and("WAITAOF", 1, replicas, wait_ms)
@@ -322,35 +339,51 @@ class RedisStore:
         self._rewrite_files()
 
     def _rewrite_files(self) -> None:
-        """Have the append-only file written anew without what was deleted, and the snapshot file if there is one.
+        """Have the append-only file written anew without what was deleted, and the snapshot file where there is one.
 
-        Those of replicas are written anew by their own rules, and those of managed services by theirs: see docs/store.md.
+        Raise StoreFailed unless Redis says that it has done so. The files of replicas, and those of managed services, are written
+        anew by their own rules: see docs/store.md.
         """
-        wanted = {
-            b"BGREWRITEAOF": self._info("persistence").get(b"aof_enabled") == b"1",
-            b"BGSAVE": self._durability.saves,
-        }
+        before = self._info()
         ends = time.monotonic() + _REWRITE_S
-        for command in (command for command, asked in wanted.items() if asked):
+        for command, outcome in (("BGREWRITEAOF", "aof_last_bgrewrite_status"), ("BGSAVE", "rdb_last_bgsave_status")):
+            if not (before["aof_enabled"] == "1" if command == "BGREWRITEAOF" else self._saves(before)):
+                continue
             self._until_idle(ends)  # one that has begun before this deletion does not count
             try:
                 self._side.call(command)
             except StoreFailed as error:
-                if error.__cause__ is not None:
-                    raise
-                log.warning("deleted rows stay in the store's files until it writes them anew by itself: %s", error)
-            self._until_idle(ends)
+                raise StoreFailed(f"{error.message}. Deleted rows are still in the store's files") from error
+            after = self._until_idle(ends)
+            if after.get(outcome) != "ok" or after["run_id"] != before["run_id"]:
+                raise StoreFailed(
+                    f"store {self._address}: {command} has failed, or another server is primary by now; deleted rows are still in"
+                    " the store's files"
+                )
 
-    def _until_idle(self, ends: float) -> None:
-        busy = (b"aof_rewrite_in_progress", b"aof_rewrite_scheduled", b"rdb_bgsave_in_progress")
-        while any(self._info("persistence").get(name) == b"1" for name in busy):
+    def _saves(self, info: dict[str, str]) -> bool:
+        """Tell whether the server writes a snapshot file, or has written one since it was started."""
+        if info.get("rdb_saves", "0") != "0":
+            return True
+        try:
+            return any(self._side.call("CONFIG", "GET", "save")[1::2])
+        except StoreFailed as error:
+            if error.__cause__ is not None:
+                raise
+            return False  # it does not tell, and none was written
+
+    def _until_idle(self, ends: float) -> dict[str, str]:
+        busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
+        while True:
+            info = self._info()
+            if not any(info.get(name) == "1" for name in busy):
+                return info
             if time.monotonic() >= ends:
                 raise StoreFailed(f"store {self._address}: its files are not written anew after {_REWRITE_S:.0f} s")
             time.sleep(_LOOK_S)
 
-    def _info(self, section: str) -> dict[bytes, bytes]:
-        text: bytes = self._side.call("INFO", section)
-        return {name: value for name, colon, value in (line.partition(b":") for line in text.splitlines()) if colon}
+    def _info(self, *sections: str) -> dict[str, str]:
+        return read_info(self._side.call("INFO", *sections))
 
     def forget_deletions(self) -> None:
         """Do nothing: Redis remembers no deletions."""
@@ -374,6 +407,6 @@ class RedisStore:
         if not self._space_bound and now < self._space_look:
             return _UNBOUNDED
         info = self._info("memory")
-        most = int(info.get(b"maxmemory", b"0"))
+        most = int(info.get("maxmemory", "0"))
         self._space_bound, self._space_look = most > 0, now + 1
-        return most - int(info.get(b"used_memory", b"0")) if most else _UNBOUNDED
+        return most - int(info.get("used_memory", "0")) if most else _UNBOUNDED
