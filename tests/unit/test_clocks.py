@@ -80,6 +80,19 @@ def test_a_new_timeline_is_anchored_to_the_wall_clock() -> None:
     assert timeline.now_ms() + timeline.wall_offset_ms() == clock.wall_ms()
 
 
+def test_what_clocks_differ_by_for_being_read_one_by_one_moves_no_time() -> None:
+    """A millisecond or two are told as nothing; what is more, or adds up to more, counts in full."""
+    clock = ManualClock(wall_ms=5_000)
+    timeline = Timeline(clock, None, 0)
+    offsets = []
+    for jump in (1, 1, -4, 1, 2):
+        clock.jump_wall(jump)
+        offsets.append(timeline.wall_offset_ms())
+    assert offsets == [0, 0, 0, 0, 0]
+    clock.jump_wall(2)
+    assert timeline.wall_offset_ms() == 3
+
+
 @pytest.mark.parametrize("jump", [-3_600_000, 0, 3_600_000])
 def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> None:
     """Whatever the wall clock did meanwhile."""

@@ -16,6 +16,8 @@ from tenantq.durable_files import write_durably
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, StoreDamaged
+from tenantq.gates.key_maker import KEY_FILE as KEY_MAKER
+from tenantq.gates.key_maker import read_root
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.journal.target import DirectoryTarget
@@ -49,6 +51,7 @@ class Restored(msgspec.Struct, frozen=True):
     data_keys: int  # wrapped data keys that were put back
     segments: int  # exported segments that were put back
     audit_key: bool  # whether the server goes on signing with the key it had
+    key_maker: bool  # whether API keys made before can sign requests
     signature_checked: bool  # whether the backup is known to be as the server wrote it
     keys_found: bool  # whether there was a file of data keys
 
@@ -58,6 +61,7 @@ def restore_backup(
     data_dir: Path,
     *,
     audit_key: Path | None = None,
+    key_maker: Path | None = None,
     public_key: PublicKey | None = None,
     data_keys: Path | None = None,
     segments: Target | None = None,
@@ -67,13 +71,15 @@ def restore_backup(
     """Make ``data_dir``, which must not be there or be empty, from the backup ``source``; all of it or nothing.
 
     ``audit_key`` is the private key that the server signed with; without it, it makes a new one. The backup has to be signed by it, or by
-    ``public_key``; with neither, only its own hashes are checked, which whoever changed it can have changed too. ``data_keys`` is the file of wrapped
+    ``public_key``; with neither, only its own hashes are checked, which whoever changed it can have changed too. ``key_maker`` is what the secrets
+    of API keys are derived from; without it, keys made before sign no requests of Amazon SQS. ``data_keys`` is the file of wrapped
     keys, by default the one beside the backup. ``segments`` is where the exported journal is, if not in the backup.
     Files in ``skip`` are left out.
     Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
     """
     _check_empty(data_dir)
     key = _checked_audit_key(audit_key, source) if audit_key is not None else None
+    maker = _checked_key_maker(key_maker) if key_maker is not None else None
     if public_key is None and key is not None and audit_key is not None:
         public_key = SigningKey.parse(key, audit_key).public
     manifest = verify_backup(source, public_key, _part(progress, "verifying"))
@@ -90,6 +96,8 @@ def restore_backup(
             if copying is not None:
                 copying(done, manifest.size)
         _put_audit_key(partial, source, key)
+        if maker is not None:
+            write_durably(partial / KEY_MAKER, maker, 0o600)
         put_back = _put_data_keys(partial, keys)
         fetched = _put_segments(partial, segments, manifest) if segments is not None else 0
         report = examine(partial, lambda where, rows: progress(f"examining {where}", rows, 0) if progress else None)
@@ -106,7 +114,8 @@ def restore_backup(
         write_durably(partial / RESTORED, msgspec.json.encode(note))
     held = sum(1 for name in manifest.files if name.startswith(f"{JOURNAL}/") and name.endswith(".parquet"))
     return Restored(
-        manifest, report.figures, put_back, held + fetched, key is not None, public_key is not None, data_keys is not None
+        manifest, report.figures, put_back, held + fetched, key is not None, maker is not None, public_key is not None,
+        data_keys is not None,
     )  # fmt: skip
 
 
@@ -142,6 +151,16 @@ def _checked_audit_key(file: Path, source: Path) -> bytes:
     if SigningKey.parse(pem, file).public.id != PublicKey.load(source / PUBLIC_FILE).id:
         raise Invalid(f"audit key {file}: is not the key that signed this backup")
     return pem
+
+
+def _checked_key_maker(file: Path) -> bytes:
+    """Return the file if it is what API keys are made with."""
+    try:
+        if read_root(file) is not None:
+            return file.read_bytes()
+    except OSError as error:
+        raise Invalid(f"key maker {file}: {error.strerror}") from error
+    raise Invalid(f"key maker {file}: is not the file that a server keeps as {KEY_MAKER}")
 
 
 def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:

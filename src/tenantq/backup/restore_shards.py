@@ -36,6 +36,7 @@ def restore_server(
     data_dir: Path,
     *,
     audit_key: Path | None = None,
+    key_maker: Path | None = None,
     public_key: PublicKey | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     **how: Any,
@@ -46,14 +47,17 @@ def restore_server(
     """
     parts = parts_of(source)
     if len(parts) == 1:
-        return restore_backup(source, data_dir, audit_key=audit_key, public_key=public_key, progress=progress, **how)
+        return restore_backup(
+            source, data_dir, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress, **how
+        )
     if audit_key is not None and public_key is None:
         public_key = public_part(audit_key)
     for part in parts[1:]:
         verify_backup(part, public_key)  # before anything is written
     home = restore_backup(
-        source, data_dir, audit_key=audit_key, public_key=public_key, progress=progress, skip={REMEMBERED}, **how
-    )
+        source, data_dir, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress,
+        skip={REMEMBERED}, **how,
+    )  # fmt: skip
     done = [home]
     try:
         for number, part in enumerate(parts[1:], HOME + 1):

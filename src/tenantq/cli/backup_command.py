@@ -98,6 +98,12 @@ def verify(source: Path, public_key: Path | None, *, as_json: bool) -> None:
     "--audit-key", type=_A_FILE, metavar="FILE", help="The server's private audit key, to go on signing with it."
 )
 @click.option(
+    "--key-maker",
+    type=_A_FILE,
+    metavar="FILE",
+    help="The server's file key_maker: API keys made before go on signing requests of Amazon SQS.",
+)
+@click.option(
     "--public-key", type=_A_FILE, metavar="FILE", help="The server's public key: the backup's signature is checked."
 )
 @click.option(
@@ -109,6 +115,7 @@ def restore(
     source: Path,
     data_dir: Path,
     audit_key: Path | None,
+    key_maker: Path | None,
     public_key: Path | None,
     data_keys: Path | None,
     segments: str | None,
@@ -126,6 +133,7 @@ def restore(
             source,
             data_dir,
             audit_key=audit_key,
+            key_maker=key_maker,
             public_key=PublicKey.load(public_key) if public_key is not None else None,
             data_keys=data_keys,
             segments=open_target(segments) if segments is not None else None,
@@ -133,7 +141,7 @@ def restore(
         )
     if as_json:
         facts = {"data_keys": restored.data_keys, "segments": restored.segments, "audit_key": restored.audit_key}
-        facts["signature_checked"] = restored.signature_checked
+        facts |= {"key_maker": restored.key_maker, "signature_checked": restored.signature_checked}
         print_json({**_facts(restored.manifest), "data_dir": str(data_dir), **facts, "figures": restored.figures})
         return
     figures = restored.figures
@@ -150,6 +158,11 @@ def restore(
     if not restored.audit_key:
         click.echo(
             "no --audit-key: the server will make a new one, and keeps the old public key to verify what it signed"
+        )
+    if not restored.key_maker:
+        click.echo(
+            "no --key-maker: API keys made so far work as bearer tokens, and sign no requests of Amazon SQS until the"
+            f" old server's file key_maker is put into {data_dir}, before you start the server"
         )
     if restored.manifest.first_seq > 1 and not restored.segments:
         click.echo(

@@ -7,17 +7,19 @@ to wall time at the moment of the reply, so timestamps are right after the clock
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tenantq.clock import Clock
     from tenantq.store.interface import Beat
 
+_UNSTEADY_MS: Final = 2
+
 
 class Timeline:
     """Milliseconds on the shard's own scale."""
 
-    __slots__ = ("_clock", "_shift", "boot_id")
+    __slots__ = ("_clock", "_offset_ms", "_shift", "boot_id")
 
     def __init__(self, clock: Clock, last: Beat | None, floor_ms: int) -> None:
         """Go on from ``last``, and never before ``floor_ms``, the newest journal record's time."""
@@ -32,11 +34,18 @@ class Timeline:
             # Another boot: trust the wall clock less what it had strayed from this timeline by then.
             now = wall_ms - (last.wall_ms - last.engine_ms)
         self._shift = max(now, floor_ms, last.engine_ms if last else 0) - monotonic_ms
+        self._offset_ms = wall_ms - monotonic_ms - self._shift
 
     def now_ms(self) -> int:
         """Return the shard's time."""
         return self._clock.monotonic_ms() + self._shift
 
     def wall_offset_ms(self) -> int:
-        """Return what to add to shard time to get wall time."""
-        return self._clock.wall_ms() - self._clock.monotonic_ms() - self._shift
+        """Return what to add to shard time to get wall time, to a few ms: it stays the same until the clocks really part.
+
+        They are read one after the other and each is cut to whole ms. Without that, the same moment would be told as another each time.
+        """
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms() - self._shift
+        if abs(offset_ms - self._offset_ms) > _UNSTEADY_MS:
+            self._offset_ms = offset_ms
+        return self._offset_ms

@@ -24,6 +24,15 @@ _SECRET_OF: Final = b"secret of API key\0"
 _FOR: Final = b"key for\0"
 
 
+def read_root(file: Path) -> bytes | None:
+    """Return what a file of this kind holds; None: it is none."""
+    try:
+        root = bytes.fromhex(file.read_text(encoding="ascii"))
+    except ValueError:
+        return None
+    return root if len(root) == ROOT_BYTES else None
+
+
 class KeyMaker:
     """Makes API keys, and their secrets again."""
 
@@ -42,11 +51,8 @@ class KeyMaker:
         file = data_dir / KEY_FILE
         if not file.exists():
             write_durably(file, secrets.token_hex(ROOT_BYTES).encode() + b"\n", 0o600)
-        try:
-            root = bytes.fromhex(file.read_text(encoding="ascii"))
-        except ValueError:
-            root = b""
-        if len(root) != ROOT_BYTES:
+        root = read_root(file)
+        if root is None:
             raise StoreDamaged(
                 f"{file} does not hold {2 * ROOT_BYTES} hexadecimal digits: put back the one that was made with this server, "
                 "or remove it; keys made so far then cannot sign requests any more"

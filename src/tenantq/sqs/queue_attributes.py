@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DEDUPLICATION_MS: Final = 300_000
 RETENTION_S_DEFAULT: Final = 345_600
 RETENTION_S_MAX: Final = 1_209_600
+SOURCES_MAX: Final = 10
 VISIBILITY_S_DEFAULT: Final = 30
 VISIBILITY_S_MAX: Final = 43_200
 
@@ -166,6 +167,56 @@ def _kms_key(_: str, text: str, __: dict[str, Any], sqs: dict[str, Any]) -> None
         sqs["managed_sse"] = False
 
 
+def _redrive_allow(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+    if text:
+        _allowed_sources(name, text)
+    sqs["redrive_allow_policy"] = text
+
+
+def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
+    """Return the queues that a policy lets send their dead letters here, None: all; or raise what is wrong with it."""
+    try:
+        given = _decode_map(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid_value(name, text, "It is not a valid JSON map.") from error
+    permission, sources = given.get("redrivePermission"), given.get("sourceQueueArns")
+    if permission not in {"allowAll", "denyAll", "byQueue"}:
+        raise invalid_value(name, text, "redrivePermission has to be allowAll, denyAll or byQueue.")
+    if permission != "byQueue":
+        if sources is not None:
+            raise invalid_value(name, text, "sourceQueueArns is for the redrivePermission byQueue only.")
+        return None if permission == "allowAll" else frozenset()
+    if not isinstance(sources, list) or not 1 <= len(sources) <= SOURCES_MAX:
+        raise invalid_value(name, text, f"byQueue needs sourceQueueArns with 1 to {SOURCES_MAX} ARNs.")
+    try:
+        return frozenset(parse_queue_arn(str(source)) for source in sources)
+    except SqsFailure as error:
+        raise invalid_value(name, text, "One of sourceQueueArns is no ARN of a queue.") from error
+
+
+def lets_letters_in(target: FoundQueue, source: str) -> bool:
+    """Tell whether a queue takes the dead letters of another one of its tenant."""
+    text = (target.config.sqs or SqsQueue()).redrive_allow_policy
+    if not text:
+        return True
+    try:
+        sources = _allowed_sources("RedriveAllowPolicy", text)
+    except SqsFailure:
+        return False  # set elsewhere, and not understood: nobody is let in by mistake
+    return sources is None or any(one.name == source and one.number in {0, target.tenant_id} for one in sources)
+
+
+def check_throughput(changes: Changes, before: SqsQueue) -> None:
+    """Raise unless a limit per group goes with deduplication per group, as a queue is with its changes."""
+    limit = changes.sqs.get("throughput_limit", before.throughput_limit)
+    scope = changes.sqs.get("deduplication_scope", before.deduplication_scope)
+    if limit == "perMessageGroupId" and scope != "messageGroup":
+        raise _bad(
+            "FifoThroughputLimit",
+            " Reason: perMessageGroupId is allowed only where DeduplicationScope is messageGroup.",
+        )
+
+
 _READERS: Final[dict[str, _Reader]] = {
     "DelaySeconds": _whole("delay_s", 0, 900),
     "MaximumMessageSize": _whole("message_bytes_max", 1_024, 1 << 20),
@@ -176,7 +227,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "DeduplicationScope": _choice("deduplication_scope", "queue", "messageGroup"),
     "FifoThroughputLimit": _choice("throughput_limit", "perQueue", "perMessageGroupId"),
     "Policy": _json("policy"),
-    "RedriveAllowPolicy": _json("redrive_allow_policy"),
+    "RedriveAllowPolicy": _redrive_allow,
     "KmsMasterKeyId": _kms_key,
     "KmsDataKeyReusePeriodSeconds": _whole("kms_reuse_s", 60, 86_400),
     "SqsManagedSseEnabled": _truth("managed_sse"),

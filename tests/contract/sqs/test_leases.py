@@ -253,3 +253,66 @@ def test_one_tenants_pauses_leave_anothers_alone() -> None:
     assert (pauses.is_on(2, "q0"), pauses.is_on(2, "q1"), pauses.is_on(2, f"q{REMEMBERED_MAX}")) == (False, True, True)
     pauses.note(3, "work")
     assert pauses.is_on(3, "work")
+
+
+def test_a_queue_takes_the_dead_letters_that_its_policy_lets_in(sqs: Any, queue: str) -> None:
+    """All, none, or those of the queues it names; a policy that says nothing of the kind is refused."""
+    letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
+    setting = {"QueueUrl": letters}
+    policies: list[tuple[dict[str, Any], bool]] = [
+        ({"redrivePermission": "denyAll"}, False),
+        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn(letters)]}, False),
+        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn(letters), arn(queue)]}, True),
+        ({"redrivePermission": "allowAll"}, True),
+    ]
+    redrive = json.dumps({"maxReceiveCount": 1, "deadLetterTargetArn": arn(letters)})
+    for policy, taken in policies:
+        sqs.set_queue_attributes(**setting, Attributes={"RedriveAllowPolicy": json.dumps(policy)})
+        wanted = {"QueueUrl": queue, "Attributes": {"RedrivePolicy": redrive}}
+        if taken:
+            sqs.set_queue_attributes(**wanted)
+        else:
+            assert code(sqs.set_queue_attributes, **wanted) == "InvalidParameterValue", policy
+    for wrong in (
+        "{",
+        "[]",
+        "{}",
+        '{"redrivePermission": "some"}',
+        '{"redrivePermission": "byQueue"}',
+        '{"redrivePermission": "byQueue", "sourceQueueArns": ["x"]}',
+        json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [arn(queue)] * 11}),
+        json.dumps({"redrivePermission": "allowAll", "sourceQueueArns": [arn(queue)]}),
+    ):
+        told = code(sqs.set_queue_attributes, **setting, Attributes={"RedriveAllowPolicy": wrong})
+        assert told == "InvalidParameterValue", wrong
+
+
+def test_an_attempts_id_is_for_fifo_queues_and_well_formed(sqs: Any, queue: str) -> None:
+    """Elsewhere it would promise what does not hold."""
+    assert code(sqs.receive_message, QueueUrl=queue, ReceiveRequestAttemptId="a") == "InvalidParameterValue"
+    ordered = sqs.create_queue(QueueName="ordered.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    assert code(sqs.receive_message, QueueUrl=ordered, ReceiveRequestAttemptId="a b") == "InvalidParameterValue"
+    assert receive(sqs, ordered, ReceiveRequestAttemptId="a") == []
+
+
+def test_a_limit_by_group_wants_deduplication_by_group(sqs: Any) -> None:
+    """When the queue is made, and when either is changed later."""
+    by_group = {"FifoQueue": "true", "FifoThroughputLimit": "perMessageGroupId"}
+    making = {"QueueName": "ordered.fifo", "Attributes": by_group}
+    assert code(sqs.create_queue, **making) == "InvalidAttributeValue"
+    url = sqs.create_queue(QueueName="ordered.fifo", Attributes={**by_group, "DeduplicationScope": "messageGroup"})[
+        "QueueUrl"
+    ]
+    told = code(sqs.set_queue_attributes, QueueUrl=url, Attributes={"DeduplicationScope": "queue"})
+    assert told == "InvalidAttributeValue"
+
+
+def test_when_a_message_was_sent_and_first_received_is_told_the_same_each_time(sqs: Any, queue: str) -> None:
+    """To the millisecond, however often it is received."""
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    names = ("SentTimestamp", "ApproximateFirstReceiveTimestamp")
+    told = set()
+    for _ in range(30):
+        (got,) = receive(sqs, queue, VisibilityTimeout=0)
+        told.add(tuple(got["Attributes"][name] for name in names))
+    assert len(told) == 1

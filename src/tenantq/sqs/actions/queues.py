@@ -25,8 +25,10 @@ from tenantq.sqs.queue_attributes import (
     FIGURES,
     NEW_QUEUE,
     Changes,
+    check_throughput,
     chosen,
     first_difference,
+    lets_letters_in,
     read_attributes,
     shown_attributes,
 )
@@ -39,6 +41,7 @@ from tenantq.sqs.requests import (
     Parameters,
     SetQueueAttributes,
 )
+from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
     from tenantq.sqs.visit import Result, Visit
@@ -68,7 +71,8 @@ async def create_queue(visit: Visit) -> Result:
         return {"QueueUrl": visit.url(state.id, name)}
     if visit.shared.deletions.is_on(state.id, name):
         raise _deleted_recently()
-    await _check_redrive(visit, changes, attributes, state.id, fifo=fifo)
+    check_throughput(changes, SqsQueue())
+    await _check_redrive(visit, changes, attributes, state.id, name)
     now_s = visit.shared.clock.wall_ms() // 1_000
     tags = given.tags or given.other_tags
     settings: dict[str, Any] = {
@@ -99,9 +103,9 @@ def _check_name(name: str, attributes: dict[str, str]) -> None:
 
 
 async def _check_redrive(
-    visit: Visit, changes: Changes, attributes: dict[str, str], tenant_id: int, *, fifo: bool
+    visit: Visit, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
 ) -> None:
-    """Raise unless dead letters can go where they are to go: a queue of the same tenant and kind."""
+    """Raise unless dead letters can go where they are to go: a queue of the same tenant and kind that takes them."""
     if changes.redrive is None:
         return
     target, text = changes.redrive.target, attributes["RedrivePolicy"]
@@ -110,11 +114,15 @@ async def _check_redrive(
             await visit.service.find_queue(visit.call, target.number, "put_queue", target.name)
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be owned by the same account as the source.")
     try:
-        await visit.service.find_queue(visit.call, tenant_id, "put_queue", target.name)
+        found = await visit.service.find_queue(visit.call, tenant_id, "put_queue", target.name)
     except NotFound as error:
         raise invalid_value("RedrivePolicy", text, "Dead letter target does not exist.") from error
-    if target.name.endswith(FIFO_SUFFIX) != fifo:
+    if found.fifo != source.endswith(FIFO_SUFFIX):
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be same type of queue as the source.")
+    if not lets_letters_in(found, source):
+        raise invalid_value(
+            "RedrivePolicy", text, "The RedriveAllowPolicy of the dead-letter queue does not let this queue in."
+        )
 
 
 def _deleted_recently() -> SqsFailure:
@@ -199,7 +207,8 @@ async def set_queue_attributes(visit: Visit) -> Result:
     if not given.attributes:
         raise missing("Attribute.Name")
     changes = read_attributes(given.attributes, fifo=queue.fifo)
-    await _check_redrive(visit, changes, given.attributes, queue.tenant_id, fifo=queue.fifo)
+    check_throughput(changes, queue.config.sqs or SqsQueue())
+    await _check_redrive(visit, changes, given.attributes, queue.tenant_id, queue.name)
     if changes.redrive is not None and changes.redrive.target.name == queue.name:
         raise invalid_value(
             "RedrivePolicy", given.attributes["RedrivePolicy"], "A queue cannot be its own dead-letter queue."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, sequence_number
+from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
 from tenantq.sqs.addresses import account_of
 from tenantq.sqs.digests import attributes_digest, body_digest
 from tenantq.sqs.failures import SqsFailure, invalid_value, missing
@@ -48,6 +48,15 @@ async def receive_message(visit: Visit) -> Result:
     wait_s = sqs.wait_s if given.wait_time_seconds is None else given.wait_time_seconds
     if not 0 <= wait_s <= WAIT_S_MAX:
         raise invalid_value("WaitTimeSeconds", wait_s, f"Must be >= 0 and <= {WAIT_S_MAX}, if provided.")
+    attempt_id = given.receive_request_attempt_id
+    if attempt_id:
+        if not queue.fifo:
+            raise invalid_value(
+                "ReceiveRequestAttemptId",
+                attempt_id,
+                "The request include parameter that is not valid for this queue type.",
+            )
+        checked_id("ReceiveRequestAttemptId", attempt_id)
     visibility_s = given.visibility_timeout
     if visibility_s is not None:
         _check_visibility(visibility_s)
@@ -68,12 +77,12 @@ async def receive_message(visit: Visit) -> Result:
         return {}
     facts = {*(given.attribute_names or ()), *(given.message_system_attribute_names or ())}
     wanted = given.message_attribute_names or ()
-    now = visit.shared.clock.wall_ms()
-    return {"Messages": [_shown(visit, queue, one, facts, wanted, now) for one in got]}
+    held_ms = lease_ms if lease_ms is not None else queue.config.lease_ms
+    return {"Messages": [_shown(visit, queue, one, facts, wanted, held_ms) for one in got]}
 
 
 def _shown(
-    visit: Visit, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], now: int
+    visit: Visit, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], held_ms: int
 ) -> dict[str, Any]:
     text = body_text(one.body)
     shown: dict[str, Any] = {
@@ -83,7 +92,7 @@ def _shown(
         "Body": text if text is not None else base64.b64encode(one.body).decode(),
     }
     if facts:
-        known = _facts(visit, queue, one, now)
+        known = _facts(visit, queue, one, held_ms)
         told = known if "All" in facts else {name: value for name, value in known.items() if name in facts}
         if told:
             shown["Attributes"] = told
@@ -104,13 +113,13 @@ def body_text(body: bytes) -> str | None:
     return text if is_legal(text) else None
 
 
-def _facts(visit: Visit, queue: FoundQueue, one: Delivery, now: int) -> dict[str, str]:
+def _facts(visit: Visit, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
     """Return what the system knows of a message."""
     known = {
         "SenderId": account_of(queue.tenant_id),
         "SentTimestamp": str(one.added_at),
         "ApproximateReceiveCount": str(one.attempt),
-        "ApproximateFirstReceiveTimestamp": str(one.first_at or now),
+        "ApproximateFirstReceiveTimestamp": str(one.first_at or one.lease_until - held_ms),
     }
     for name in (GROUP_ID, DEDUPLICATION_ID, TRACE_HEADER):
         if (value := one.attributes.get(OWN + name)) is not None:

@@ -189,7 +189,7 @@ def _group(queue: FoundQueue, given: SendMessage, own: dict[str, str]) -> str | 
         if queue.fifo:
             raise missing("MessageGroupId")
         return None
-    _checked_id(GROUP_ID, group)
+    checked_id(GROUP_ID, group)
     if queue.fifo:
         return group
     own[GROUP_ID] = group
@@ -209,13 +209,14 @@ def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own:
         if not sqs.content_based_deduplication:
             raise _no_deduplication()
         id = sha256(body).hexdigest()
-    own[DEDUPLICATION_ID] = _checked_id("MessageDeduplicationId", id)
+    own[DEDUPLICATION_ID] = checked_id("MessageDeduplicationId", id)
     if sqs.deduplication_scope == "messageGroup":
         return sha256(f"{given.message_group_id}\n{id}".encode()).hexdigest()
     return id
 
 
-def _checked_id(name: str, value: str) -> str:
+def checked_id(name: str, value: str) -> str:
+    """Return an id that a client chose, or raise that it is malformed."""
     if _FIFO_ID.fullmatch(value) is None:
         raise invalid_value(
             name, value, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
