@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.acceptance.command import ADMIN_TOKEN
 from tests.contract.shards.sharded import Sharded, sharded, until
 
 if TYPE_CHECKING:
@@ -105,28 +102,6 @@ def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three: Sharded) -> 
     path = f"/v1/tenants/{slow}/queues/still/poll"
     again = until(lambda: three.ask("POST", path, json={"wait_ms": 500}).json().get("messages"))
     assert (again[0]["body"], again[0]["attempt"]) == ("x", 1)
-
-
-def test_a_fleet_whose_client_left_has_leased_nothing(three: Sharded) -> None:
-    """A message that comes in the moment when it goes is there for the next one."""
-    tenants = [three.tenant_on(shard) for shard in range(3)]
-    fleet = json.dumps({"queue": "left", "tenants": tenants, "wait_ms": 20_000, "lease_ms": 600_000}).encode()
-    head = (
-        f"POST /v1/poll HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\nContent-Length: {len(fleet)}\r\n"
-    )
-    for tenant in tenants:
-        three.ask("PUT", f"/v1/tenants/{tenant}/queues/left", json={})
-    host, _, port = three.shards[0].removeprefix("http://").partition(":")
-    with three.client(1) as client:
-        for turn in range(12):
-            tenant = tenants[turn % 3]
-            with socket.create_connection((host, int(port))) as left:
-                left.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + fleet)
-                time.sleep(0.03)
-            path = f"/v1/tenants/{tenant}/queues/left"
-            client.post(f"{path}/messages", json={"messages": [{"body": "x"}]})
-            got = until(lambda: client.post(f"{path}/poll", json={"wait_ms": 1_000}).json()["messages"], 10)  # noqa: B023  # the same
-            assert client.post(f"{path}/ack", json={"receipts": [got[0]["receipt"]]}).json()["results"][0]["ok"]
 
 
 def test_while_a_shard_is_down_strangers_cannot_tell_its_tenants(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from tenantq.rpc.kj_loop import kj_loop
 from tenantq.rpc.methods import METHODS
 from tests.acceptance.command import ADMIN_TOKEN
 from tests.contract.rpc.client import RpcClient
+from tests.contract.shards.sharded import sharded
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from tests.contract.shards.sharded import Sharded
@@ -96,3 +98,22 @@ async def test_a_fleet_over_capnp_is_served_from_all_shards(three: Sharded) -> N
         await client.add(b"late", queue="fleet", tenant=tenants[2])
         assert [one.body for one in (await waiting).messages] == [b"late"]
         client.close()
+
+
+async def test_a_reply_of_another_shard_tells_how_durable_it_is(tmp_path: Path) -> None:
+    """And a poll that is given up there holds nothing: what comes next is for the next one."""
+    options = ("--shards", 2, "--rpc", "127.0.0.1:0")
+    with sharded(tmp_path / "data", *options, TENANTQ_SHARD__DURABILITY="os") as server:
+        tenants = [server.tenant_on(0), server.tenant_on(1)]
+        async with kj_loop():
+            client = await RpcClient.open(_port(server))
+            await client.login(ADMIN_TOKEN)
+            for tenant in tenants:
+                assert (await client.ask("putQueue", "mail", tenant, config="{}")).durability == "os"
+                waiting = asyncio.ensure_future(client.ask("poll", "mail", tenant, waitMs=20_000, leaseMs=600_000))
+                await asyncio.sleep(0.1)  # it is another process that begins to wait
+                waiting.cancel()
+                await client.add(b"next", queue="mail", tenant=tenant)
+                got = (await client.ask("poll", "mail", tenant, waitMs=10_000)).messages
+                assert [(one.body, one.attempt) for one in got] == [(b"next", 1)]
+            client.close()
