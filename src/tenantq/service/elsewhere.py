@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.access import StoredKey
-from tenantq.errors import TenantqError
+from tenantq.gates.api_key import is_over
 from tenantq.gates.authenticate import ELSEWHERE_MS
+from tenantq.shards.peers import QUICK_MS
 
 if TYPE_CHECKING:
     from tenantq.clock import Clock
@@ -68,14 +69,9 @@ class CredentialsElsewhere:
         return await asyncio.shield(asking)
 
     async def _ask(self, hash: bytes) -> StoredKey | None:
-        failure = None
-        for answer in (await self._peers.ask_those_up(_KEY, hash)).values():
-            if isinstance(answer, TenantqError):
-                failure = answer
-            elif answer:
-                return _decode_key(answer)
-        if failure is not None:
-            raise failure  # it may be a key of the one that could not be asked
+        found = await self._peers.ask_for_one(_KEY, hash)  # raises where it may be a key of one that could not be asked
+        if found:
+            return _decode_key(found)
         self._unknown[hash] = self._clock.monotonic_ms() + ELSEWHERE_MS
         while len(self._unknown) > UNKNOWN_MAX:
             self._unknown.popitem(last=False)
@@ -88,13 +84,16 @@ class CredentialsElsewhere:
             self._peers.directory.check_whole()
         if shard is None or shard == self._peers.number:
             return self._is_revoked(tenant, token_id, principal)
-        return bool(await self._peers.ask(shard, _REVOKED, _encode(_Token(tenant, token_id, principal))))
+        asked = _encode(_Token(tenant, token_id, principal))
+        return bool(await self._peers.ask(shard, _REVOKED, asked, QUICK_MS))
 
     async def _tell_key(self, asked: Asked) -> bytes:
         key = self._shard.access.key(asked.payload)
         if key is None:
             return b""
-        self._authenticator.last_used[key.id] = self._clock.wall_ms()
+        now_ms = self._clock.wall_ms()
+        if not is_over(key, now_ms):  # else it is not let in
+            self._authenticator.last_used[key.id] = now_ms
         return _encode(key)
 
     async def _tell_revoked(self, asked: Asked) -> bytes:

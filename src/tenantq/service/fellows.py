@@ -23,6 +23,8 @@ from tenantq.message import LOCAL
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import TenantInfo
 from tenantq.shards.directory import announced
+from tenantq.shards.link import shard_down
+from tenantq.shards.peers import QUICK_MS
 from tenantq.wire import ShardItem
 
 if TYPE_CHECKING:
@@ -82,12 +84,12 @@ class Fellows:
             "backup": self._tell_backup,
             "backups": self._tell_backups,
             "metrics": self._tell_metrics,
-            "readiness": self._tell_readiness,
             "put_back": self._put_back_here,
             "entries": self._note_here,
         }
         for kind, handler in answers.items():
             peers.answers(kind, handler)
+        peers.is_ready = lambda: service.shard.failure is None
 
     @property
     def number(self) -> int:
@@ -208,7 +210,7 @@ class Fellows:
     async def back_up(self, name: str, *, segments: bool) -> list[BackupManifest]:
         """Have all other shards make a backup of this name too; raise what one of them raised, once all are done."""
         wanted = _encode(_BackupWanted(name, segments))
-        answers = (await self._peers.ask_those_up("backup", wanted)).values()
+        answers = (await self._peers.ask_those_up("backup", wanted, wait_ms=None)).values()
         for answer in answers:
             if isinstance(answer, TenantqError):
                 raise answer
@@ -234,7 +236,7 @@ class Fellows:
 
     async def metrics(self, own: bytes) -> bytes:
         """Return the figures of all shards that run, each with its label, and which of them run."""
-        answers = await self._peers.ask_those_up("metrics")
+        answers = await self._peers.ask_those_up("metrics", wait_ms=QUICK_MS)
         texts = {self.number: own, **{number: one for number, one in answers.items() if isinstance(one, bytes)}}
         names = [shard.name for shard in self._peers.seat.topology.shards]
         return _merged_figures({names[number]: text for number, text in sorted(texts.items())}, names)
@@ -242,19 +244,16 @@ class Fellows:
     async def _tell_metrics(self, _: Asked) -> bytes:
         return self._service.metrics_here() + self.listener_figures()
 
-    async def readiness(self) -> dict[str, Any]:
-        """Return how every shard does, by name."""
+    def readiness(self) -> dict[str, Any]:
+        """Return how every shard does, by name: this one at length, the others as they said within the last seconds. Nobody is asked."""
         found: dict[int, Any] = {self.number: self._service.readiness()}
-        for number, answer in (await self._peers.ask_those_up("readiness")).items():
-            if isinstance(answer, bytes):
-                found[number] = msgspec.json.decode(answer)
-            else:
-                found[number] = {"status": "down", "ready": False, "reason": answer.message}
+        for number, link in self._peers.links.items():
+            is_up = link.is_up and self._peers.directory.is_known(number)
+            ready = is_up and link.is_ready
+            status = "ready" if ready else "failed" if is_up else "down"
+            found[number] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(number).message}
         shards = self._peers.seat.topology.shards
         return {shards[number].name: found[number] for number in sorted(found)}
-
-    async def _tell_readiness(self, _: Asked) -> bytes:
-        return msgspec.json.encode(self._service.readiness())
 
     # ---- fleets ----
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Closed, TenantqError
-from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
+from tenantq.shards.frames import (
+    ASK,
+    CHALLENGE,
+    FAILED,
+    HELLO,
+    PART,
+    PING,
+    PONG,
+    PROOF,
+    PULL,
+    REPLY,
+    STOP,
+    WELCOME,
+    Frame,
+    Wire,
+)
+from tenantq.shards.greeting import CALLER, DOOR, is_nonce, is_proof, nonce, proof
+from tenantq.shards.layout import SHARDS_MAX
 
 if TYPE_CHECKING:
     import socket
@@ -20,13 +36,19 @@ log = logging.getLogger("tenantq.shards")
 
 
 HELLO_S: Final = 5.0
-"""In this time whoever calls has to say who it is."""
+"""In this time whoever calls has to show who it is."""
+
+STRANGERS_MAX: Final = 2 * SHARDS_MAX
+"""Who have not shown yet who they are, at a time; one more is shown out."""
+
+
+_MISTAKE: Final = (TenantqError.code, "the server made a mistake; its log says which", 0)
 
 
 class Asked:
     """A question of another shard, as whoever answers it sees it."""
 
-    __slots__ = ("id", "kind", "on_stop", "parts", "payload", "shard", "task")
+    __slots__ = ("id", "is_gone", "kind", "on_stop", "parts", "payload", "shard", "task")
 
     def __init__(self, id: int, shard: int, kind: str, payload: bytes) -> None:
         self.id = id
@@ -37,6 +59,7 @@ class Asked:
         self.on_stop: Callable[[], None] | None = (
             None  # answers now, with what there is; None: the answer takes no waiting
         )
+        self.is_gone = False  # nobody waits for the answer any more
         self.task: asyncio.Task[None] | None = None
 
 
@@ -54,12 +77,20 @@ class _Caller:
 class Door:
     """Lets the other shards of this server in, and has their questions answered by ``handlers``."""
 
-    def __init__(self, secret: str, handlers: dict[str, Handler], gone: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        secret: str,
+        handlers: dict[str, Handler],
+        gone: Callable[[int], None],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._secret = secret
+        self._is_ready = is_ready  # what the others are told with every sign of life
         self._handlers = handlers
         self._gone = gone  # told when a shard's connection has ended
         self._callers: dict[Wire, _Caller] = {}
         self._wires: set[Wire] = set()
+        self._challenged: dict[Wire, tuple[int, bytes]] = {}  # by who has said hello: its number, and its proof to come
         self._server: asyncio.Server | None = None
 
     async def open(self, sock: socket.socket) -> None:
@@ -75,16 +106,25 @@ class Door:
             wire.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def drop(self, shard: int) -> None:
+        """End the calls of a shard; if it is there, it calls again."""
+        for caller in list(self._callers.values()):
+            if caller.shard == shard:
+                caller.wire.close()
+
     def _new_wire(self) -> Wire:
         wire = Wire(self._take, self._lost)
+        is_one_too_many = len(self._wires) - len(self._callers) >= STRANGERS_MAX
         self._wires.add(wire)
-        asyncio.get_running_loop().call_later(HELLO_S, _end_stranger, wire)
+        asyncio.get_running_loop().call_later(0 if is_one_too_many else HELLO_S, _end_stranger, wire)
         return wire
 
     def _take(self, wire: Wire, frame: Frame) -> None:
         caller = self._callers.get(wire)
         if caller is None:
             self._greet(wire, frame)
+        elif frame[0] == PING:
+            wire.send(PONG, self._is_ready())
         elif frame[0] == ASK:
             asked = Asked(frame[1], caller.shard, frame[2], frame[3])
             caller.asked[asked.id] = asked
@@ -92,25 +132,36 @@ class Door:
         elif (found := caller.asked.get(frame[1])) is None:
             return  # it was answered meanwhile
         elif frame[0] == STOP:
-            if frame[2] and found.parts is not None:
+            if frame[2] and found.parts is not None and not found.is_gone:
                 del caller.asked[found.id]
             _stop(found, is_gone=frame[2])
         elif frame[0] == PULL and found.parts is not None:
             found.task = asyncio.get_running_loop().create_task(self._send_part(caller, found, found.parts))
 
     def _greet(self, wire: Wire, frame: Frame) -> None:
-        if not self._is_hello(frame):
-            log.warning("somebody who is no shard of this server called at its inner address; the call was ended")
-            wire.close()
-            return
-        wire.is_known = True
-        self._callers[wire] = _Caller(frame[2], wire)
-        wire.send(WELCOME)
+        """Let in who shows that it knows the secret, which is not said; and show it that it has called the right one."""
+        match frame:
+            case [kind, int(number), bytes(callers)] if (
+                kind == HELLO and wire not in self._challenged and is_nonce(callers)
+            ):
+                own = nonce()
+                self._challenged[wire] = number, proof(self._secret, CALLER, number, callers, own)
+                wire.send(CHALLENGE, own, proof(self._secret, DOOR, number, callers, own))
+            case [kind, given] if kind == PROOF and wire in self._challenged:
+                number, expected = self._challenged.pop(wire)
+                if not is_proof(given, expected):
+                    self._show_out(wire)
+                    return
+                wire.is_known = True
+                self._callers[wire] = _Caller(number, wire)
+                wire.send(WELCOME)
+            case _:
+                self._show_out(wire)
 
-    def _is_hello(self, frame: Frame) -> bool:
-        if not isinstance(frame, list) or len(frame) != 3 or frame[0] != HELLO or type(frame[1]) is not str:
-            return False
-        return hmac.compare_digest(frame[1].encode(), self._secret.encode())
+    @staticmethod
+    def _show_out(wire: Wire) -> None:
+        log.warning("somebody who is no shard of this server called at its inner address; the call was ended")
+        wire.close()
 
     async def _answer(self, caller: _Caller, asked: Asked) -> None:
         """Answer one question; whatever goes wrong is an answer too."""
@@ -123,10 +174,13 @@ class Door:
             raise
         except Exception:
             log.exception("a fault in answering shard %d: %s", caller.shard, asked.kind)
-            self._end(caller, asked, FAILED, TenantqError.code, "the server made a mistake; its log says which", 0)
+            self._end(caller, asked, FAILED, *_MISTAKE)
         else:
             if asked.parts is None:
                 self._end(caller, asked, REPLY, answer, False)
+            elif asked.is_gone:
+                caller.asked.pop(asked.id, None)
+                await _close(asked.parts)
             else:
                 caller.wire.send(REPLY, asked.id, answer, True)
 
@@ -135,7 +189,13 @@ class Door:
             part = await anext(parts, None)
         except TenantqError as error:
             self._end(caller, asked, FAILED, error.code, error.message, 0)
-            return
+        except Exception:
+            log.exception("a fault in what follows an answer to shard %d: %s", caller.shard, asked.kind)
+            self._end(caller, asked, FAILED, *_MISTAKE)
+        else:
+            self._send(caller, asked, part)
+
+    def _send(self, caller: _Caller, asked: Asked, part: bytes | None) -> None:
         if part is None:
             self._end(caller, asked, PART, None)
         else:
@@ -148,12 +208,14 @@ class Door:
 
     def _lost(self, wire: Wire) -> None:
         self._wires.discard(wire)
+        self._challenged.pop(wire, None)
         caller = self._callers.pop(wire, None)
         if caller is None:
             return
         for asked in list(caller.asked.values()):
             _stop(asked, is_gone=True)
-        self._gone(caller.shard)
+        if all(other.shard != caller.shard for other in self._callers.values()):  # else it has called anew already
+            self._gone(caller.shard)
 
 
 def _end_stranger(wire: Wire) -> None:
@@ -167,8 +229,9 @@ async def _not_ready(_: Asked) -> bytes:
 
 def _stop(asked: Asked, *, is_gone: bool) -> None:
     """Have a question answered now, if its answer only waits; what is at work is finished, whether or not anybody reads it."""
+    was_gone, asked.is_gone = asked.is_gone, asked.is_gone or is_gone
     if asked.parts is not None:
-        if is_gone:
+        if is_gone and not was_gone:
             asyncio.get_running_loop().create_task(_drop(asked))  # its errors are its own
         return
     if asked.on_stop is not None:
@@ -180,4 +243,8 @@ async def _drop(asked: Asked) -> None:
         asked.task.cancel()
         await asyncio.gather(asked.task, return_exceptions=True)
     if asked.parts is not None:
-        await asked.parts.aclose()  # type: ignore[attr-defined]  # they are generators
+        await _close(asked.parts)
+
+
+async def _close(parts: AsyncIterator[bytes]) -> None:
+    await parts.aclose()  # type: ignore[attr-defined]  # they are generators

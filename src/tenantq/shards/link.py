@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq import errors
 from tenantq.errors import Limited, ShardDown, TenantqError, Unavailable
-from tenantq.shards.frames import ASK, FAILED, HELLO, PART, PULL, REPLY, STOP, WELCOME, Frame, Wire
+from tenantq.shards.frames import (
+    ASK,
+    CHALLENGE,
+    FAILED,
+    HELLO,
+    PART,
+    PING,
+    PONG,
+    PROOF,
+    PULL,
+    REPLY,
+    STOP,
+    WELCOME,
+    Frame,
+    Wire,
+)
+from tenantq.shards.greeting import CALLER, DOOR, is_nonce, is_proof, nonce, proof
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +37,9 @@ AGAIN_S: Final = 0.1
 
 QUESTIONS_MAX: Final = 20_000
 """Unanswered at a time on one link; one more is refused."""
+
+BEATS_MISSED_MAX: Final = 3
+"""So many times in a row, a second apart, nothing has come: the other shard stands still, and counts as one that does not run."""
 
 _KINDS: Final = {
     kind.code: kind for kind in reversed(list(vars(errors).values())) if isinstance(kind, type) and issubclass(kind, TenantqError)
@@ -79,6 +98,9 @@ class Link:
     ) -> None:
         self.number = number  # of the other shard
         self.is_up = False
+        self.is_ready = False  # as the other said last
+        self._nonce = b""
+        self._missed = 0
         self._port = port
         self._hello = hello
         self._begun = begun  # called when it is up
@@ -110,28 +132,50 @@ class Link:
             try:
                 _, wire = await loop.create_connection(lambda: Wire(self._take, self._lost), "127.0.0.1", self._port)
                 self._wire = wire
-                wire.is_known = True  # it is a socket of this server's own supervisor
-                wire.send(HELLO, *self._hello)
+                self._nonce = nonce()
+                wire.send(HELLO, self._hello[1], self._nonce)
                 await self._ended.wait()
             except OSError:
                 log.debug("shard %d is out of reach", self.number)
             await asyncio.sleep(AGAIN_S)
 
-    async def ask(self, kind: str, payload: bytes = b"") -> bytes:
-        """Return the answer to a question; raise what the other shard raised, or ShardDown."""
+    def beat(self, *, is_late: bool = False) -> bool:
+        """Ask for a sign of life, to be called every second; True where the link has ended because there was none.
+
+        ``is_late``: this shard itself stood still, so what has come may not have been looked at yet.
+        """
+        wire = self._wire
+        if not self.is_up or wire is None:
+            return False
+        self._missed = 0 if wire.has_heard or is_late else self._missed + 1
+        wire.has_heard = False
+        if self._missed < BEATS_MISSED_MAX:
+            wire.send(PING)
+            return False
+        log.warning("shard %d does not answer; it is taken for down until it does", self.number)
+        wire.close()
+        self._lost(wire)
+        return True
+
+    async def ask(self, kind: str, payload: bytes = b"", wait_ms: int | None = None) -> bytes:
+        """Return the answer to a question; raise what the other shard raised, or ShardDown, also where it takes longer than ``wait_ms``."""
         question = self.begin(kind, payload)
         try:
-            return await question.answer
-        except asyncio.CancelledError:
-            question.stop(is_gone=True)
-            raise
+            async with asyncio.timeout(wait_ms / 1_000 if wait_ms is not None else None):
+                try:
+                    return await question.answer
+                except asyncio.CancelledError:
+                    question.stop(is_gone=True)
+                    raise
+        except TimeoutError:
+            raise ShardDown(f"shard {self.number} has not answered in time. Try again later.") from None
 
     def begin(self, kind: str, payload: bytes) -> Question:
         """Ask; the answer comes later."""
         if not self.is_up:
             raise shard_down(self.number)
-        if len(self._questions) >= QUESTIONS_MAX:
-            raise Unavailable(f"shard {self.number} has {QUESTIONS_MAX} requests to answer already. Try again later.")
+        if len(self._questions) >= QUESTIONS_MAX or (self._wire is not None and self._wire.is_full):
+            raise Unavailable(f"shard {self.number} has more to answer already than it can take. Try again later.")
         id = next(self._ids)
         question = self._questions[id] = Question(self, id, asyncio.get_running_loop().create_future())
         self.tell(ASK, id, kind, payload)
@@ -148,10 +192,29 @@ class Link:
         if question is not None:
             question.answer.cancel()
 
-    def _take(self, _: Wire, frame: Frame) -> None:
+    def _greet(self, wire: Wire, frame: Frame) -> None:
+        """Show who called, once the other end has shown that it is a shard of this server."""
+        secret, number = self._hello
+        match frame:
+            case [kind, doors, given] if kind == CHALLENGE and is_nonce(doors):
+                if is_proof(given, proof(secret, DOOR, number, self._nonce, doors)):
+                    wire.is_known = True
+                    wire.send(PROOF, proof(secret, CALLER, number, self._nonce, doors))
+                    return
+        log.warning("at the inner address of shard %d somebody answers who is no shard of this server", self.number)
+        wire.close()
+
+    def _take(self, wire: Wire, frame: Frame) -> None:
+        if not wire.is_known:
+            self._greet(wire, frame)
+            return
         kind = frame[0]
+        if kind == PONG:
+            self.is_ready = frame[1]
+            return
         if kind == WELCOME:
-            self.is_up = True
+            self.is_up, self._missed = True, 0
+            self.tell(PING)
             asyncio.get_running_loop().create_task(self._begin_link())  # its errors are its own
             return
         id = frame[1]
@@ -180,7 +243,7 @@ class Link:
     def _lost(self, wire: Wire) -> None:
         if wire is not self._wire:
             return
-        self._wire, self.is_up = None, False
+        self._wire, self.is_up, self.is_ready = None, False, False
         questions, self._questions = self._questions, {}
         for question in questions.values():
             question.fail(shard_down(self.number))

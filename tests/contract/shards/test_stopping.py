@@ -11,6 +11,7 @@ from tenantq.cli import exit_codes, supervisor
 from tenantq.cli.supervisor import Supervisor
 from tenantq.settings import OFF, ServerSettings
 from tests.acceptance.command import ADMIN_TOKEN
+from tests.contract.shards.sharded import until
 from tests.processes import descendants
 
 if TYPE_CHECKING:
@@ -67,3 +68,29 @@ def test_a_signal_to_a_shard_is_left_to_its_supervisor(three: Sharded) -> None:
         os.kill(three.pid_of(1), number)
     for _ in range(10):
         assert three.ask("GET", f"/v1/tenants/{tenant}", url=three.shards[1]).status_code == 200
+
+
+def test_a_shard_that_stands_still_costs_its_own_tenants_alone(three: Sharded) -> None:
+    """A second or three, and it counts as down, with everything that one that died means; nobody waits for it, and it comes back by itself."""
+    own, other = three.tenant_on(2), three.tenant_on(1)
+    key, url = three.key_of(other), three.shards[0]
+    stalled = three.pid_of(2)
+    os.kill(stalled, signal.SIGSTOP)
+    try:
+        assert three.ask("GET", "/readyz", url=url).status_code == 200
+        found = three.ask("GET", "/v1/queues", url=url, token=key)
+        assert found.status_code == 200  # who has the key says so, though not all have answered
+        asked = (
+            three.ask("GET", "/v1/queues", url=url, token=ADMIN_TOKEN[::-1]),
+            three.ask("GET", f"/v1/tenants/{own}", url=url),
+            three.ask("PUT", "/v1/tenants/of-a-time-of-need", url=url, json={}),
+        )
+        assert [one.status_code for one in asked] == [503] * 3
+        assert three.get("/readyz", url=url)["details"]["shards"]["2"]["status"] == "down"
+        assert 'tenantq_shard_up{shard="2"} 0' in three.ask("GET", "/metrics", url=url).text
+        assert three.ask("GET", f"/v1/tenants/{other}", url=url).status_code == 200
+    finally:
+        os.kill(stalled, signal.SIGCONT)
+    until(lambda: all(three.ask("GET", f"/v1/tenants/{own}", url=one).status_code == 200 for one in three.shards))
+    until(lambda: all(one["ready"] for one in three.get("/readyz", url=url)["details"]["shards"].values()))
+    assert three.pid_of(2) == stalled

@@ -41,7 +41,7 @@ async def readyz(service: Service, request: Request, _: object) -> Reply:
     """Tell whether work should be sent here."""
     details = service.readiness()
     if service.fellows is not None:
-        details["shards"] = await service.fellows.readiness()
+        details["shards"] = service.fellows.readiness()
     if request.listener.is_closing or not request.listener.is_ready:
         return json_reply(Readiness("closing", details), 503, b"Retry-After: 1\r\n")
     if not details.get("ready"):

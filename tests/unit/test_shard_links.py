@@ -1,0 +1,268 @@
+"""Links between shards, where one end stands still, fails, lies, or goes away too early."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tenantq.clock import ManualClock
+from tenantq.errors import ShardDown, TenantqError, Unavailable
+from tenantq.shards import frames, link
+from tenantq.shards.door import Asked, Door
+from tenantq.shards.frames import CHALLENGE, HELLO, PROOF
+from tenantq.shards.link import BEATS_MISSED_MAX, Link
+from tenantq.shards.peers import Peers
+from tenantq.shards.seat import Seat
+from tenantq.topology import Shard
+from tests.unit.client.doubles import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+SECRET = "known to all shards"  # noqa: S105  # of links that live as long as a test
+
+
+class Talk:
+    """A shard that is asked, and one that asks."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.dropped = 0
+        self.up = asyncio.Event()
+
+    async def answer(self, asked: Asked) -> bytes:
+        if asked.payload == b"later":
+            await self.may_answer.wait()
+        asked.parts = self._parts()
+        return b"head"
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        try:
+            yield b"one"
+            raise OSError("the segment is gone")
+        finally:
+            self.dropped += 1
+
+    async def begun(self, _: Link) -> None:
+        self.up.set()
+
+
+@asynccontextmanager
+async def talking() -> AsyncIterator[tuple[Talk, Door, Link]]:
+    """Have a link between two ends that are up."""
+    talk = Talk()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        door = Door(SECRET, {"kind": talk.answer}, lambda _: None)
+        await door.open(sock)
+        calling = Link(1, sock.getsockname()[1], (SECRET, 7), talk.begun)
+        calling.start()
+        await talk.up.wait()
+        yield talk, door, calling
+        await calling.close()
+        await door.close()
+
+
+async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the fault, who pulls the next part does not wait for ever."""
+    async with talking() as (_, door, calling):
+        question = calling.begin("kind", b"")
+        assert await question.answer == b"head"
+        with pytest.raises(TenantqError, match="its log says which"):
+            _ = [part async for part in question.parts()]
+        assert "the segment is gone" in caplog.text
+        assert [caller.asked for caller in door._callers.values()] == [{}]
+
+
+async def test_a_question_that_was_given_up_before_its_answer_leaves_nothing() -> None:
+    """The parts that would have followed are closed."""
+    async with talking() as (talk, door, calling):
+        question = calling.begin("kind", b"later")
+        (caller,) = door._callers.values()
+        await until(lambda: caller.asked)
+        (asked,) = caller.asked.values()
+        question.stop(is_gone=True)
+        await until(lambda: asked.is_gone)
+        talk.may_answer.set()
+        await until(lambda: asked.task is not None and asked.task.done())
+        assert (caller.asked, asked.parts is not None and asked.parts.ag_frame) == ({}, None)  # type: ignore[attr-defined]  # of a generator
+
+
+async def test_a_shard_without_a_sign_of_life_is_down() -> None:
+    """Who waits for its answer is told so; a shard that stood still itself blames nobody."""
+    async with talking() as (_, _, calling):
+        question = calling.begin("kind", b"later")
+        assert not calling.beat()
+        assert [calling.beat(is_late=True) for _ in range(5)] == [False] * 5
+        assert [calling.beat() for _ in range(BEATS_MISSED_MAX)] == [False] * (BEATS_MISSED_MAX - 1) + [True]
+        with pytest.raises(ShardDown):
+            await question.answer
+        assert not calling.is_up
+        await until(lambda: calling.is_up)
+        for _ in range(2 * BEATS_MISSED_MAX):
+            assert not calling.beat()
+            await until(lambda: calling._wire is not None and calling._wire.has_heard)
+        assert calling.is_ready
+
+
+async def test_a_question_has_its_time() -> None:
+    """An answer that takes longer is not waited for."""
+    async with talking() as (talk, _, calling):
+        with pytest.raises(ShardDown, match="in time"):
+            await calling.ask("kind", b"later", wait_ms=1)
+        assert calling._questions == {}
+        talk.may_answer.set()
+
+
+async def test_who_takes_nothing_is_asked_nothing_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be sent is bounded."""
+    monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 1 << 20)
+    async with talking() as (_, door, calling):
+        (caller,) = door._callers.values()
+        assert caller.wire._transport is not None
+        caller.wire._transport.pause_reading()
+        with pytest.raises(Unavailable, match="than it can take"):
+            _ = [calling.begin("kind", bytes(100_000)) for _ in range(10_000)]
+        assert calling.is_up
+        for _ in range(10_000):
+            if not calling.is_up:
+                break
+            calling.tell("more", bytes(100_000))
+            await asyncio.sleep(0)
+        assert not calling.is_up
+
+
+async def test_neither_end_says_the_secret_or_believes_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who holds the port of a shard learns nothing, and one who calls without the secret gets no answer."""
+    heard: list[bytes] = []
+    ended = asyncio.Event()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
+        writer.write(_framed(CHALLENGE, bytes(32), bytes(32)))
+        heard.append(await reader.read())
+        writer.close()
+        ended.set()
+
+    monkeypatch.setattr(link, "AGAIN_S", 60)
+    async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
+        calling = Link(1, server.sockets[0].getsockname()[1], (SECRET, 7), Talk().begun)
+        calling.start()
+        await ended.wait()
+        assert (calling.is_up, heard[1], SECRET.encode() in heard[0]) == (False, b"", False)
+        await calling.close()
+
+
+async def test_who_calls_without_the_secret_is_not_let_in() -> None:
+    """A hello alone opens nothing, and neither does a guess."""
+    async with talking() as (_, door, _):
+        assert door._server is not None
+        reader, writer = await asyncio.open_connection(*door._server.sockets[0].getsockname())
+        writer.write(_framed(HELLO, 3, bytes(32)) + _framed(PROOF, bytes(32)))
+        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+        assert msgspec.msgpack.decode(answer)[0] == CHALLENGE
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        assert [caller.shard for caller in door._callers.values()] == [7]
+        writer.close()
+
+
+def _framed(*frame: Any) -> bytes:
+    data = msgspec.msgpack.encode(frame)
+    return len(data).to_bytes(4) + data
+
+
+class Two:
+    """Two shards that tell each other what they have; what one does in the background waits to be run."""
+
+    def __init__(self) -> None:
+        self.socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        ports = tuple(sock.getsockname()[1] for sock in self.socks)
+        self.own: list[dict[str, Any]] = [{}, {}]
+        self.waiting: list[Coroutine[Any, Any, None]] = []
+        self.peers = [self._peers(number, ports) for number in range(2)]
+
+    def _peers(self, number: int, ports: tuple[int, ...]) -> Peers:
+        seat = Seat(number=number, shards=(Shard("0"), Shard("1")), secret=SECRET, peer_ports=ports, home_dir="")
+        return Peers(seat, ManualClock(), lambda: self.own[number], self.waiting.append)
+
+    def make(self, tenant: str) -> None:
+        self.own[0][tenant] = SimpleNamespace(config=SimpleNamespace(regions=()))
+
+    async def run(self) -> None:
+        waiting, self.waiting[:] = list(self.waiting), []
+        await asyncio.gather(*waiting)
+
+
+@asynccontextmanager
+async def two_shards() -> AsyncIterator[Two]:
+    """Have two shards that know each other."""
+    two = Two()
+    for peers, sock in zip(two.peers, two.socks, strict=True):
+        sock.setblocking(False)
+        await peers.open(sock)
+    for peers in two.peers:
+        assert await peers.wait_for_all(10_000)
+    await until(lambda: two.peers[0]._told == {1: set()})
+    yield two
+    for peers in two.peers:
+        await peers.close()
+    for sock in two.socks:
+        sock.close()
+
+
+async def test_a_tenant_that_a_shard_could_not_be_told_of_is_told_again() -> None:
+    """What counts is that the other has said that it knows."""
+    async with two_shards() as two:
+        first, second = two.peers
+        learn = second._handlers["tenant_changes"]
+
+        async def fail(_: Asked) -> bytes:
+            raise Unavailable("not now")
+
+        second.answers("tenant_changes", fail)
+        two.make("acme")
+        await first.tell_made("acme")
+        assert second.directory.find("acme") is None
+        second.answers("tenant_changes", learn)
+        first._look()
+        await two.run()
+        assert second.directory.find("acme") == 0
+
+
+async def test_what_is_told_late_is_how_it_is_then() -> None:
+    """A tenant that went and came back in between is there."""
+    async with two_shards() as two:
+        first, second = two.peers
+        two.make("acme")
+        await first.tell_made("acme")
+        del two.own[0]["acme"]
+        first._look()
+        two.make("acme")
+        await first.tell_made("acme")
+        await two.run()
+        assert second.directory.find("acme") == 0
+        del two.own[0]["acme"]
+        await first.tell_gone("acme")
+        assert second.directory.find("acme") is None
+
+
+async def test_a_shard_that_stands_still_has_to_call_again() -> None:
+    """Whoever took it for down does not know any more what it has, until it says so."""
+    async with two_shards() as two:
+        first, second = two.peers
+        two.make("acme")
+        await first.tell_made("acme")
+        for _ in range(BEATS_MISSED_MAX + 1):
+            second._beat()
+        await until(lambda: not second.directory.is_known(0))
+        with pytest.raises(ShardDown):
+            second.directory.check_reachable("acme")
+        await until(lambda: second.directory.is_known(0))
+        second.directory.check_reachable("acme")
