@@ -33,7 +33,7 @@ from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Un
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, retired_ids
 from tenantq.journal.target import DirectoryTarget
-from tenantq.shards.layout import REMEMBERED
+from tenantq.shards.layout import DIRECTORY, REMEMBERED
 from tenantq.store.heart import Heart
 from tenantq.store.scrub import scrub
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tenantq.store.scrub import JournalEnds
 
 JOURNAL: Final = "journal"
-SHARDS: Final = "shards"
-"""Under the directory of a server of several shards: the backups of each but the first."""
 _PARTIAL: Final = "partial"
 
 
@@ -243,7 +241,7 @@ class Backups:
     def _list(self) -> list[BackupItem]:
         items = []
         for path in sorted(self.directory.glob("[!.]*")):
-            if not path.is_dir() or path.name == SHARDS:
+            if not path.is_dir() or path.name == DIRECTORY:  # the backups of the other shards
                 continue
             try:
                 one = read_backup_manifest(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.shards.layout import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,8 @@ def check_backup_name(name: str) -> str:
     """Return ``name`` if a backup can be called that, else raise Invalid."""
     if type(name) is not str or _NAME.fullmatch(name) is None:
         raise Invalid("name: 1 to 80 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit")
+    if name == DIRECTORY:
+        raise Invalid(f"name: {DIRECTORY!r} is where the backups of the other shards are; choose another")
     return name
 
 

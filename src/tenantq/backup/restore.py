@@ -77,7 +77,7 @@ def restore_backup(
     Files in ``skip`` are left out.
     Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
     """
-    _check_empty(data_dir)
+    check_empty(data_dir)
     key = _checked_audit_key(audit_key, source) if audit_key is not None else None
     maker = _checked_key_maker(key_maker) if key_maker is not None else None
     if public_key is None and key is not None and audit_key is not None:
@@ -127,7 +127,8 @@ def take_note(data_dir: Path) -> RestoreNote | None:
         return None
 
 
-def _check_empty(data_dir: Path) -> None:
+def check_empty(data_dir: Path) -> None:
+    """Raise Conflict where something would be overwritten."""
     if data_dir.exists() and not data_dir.is_dir():
         raise Conflict(f"{data_dir} is a file; give a directory that is empty or not there yet")
     if data_dir.is_dir() and any(data_dir.iterdir()):

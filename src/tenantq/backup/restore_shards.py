@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tenantq.backup.backups import JOURNAL
+from tenantq.backup.copying import growing
 from tenantq.backup.manifest import verify_backup
-from tenantq.backup.restore import Restored, public_part, restore_backup
+from tenantq.backup.restore import Restored, check_empty, public_part, restore_backup
 from tenantq.doctor.report import Figures
 from tenantq.errors import NotFound
 from tenantq.shards.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.journal.signing import PublicKey
+
+
+_FIRST: Final = "first"
 
 
 def parts_of(source: Path) -> list[Path]:
@@ -54,22 +58,25 @@ def restore_server(
         public_key = public_part(audit_key)
     for part in parts[1:]:
         verify_backup(part, public_key)  # before anything is written
-    home = restore_backup(
-        source, data_dir, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress,
-        skip={REMEMBERED}, **how,
-    )  # fmt: skip
-    done = [home]
-    try:
+    check_empty(data_dir)
+    with growing(data_dir.absolute(), "restoring") as whole:  # half a server would serve as a whole one
+        first = whole / _FIRST
+        done = [
+            restore_backup(
+                source, first, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress,
+                skip={REMEMBERED}, **how,
+            )
+        ]  # fmt: skip
+        for file in first.iterdir():
+            file.rename(whole / file.name)
+        first.rmdir()
         for number, part in enumerate(parts[1:], HOME + 1):
-            place = shard_dir(data_dir, number)
+            place = shard_dir(whole, number)
             place.parent.mkdir(exist_ok=True)
             own = {**how, "data_keys": None}  # each shard's lie beside its own backups
             done.append(restore_backup(part, place, public_key=public_key, progress=progress, **own))
-            _join_journal(place, data_dir)
-        remember_count(data_dir, len(parts))
-    except BaseException:
-        shutil.rmtree(data_dir, ignore_errors=True)
-        raise
+            _join_journal(place, whole)
+        remember_count(whole, len(parts))
     return _together(done)
 
 

@@ -14,7 +14,7 @@ from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
-from tenantq.shards.layout import shard_count, shard_dirs
+from tenantq.shards.layout import numbered_dirs, shard_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def _verify_shards(data_dir: Path, segments: str | None, keys: PublicKeys | None
     found: Found = {}
     if segments is None and (data_dir / "journal").is_dir():
         segments = str(data_dir / "journal")
-    for number, path in enumerate(shard_dirs(data_dir)):
+    for number, path in numbered_dirs(data_dir):
         part, wrong, known = _verify_one(path, segments, keys, wanted, shard=str(number))
         shown["shards"].append({"shard": str(number), **part})
         for name in ("live_records", "checkpoints", "segments", "records", "rows"):

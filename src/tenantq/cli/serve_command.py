@@ -21,7 +21,7 @@ from tenantq.cli.supervisor import Supervisor, check_empty
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
-from tenantq.shards.layout import SHARDS_MAX, parent_of, remember_count, shard_count
+from tenantq.shards.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -135,9 +135,15 @@ def serve(
     keep_private(data_dir)
     admin_token = os.environ.get(ADMIN_TOKEN) or None
     before = shard_count(data_dir)
+    check_there(data_dir)
     count = settings.shards.count or before
     if count < before and settings.store is not None:
         raise Conflict(f"shards: {data_dir} has {before}; of a store in Redis their number does not go down")
+    if count > 1 and settings.store is not None:
+        raise Invalid(
+            f"store: {count} shards are to be served, and a store in Redis has one: several servers could each win some of them."
+            " Serve it with --shards 1, or without --store"
+        )
     if count < before:
         check_empty(data_dir, count, before)
         remember_count(data_dir, count)

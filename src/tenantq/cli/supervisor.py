@@ -27,10 +27,10 @@ from tenantq.cli.addresses import Place, cannot_listen, open_sockets, port_of, r
 from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
-from tenantq.errors import Conflict, Invalid, StoreFormat, StoreLocked
+from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.settings import OFF, RPC_DEFAULT
-from tenantq.shards.layout import HOME, remember_count, shard_dir
+from tenantq.shards.layout import HOME, check_there, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
 from tenantq.shards.settings import one_each
@@ -193,6 +193,9 @@ class Supervisor:
             remember_count(self._home, self._count)
             for shard in others:
                 shard.give(self._orders(shard))
+            for shard in others:
+                await self._until(shard.opened, asked)
+            remember_count(self._home, self._count)  # again: now they have their stores
         for shard in self._shards:
             await self._until(shard.ready, asked)
             if self._stopping:
@@ -329,6 +332,11 @@ class Supervisor:
             wait_ms = min(AGAIN_MS << (len(shard.deaths) - 1), AGAIN_MS_MAX)
             log.error("shard %s died; it is started again", name, extra={"exit_code": code, "in_ms": wait_ms})
             await asyncio.sleep(wait_ms / 1_000)
+            try:
+                check_there(self._home, shard.number)
+            except StoreDamaged as error:
+                log.error("shard %s cannot start: %s", name, error.message)  # noqa: TRY400  # where it was found says nothing
+                continue
             await shard.start(self._orders(shard))
             await shard.ready.wait()
             if shard.news.what == "ready":

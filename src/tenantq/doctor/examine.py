@@ -16,7 +16,7 @@ from tenantq.doctor.report import Notes, Report, joined
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import StoreDamaged, StoreFailed
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.shards.layout import shard_dirs
+from tenantq.shards.layout import numbered_dirs
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None =
     """Recount the stores of all shards of a data directory, and see that no tenant is on two of them."""
     reports: dict[str, Report] = {}
     names: Counter[str] = Counter()
-    for number, path in enumerate(shard_dirs(data_dir)):
+    for number, path in numbered_dirs(data_dir):
         reports[str(number)] = examine(path, progress)
         names.update(_tenants(path))
     return joined(reports, sorted(name for name, count in names.items() if count > 1))
