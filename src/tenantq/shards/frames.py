@@ -68,7 +68,7 @@ class Wire(asyncio.Protocol):
                 break
             with memoryview(pending) as whole, whole[at + LENGTH_BYTES : end] as part:
                 try:
-                    frame: Frame = _decode(part)
+                    frame: Any = _decode(part)
                 except msgspec.MsgspecError:
                     self.close()  # nobody of this server's
                     return
