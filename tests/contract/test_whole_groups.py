@@ -85,6 +85,25 @@ async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: 
     assert shard.stats(T, Q).blocked == 2
 
 
+async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock: ManualClock) -> None:
+    """Its dead-letter queue is gone, so it stays; those behind it in its group wait for it."""
+    await shard.put_queue(T, Q, dead_on_poll=True, dead_letter="letters.fifo")
+    await shard.add(
+        T, Q, [message("a-1", group="a"), message("a-2", group="a", max_attempts=1), message("a-3", group="a")]
+    )
+    first = await take(shard, 2)
+    assert bodies(first) == ["a-1", "a-2"]
+    await shard.nack(T, Q, [one.receipt for one in first], delay_ms=0)
+    (again,) = await take(shard)
+    assert again.body == b"a-1"
+    await shard.ack(T, Q, [again.receipt])
+    assert await take(shard) == []
+    await shard.put_queue(T, "letters.fifo")
+    await pass_time(shard, clock, 60_000)
+    assert bodies(await take(shard)) == ["a-3"]
+    assert shard.stats(T, Q).dead == 1
+
+
 @pytest.mark.rocksdb_only  # the doctor looks at what is on disk
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_work_keeps_the_order_and_every_counter(

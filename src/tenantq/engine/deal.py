@@ -188,7 +188,7 @@ def _follow(
 ) -> Iterator[tuple[bytes, int, int, int, int]]:
     """Lease those behind a group's head that may go with it, to the same poll; yield id, size, priority, attempt and wait of each.
 
-    The first that is in flight, or not visible yet, ends it: nothing overtakes it.
+    The first that is in flight, not visible yet, or to be delivered no more, ends it: nothing overtakes it.
     """
     store, prefix, now = round.store, queue.prefix, round.now
     for id in groups.behind(round, queue, group, head, room):
@@ -199,13 +199,9 @@ def _follow(
         visible_at = before.visible_at if before is not None else message.visible_at
         if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
             return
-        queue.blocked -= 1
         if _is_over(round, queue, message, before):
-            if before is None or _is_past(round, message, before):
-                discard.discard(round, queue, id, message, before, blocked=False)
-            else:
-                dead_letter.bury(round, queue, id, before, "MAX_ATTEMPTS", message)
-            continue
+            return  # it goes when it is the group's first: a letter that cannot go yet must not be overtaken
+        queue.blocked -= 1
         past = before.unpack_past() if before is not None and before.past else None
         token = round.core.randomness.getrandbits(64) or 1
         attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
