@@ -31,6 +31,7 @@ _BEFORE_STORE: Final = {
     "keyring.json",
     "keyring.json.lock",
     "keyring.key",
+    "key_maker",
 }  # may be there before the store
 
 
