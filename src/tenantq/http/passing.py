@@ -64,8 +64,10 @@ _REDIRECTED: Final = 300
 BY_TENANT, BY_CREDENTIAL, AT_HOME, HERE, FLEET = range(5)
 """How it is found out which shard a request belongs to."""
 
-NORMAL, MAKE = range(2)
-"""What is meant by passing a request on: answer it; make this tenant. A third is SHARE: lease this shard's share of a fleet poll."""
+NORMAL: Final = 0
+MAKE: Final = 1
+CHANGE: Final = 3
+"""What is meant by passing a request on: answer it; make this tenant; change it if it is there. SHARE, 2, is to lease this shard's share of a fleet poll."""
 
 _KIND: Final = "http"
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -294,11 +296,12 @@ class Passing:
                 if shard is None or not self._directory.is_known(shard):
                     await self._check_whole_for(request)
                     shard = self._directory.find(name)
+                is_there = shard is not None
                 if shard is None:
                     shard = self._place_of(name, await self._regions_of(request))
                 if shard == self.number:
-                    return await maker.make_here(request)
-                question = self.begin(request, shard, MAKE)
+                    return await (maker.answer_here(request) if is_there else maker.make_here(request))
+                question = self.begin(request, shard, CHANGE if is_there else MAKE)
                 return self.reply_of(request, shard, question, await question.answer)
         finally:
             if not lock.locked():
@@ -424,6 +427,10 @@ class PassedOn(Sharing):
         passing = self.passing
         if how == MAKE:
             return await self.make_here(request)
+        if (
+            how == CHANGE
+        ):  # one that was deleted meanwhile is not made here again: the first shard says where the next one goes
+            return await self.answer_here(request)
         if passing.peers.is_home:
             return await passing.make(self, request)
         if passing.has(request.tenant):
