@@ -26,6 +26,9 @@ T = TypeVar("T")
 log = logging.getLogger("tenantq.client")
 
 _QUEUES_KEPT: Final = 1_024
+_TOLD_WITHIN_MS: Final = (
+    2  # a server's times may differ from its clock by this; a lease must not be taken for longer than it is
+)
 _ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
 
 _add_reply = msgspec.json.Decoder(wire.AddReply).decode
@@ -332,7 +335,7 @@ async def ask(
     for item in reply.messages:
         length = lease_ms
         if length is None and reply.now_at is not None:
-            length = max(1, item.lease_until - reply.now_at)
+            length = max(1, item.lease_until - reply.now_at - _TOLD_WITHIN_MS)
         leases.append(Leased(item, length, asked_ms + (length or 0)))
     return leases
 
