@@ -85,10 +85,10 @@ async def send_message_batch(visit: Visit) -> Result:
     for one, added in zip(
         prepared, await visit.service.add(visit.call, queue.tenant, queue.name, messages), strict=True
     ):
-        if isinstance(one, TenantqError) or added.error is not None:
-            done.append(one if isinstance(one, TenantqError) else added.error or one.message)  # type: ignore[arg-type]
+        if isinstance(one, TenantqError):
+            done.append(one)
         else:
-            done.append(_sent(queue, one, added))
+            done.append(added.error or _sent(queue, one, added))
     return outcomes(entries, done)
 
 

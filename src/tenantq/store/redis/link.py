@@ -7,6 +7,7 @@ Everything that is sent may be sent twice: reads change nothing, and a commit th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import socket
 import threading
@@ -53,8 +54,6 @@ class Script:
     """A server-side function: its text, and the name that Redis gives it."""
 
     def __init__(self, name: str) -> None:
-        import hashlib  # noqa: PLC0415  # four times at start
-
         self.text = Path(__file__).with_name(f"{name}.lua").read_bytes()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
