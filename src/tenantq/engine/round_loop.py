@@ -425,12 +425,11 @@ class RoundLoop:
         return running
 
     def _beat_while_idle(self) -> None:
-        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until it grows no more."""
+        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until those are done."""
         self._idle_timer = None
         if self._closed or self._failure is not None:
             return
-        self._store.forget_deletions()
-        if self._store.manifest() != self._beaten_manifest:
+        if self._store.forget_deletions() or self._store.manifest() != self._beaten_manifest:
             self._beat()
 
     def _beat(self, *, clean: bool = False) -> None:

@@ -59,7 +59,10 @@ def check_manifest(directory: Path, last: Beat | None) -> None:
             )
     end, why = walk(manifest.read_bytes())
     if why == "wrong" or end < min(known, size):
-        raise damaged(manifest, end)
+        raise StoreDamaged(
+            f"store {directory}: {manifest.name} is damaged at byte {end}; restore from a backup, nothing was altered by"
+            " this refusal"
+        )
 
 
 def torn_logs(directory: Path) -> list[tuple[Path, int]]:
@@ -102,11 +105,3 @@ def walk(data: bytes) -> tuple[int, Literal["end", "room", "cut", "wrong"]]:
         unfinished = None if kind in (_FULL, _LAST) else kind
         start = end
     return len(data), "end"
-
-
-def damaged(path: Path, start: int) -> StoreDamaged:
-    """Return the refusal of a file that is not as it was written."""
-    return StoreDamaged(
-        f"store {path.parent}: {path.name} is damaged at byte {start}; restore from a backup, nothing was altered by"
-        " this refusal"
-    )

@@ -183,8 +183,8 @@ class Store(Protocol):
     def erase(self, lower: bytes, upper: bytes) -> None:
         """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file. For a thread."""
 
-    def forget_deletions(self) -> None:
-        """Let go what only remembers deletions; asked now and then while nothing else is to be done."""
+    def forget_deletions(self) -> bool:
+        """Let go what only remembers deletions, and return whether files are still being worked on, so that more of it may come."""
 
     def flush(self) -> None:
         """Write what is in memory to files, where the store has any."""

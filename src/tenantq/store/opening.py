@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,12 +13,13 @@ import msgspec
 from tenantq.durable_files import sync, write_durably
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.store.database import last_item, name_failure, open_rocks
-from tenantq.store.framing import check_manifest, damaged, torn_logs
+from tenantq.store.framing import check_manifest, torn_logs
 from tenantq.store.heart import read_beat
 from tenantq.store.keys import from_be64
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
     from rocksdict import Rdict
 
@@ -61,47 +64,48 @@ def check_format(path: Path, *, read_only: bool) -> None:
         raise StoreFormat(f"{path} is of format {found.format}; this program reads format {FORMAT}")
 
 
-def open_database(path: Path, heart: Heart | None, memory_bytes: int, *, read_only: bool, even_if_cut: bool) -> Rdict:
+def open_database(
+    path: Path, heart: Heart | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
+) -> Rdict:
     """Return the database of a store once it is sure that nothing confirmed is missing; raise StoreDamaged and alter nothing otherwise.
 
-    ``heart`` None: only to read. ``even_if_cut`` is for who examines it: synced records may be missing from the journal's end.
+    ``heart`` None: only to read. ``closing`` is for when the database has been closed. ``even_if_cut`` is for who examines it:
+    synced records may be missing from the journal's end.
     """
-    directory = path / "db"
+    directory, read_only = path / "db", heart is None
     last = heart.last if heart is not None else read_beat(path / "heart")
     if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
         raise StoreDamaged(f"store {path}: the database is gone, {last.seq} journal records were in it")
     check_manifest(directory, last)
-    torn = torn_logs(directory)
+    torn = dict(torn_logs(directory))
+    seq = last.seq if last is not None and not even_if_cut else 0
     if torn and read_only:
-        raise damaged(*torn[0])
-    if torn:
-        _cut(path, directory, torn, memory_bytes, last.seq if last is not None and not even_if_cut else 0)
-    elif last is not None and not even_if_cut:
+        likeness = Path(closing.enter_context(TemporaryDirectory(prefix="tenantq-")))
+        _liken(path, likeness, torn, os.symlink)
+        directory = likeness
+    if torn and not read_only:
+        _cut(path, torn, memory_bytes, seq)
+    elif seq:
         # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
         # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
-        _check_nothing_lost(path, open_rocks(directory, memory_bytes, read_only=True), last.seq)
+        _check_nothing_lost(path, open_rocks(directory, memory_bytes, read_only=True), seq)
     db = open_rocks(directory, memory_bytes, read_only=read_only)
     if last is None and not read_only:
         sync(path)  # a new store: its files' names are durable before anything is confirmed
     return db
 
 
-def _cut(path: Path, directory: Path, torn: list[tuple[Path, int]], memory_bytes: int, seq: int) -> None:
+def _cut(path: Path, torn: dict[Path, int], memory_bytes: int, seq: int) -> None:
     """Cut off what stands behind the last whole records of logs, if everything that was confirmed is before it.
 
     That is asked of a likeness of the database, in which the logs are cut already.
     """
-    stage, ends = path / STAGE, dict(torn)
+    stage = path / STAGE
     stage.mkdir()
     try:
-        for file in directory.iterdir():
-            if file in ends:
-                with file.open("rb") as whole:
-                    (stage / file.name).write_bytes(whole.read(ends[file]))
-            elif not file.name.startswith("LO"):  # neither LOCK nor the diary, LOG
-                os.link(file, stage / file.name)
+        _liken(path, stage, torn, os.link)
         _check_nothing_lost(path, open_rocks(stage, memory_bytes, read_only=True), seq)
-        for log, end in torn:
+        for log, end in torn.items():
             with log.open("r+b") as opened:
                 opened.truncate(end)
                 os.fsync(opened.fileno())
@@ -109,6 +113,19 @@ def _cut(path: Path, directory: Path, torn: list[tuple[Path, int]], memory_bytes
         raise StoreFailed(f"store {path}: {error}; nothing was altered") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def _liken(path: Path, likeness: Path, torn: dict[Path, int], link: Callable[[Path, Path], None]) -> None:
+    """Fill ``likeness`` with links to a store's files, and with copies of the torn logs up to their ends."""
+    try:
+        for file in (path / "db").iterdir():
+            if file in torn:
+                with file.open("rb") as whole:
+                    (likeness / file.name).write_bytes(whole.read(torn[file]))
+            elif not file.name.startswith("LO"):  # neither LOCK nor the diary, LOG
+                link(file.resolve(), likeness / file.name)
+    except OSError as error:
+        raise StoreFailed(f"store {path}: {error}; nothing was altered") from error
 
 
 def _check_nothing_lost(path: Path, db: Rdict, seq: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
@@ -36,9 +37,9 @@ class RocksStore:
     """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's."""
 
     __slots__ = (
+        "_closing",
         "_db",
         "_families",
-        "_lock",
         "_log_space",
         "_manifest",
         "ex",
@@ -69,15 +70,18 @@ class RocksStore:
         if read_only and not (path / "format").exists():
             raise StoreFormat(f"{path} holds no tenantq store")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)  # who has the files has every message that is not encrypted
-        self._lock = DirectoryLock(path)
+        self._closing = ExitStack()
+        self._closing.enter_context(closing(DirectoryLock(path)))
         try:
             check_format(path, read_only=read_only)
             if not read_only:
                 shutil.rmtree(path / STAGE, ignore_errors=True)
-            self.heart: Heart | None = None if read_only else Heart(path / "heart")
-            self._db = open_database(path, self.heart, memory_bytes, read_only=read_only, even_if_cut=even_if_cut)
+            self.heart: Heart | None = None
+            if not read_only:
+                self.heart = self._closing.enter_context(closing(Heart(path / "heart")))
+            self._db = open_database(path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut)
         except BaseException:
-            self._lock.close()
+            self._closing.close()
             raise
         self._families: dict[str, Family] = {
             name: Family(name, self._db.get_column_family_handle(name), self._db.get_column_family(name))
@@ -129,9 +133,7 @@ class RocksStore:
                 close()
             except Exception as error:  # noqa: BLE001  # the binding has no error class of its own
                 failures.append(error)
-        if self.heart is not None:
-            self.heart.close()
-        self._lock.close()
+        self._closing.close()
         if failures:
             raise name_failure(failures[0], self.path) from failures[0]
 
@@ -254,9 +256,10 @@ class RocksStore:
         except Exception as error:
             raise name_failure(error, self.path) from error
 
-    def forget_deletions(self) -> None:
+    def forget_deletions(self) -> bool:
         """Let RocksDB drop tables that hold nothing but deletions: it looks at them when a snapshot is let go."""
         self._db.snapshot()
+        return any(self._db.property_int_value(f"rocksdb.num-running-{work}") for work in ("flushes", "compactions"))
 
     def flush(self) -> None:
         """Write all memory tables to files."""

@@ -385,8 +385,9 @@ class RedisStore:
     def _info(self, *sections: str) -> dict[str, str]:
         return read_info(self._side.call("INFO", *sections))
 
-    def forget_deletions(self) -> None:
+    def forget_deletions(self) -> bool:
         """Do nothing: Redis remembers no deletions."""
+        return False
 
     def flush(self) -> None:
         """Do nothing: Redis writes its files by its own rules."""
