@@ -9,6 +9,8 @@ from tenantq.settings import ServerSettings
 from tenantq.shards.seat import Seat
 
 LENGTH_BYTES = 4
+ALIVE_EVERY_MS = 1_000
+"""How often a shard that is ready says that it is alive; its event loop says so, on which everything depends."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +29,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a shard process tells: a line of JSON each."""
 
-    what: str  # "opened", "ready", "failed" or "drained"
+    what: str  # "opened", "ready", "failed", "alive" or "drained"
     admin_token: str | None = None  # made on the first start, to be shown once
     code: str = ""  # of the error for which it could not start
     message: str = ""

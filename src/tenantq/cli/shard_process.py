@@ -20,7 +20,7 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.serve_command import run_loop, store_failed
-from tenantq.cli.shard_orders import CLOSE, LENGTH_BYTES, News, Orders
+from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, News, Orders
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
 from tenantq.shards.seat import Sockets
@@ -68,6 +68,12 @@ class _Control:
     def tell(self, news: News) -> None:
         self._writer.write(msgspec.json.encode(news) + b"\n")
 
+    async def keep_telling(self) -> None:
+        """Say that the shard is alive, again and again."""
+        while True:
+            self.tell(News(what="alive"))
+            await asyncio.sleep(ALIVE_EVERY_MS / 1_000)
+
     async def heard(self) -> bytes:
         """Return the next word; nothing where the supervisor is gone."""
         try:
@@ -104,8 +110,10 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         return exit_codes.UNAVAILABLE
     log.info("store open", extra={"data_dir": orders.settings.data_dir, "pid": os.getpid()})
     control.tell(News(what="ready", admin_token=server.new_admin_token))
+    telling = asyncio.ensure_future(control.keep_telling())
     stops = [heard, asyncio.ensure_future(server.shard.stopped.wait())]
     await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
+    telling.cancel()
     if server.shard.failure is not None:
         await server.close(grace_ms=0)
         return store_failed(server)

@@ -24,7 +24,7 @@ import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.cli.addresses import Place, cannot_listen, open_sockets, port_of, reserve, shown_address
-from tenantq.cli.shard_orders import CLOSE, DRAIN, LENGTH_BYTES, News, Orders
+from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
@@ -74,6 +74,7 @@ class _ShardProcess:
         self.opened = self.ready = self.drained = asyncio.Event()
         self.is_silent = False  # it has hung up, so it ends or has ended
         self.is_given = False  # it was told what to do
+        self.was_heard = False  # since somebody asked last
         self.news = News(what="")  # of its start: ready or failed
         self.deaths: deque[int] = deque()
         self._writer: asyncio.StreamWriter | None = None
@@ -114,11 +115,14 @@ class _ShardProcess:
         with contextlib.suppress(OSError):
             async for line in reader:
                 news = msgspec.json.decode(line, type=News)
+                self.was_heard = True
                 if news.what in {"ready", "failed"}:
                     self.news = news
-                {"opened": self.opened, "ready": self.ready, "failed": self.ready, "drained": self.drained}[
-                    news.what
-                ].set()
+                    self.ready.set()
+                elif news.what == "opened":
+                    self.opened.set()
+                elif news.what == "drained":
+                    self.drained.set()
         self.is_silent = True
         self.opened.set()
         self.ready.set()
@@ -317,9 +321,9 @@ class Supervisor:
             shard.kill()
 
     async def _watch(self, shard: _ShardProcess) -> None:
-        """Start a shard again whenever it dies, later each time; give up where it keeps dying."""
+        """Start a shard again whenever it dies or stalls, later each time; give up where it keeps dying."""
         while True:
-            code = await shard.ended()
+            code = await self._dead(shard)
             now = self._clock.monotonic_ms()
             shard.deaths.append(now)
             while shard.deaths[0] <= now - DEATHS_WITHIN_MS:
@@ -343,6 +347,25 @@ class Supervisor:
                 log.info("shard %s is back", name)
             elif shard.news.what == "failed":
                 log.error("shard %s cannot start: %s", name, shard.news.message)
+
+    async def _dead(self, shard: _ShardProcess) -> int:
+        """Return a shard's exit code once it has ended; one that says nothing for too long is killed.
+
+        Its silence is counted in looks, not by a clock: what is silent with the whole machine is no reason.
+        """
+        most, silent = self._settings.shards.stalled_ms, 0
+        ended = asyncio.ensure_future(shard.ended())
+        try:
+            while not (await asyncio.wait([ended], timeout=ALIVE_EVERY_MS / 1_000))[0]:
+                silent, shard.was_heard = 0 if shard.was_heard else silent + ALIVE_EVERY_MS, False
+                if most and silent >= most and shard.news.what == "ready":
+                    name = self._shown[shard.number].name
+                    log.error("shard %s does nothing any more; it is killed", name, extra={"silent_ms": silent})
+                    shard.kill()
+                    silent = 0
+            return ended.result()
+        finally:
+            ended.cancel()
 
     # ---- what it hands down ----
 

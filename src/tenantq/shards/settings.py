@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+STALLED_MS_MIN: Final = 3_000
+STALLED_MS_MAX: Final = 3_600_000
+
+
 class ShardsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many shards there are, where they are, and how they are reached one by one."""
 
@@ -23,6 +27,7 @@ class ShardsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rpc_ports: int | None = None  # the same for Cap'n Proto
     addresses: tuple[str, ...] = ()  # where clients reach each shard; none: its own port on the host they came by
     regions: tuple[str, ...] = ()  # where each shard is; none: all in shard.region
+    stalled_ms: int = 30_000  # a shard whose event loop stood still for so long is killed and started again; 0: never
 
 
 def check_shards(settings: ShardsSettings) -> ShardsSettings:
@@ -32,6 +37,8 @@ def check_shards(settings: ShardsSettings) -> ShardsSettings:
     for name in ("ports", "rpc_ports"):
         if (port := getattr(settings, name)) is not None:
             check_int(f"shards.{name}", port, 1, (1 << 16) - SHARDS_MAX)
+    if settings.stalled_ms:
+        check_int("shards.stalled_ms", settings.stalled_ms, STALLED_MS_MIN, STALLED_MS_MAX)
     for region in settings.regions:
         check_region("shards.regions", region)
     for address in settings.addresses:

@@ -105,6 +105,22 @@ def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(two: Sha
     assert {status for status, _ in own.failures} <= {503}
 
 
+def test_a_shard_that_stands_still_for_too_long_is_started_again(tmp_path: Path) -> None:
+    """Nobody has to find its process: what was confirmed is there again, under another one."""
+    config = tmp_path / "tenantq.toml"
+    config.write_text("[shards]\nstalled_ms = 3000\n")
+    with sharded(tmp_path / "data", "--shards", 2, "--config", config) as server:
+        tenant = server.tenant_on(1)
+        path = f"/v1/tenants/{tenant}/queues/load/messages"
+        assert server.ask("POST", path, json={"messages": [{"body": "kept"}]}).status_code == 200
+        stalled = server.pid_of(1)
+        os.kill(stalled, signal.SIGSTOP)
+        until(lambda: not alive({stalled}))
+        until(lambda: _is_up(server, 1))
+        assert server.pid_of(1) != stalled
+        assert _bodies(server, tenant) == {"kept"}
+
+
 def _is_up(server: Sharded, shard: int) -> bool:
     shown: dict[str, Any] = server.get("/readyz")["details"]["shards"]
     return bool(shown[str(shard)]["ready"])
