@@ -4,12 +4,6 @@ import pytest
 
 from tenantq.clock import ManualClock, SystemClock
 from tenantq.engine.timeline import Timeline
-from tenantq.store.interface import Beat
-
-
-def beat(clock: ManualClock, timeline: Timeline) -> Beat:
-    """Return what the heart would remember now."""
-    return Beat(1, 1, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id, True, 1, 1)
 
 
 def test_timers_fire_in_order_at_their_time() -> None:
@@ -98,7 +92,7 @@ def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> No
     """Whatever the wall clock did meanwhile."""
     clock = ManualClock()
     first = Timeline(clock, None, 0)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     clock.advance(700)
     clock.jump_wall(jump)
     assert Timeline(clock, last, 0).now_ms() == then + 700
@@ -109,7 +103,7 @@ def test_after_a_reboot_the_wall_clock_is_believed_less_what_it_had_strayed() ->
     clock = ManualClock()
     first = Timeline(clock, None, 0)
     clock.jump_wall(50_000)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     clock.advance(700)
     clock.reboot()
     assert Timeline(clock, last, 0).now_ms() == then + 700
@@ -119,7 +113,7 @@ def test_time_never_goes_back_after_a_reboot() -> None:
     """Though the wall clock did, by a day."""
     clock = ManualClock()
     first = Timeline(clock, None, 0)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     clock.reboot()
     clock.jump_wall(-86_400_000)
     assert Timeline(clock, last, 0).now_ms() == then
@@ -129,7 +123,7 @@ def test_the_newest_journal_record_is_a_floor() -> None:
     """The heart may lag behind it."""
     clock = ManualClock()
     first = Timeline(clock, None, 0)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     assert Timeline(clock, last, then + 500).now_ms() == then + 500
     assert Timeline(clock, None, clock.wall_ms() + 9).now_ms() == clock.wall_ms() + 9
 
@@ -139,7 +133,7 @@ def test_an_unknown_boot_is_never_taken_for_the_same_one() -> None:
     clock = ManualClock()
     clock._boot_id = bytes(16)
     first = Timeline(clock, None, 0)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     clock._monotonic_ms += 99_999  # another boot whose monotonic clock happens to be ahead
     clock._wall_ms += 10
     assert Timeline(clock, last, 0).now_ms() == then + 10
@@ -149,7 +143,7 @@ def test_a_monotonic_clock_that_went_back_is_another_boot() -> None:
     """Though its id is the same."""
     clock = ManualClock()
     first = Timeline(clock, None, 0)
-    last, then = beat(clock, first), first.now_ms()
+    last, then = first.beat(1), first.now_ms()
     clock._monotonic_ms -= 500
     clock._wall_ms += 40
     assert Timeline(clock, last, 0).now_ms() == then + 40

@@ -6,6 +6,7 @@ import pytest
 
 from tenantq.errors import StoreDamaged
 from tenantq.store.heart import _SLOT, _SLOT_BYTES, Heart, read_beat
+from tenantq.store.interface import Beat
 
 BOOT = b"b" * 16
 MANIFEST = (5, 1_234)
@@ -22,7 +23,7 @@ def beats(path: Path, *numbers: int) -> None:
     """Write beats with these sequence numbers."""
     heart = Heart(path)
     for n in numbers:
-        heart.beat(n, 100 + n, 200 + n, 300 + n, BOOT, MANIFEST)
+        heart.beat(Beat(n, 100 + n, 200 + n, 300 + n, BOOT, False, *MANIFEST))
     heart.close()
 
 
@@ -51,16 +52,16 @@ def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
     beats(path, 1, 2, 3)
     last = read_beat(path)
     assert last is not None
-    assert (last.count, last.seq, last.engine_ms, last.wall_ms, last.monotonic_ms) == (3, 3, 103, 203, 303)
+    assert (last.seq, last.engine_ms, last.wall_ms, last.monotonic_ms) == (3, 103, 203, 303)
     assert (last.boot_id, last.clean) == (BOOT, False)
     assert (last.manifest_number, last.manifest_bytes) == MANIFEST
     heart = Heart(path)
     assert heart.last == last
-    heart.beat(4, 1, 2, 3, BOOT, MANIFEST, clean=True)
+    heart.beat(Beat(4, 1, 2, 3, BOOT, True, *MANIFEST))
     heart.close()
     last = read_beat(path)
     assert last is not None
-    assert (last.count, last.seq, last.clean) == (4, 4, True)
+    assert (last.seq, last.clean) == (4, True)
 
 
 def test_a_torn_newest_slot_loses_to_the_other(path: Path) -> None:

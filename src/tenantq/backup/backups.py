@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tenantq.engine.administration import Checkpoint
     from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
+    from tenantq.store.interface import Beat
     from tenantq.store.scrub import JournalEnds
 
 JOURNAL: Final = "journal"
@@ -134,11 +135,11 @@ class Backups:
 
     async def _create(self, destination: Path, *, segments: bool) -> BackupManifest:
         archive = await asyncio.to_thread(self._archive, destination, segments=segments)
-        taken = await self._shard.checkpoint()
+        checkpoint = await self._shard.checkpoint()
         try:
-            manifest = await asyncio.to_thread(self._write, destination, taken, archive)
+            manifest = await asyncio.to_thread(self._write, destination, checkpoint, archive)
         finally:
-            await asyncio.to_thread(shutil.rmtree, taken.stage, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, checkpoint.stage, ignore_errors=True)
         await self.refresh_data_keys()
         return manifest
 
@@ -170,9 +171,9 @@ class Backups:
         names = [*manifests, *(one.file for one in read)]
         return _Archive(names, target.read(head) if (target.path / head).exists() else b"", read[-1].last_seq)
 
-    def _write(self, destination: Path, taken: Checkpoint, archive: _Archive) -> BackupManifest:
-        ends = scrub(taken.stage, DATA_KEY_ROW)
-        sources = {f"db/{path.name}": path for path in sorted(taken.stage.iterdir()) if _is_data(path)}
+    def _write(self, destination: Path, checkpoint: Checkpoint, archive: _Archive) -> BackupManifest:
+        ends = scrub(checkpoint.stage, DATA_KEY_ROW)
+        sources = {f"db/{path.name}": path for path in sorted(checkpoint.stage.iterdir()) if _is_data(path)}
         sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in archive.names}
         sources["format"] = self._data_dir / "format"
         if (self._data_dir / REMEMBERED).exists():
@@ -189,26 +190,26 @@ class Backups:
                 write_durably(partial / name, archive.head)
                 files[name] = hash_file(partial / name)
             write_durably(partial / PUBLIC_FILE, self._key.public.pem())
-            self._write_heart(partial, taken, ends)
+            self._write_heart(partial, checkpoint.taken, ends)
             for name in ("heart", PUBLIC_FILE):
                 files[name] = hash_file(partial / name)
-            manifest = self._manifest(destination.name, taken, archive, ends, files)
+            manifest = self._manifest(destination.name, checkpoint.taken, archive, ends, files)
             write_durably(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest, order="sorted")))
         return manifest
 
-    def _write_heart(self, partial: Path, taken: Checkpoint, ends: JournalEnds) -> None:
+    def _write_heart(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
         """Write the heart of the copy: its journal ends where the checkpoint's does, its MANIFEST is the copied one."""
         (current,) = (partial / "db").glob("MANIFEST-*")
         heart = Heart(partial / "heart")
         try:
-            times = (taken.engine_ms, taken.wall_ms, taken.monotonic_ms)
-            in_force = (int(current.name.removeprefix("MANIFEST-")), current.stat().st_size)
-            heart.beat(ends.last_seq, *times, taken.boot_id, in_force, clean=True)
+            number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
+            end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}
+            heart.beat(msgspec.structs.replace(taken, **end))
         finally:
             heart.close()
 
     def _manifest(
-        self, name: str, taken: Checkpoint, archive: _Archive, ends: JournalEnds, files: dict[str, BackupFile]
+        self, name: str, taken: Beat, archive: _Archive, ends: JournalEnds, files: dict[str, BackupFile]
     ) -> BackupManifest:
         manifest = BackupManifest(
             format=FORMAT,

@@ -37,6 +37,7 @@ from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
 from tenantq.message import LOCAL, Caller, check_int, check_text
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
+from tenantq.store.interface import Beat
 from tenantq.store.keys import after, tenant_prefix
 
 if TYPE_CHECKING:
@@ -79,13 +80,10 @@ def _check_data_key(number: int, value: bytes) -> None:
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A state of the store, and when it was taken on every clock that the store goes by."""
+    """A state of the store, and when it was taken: its journal may end behind what was synced then."""
 
     stage: Path
-    engine_ms: int
-    wall_ms: int
-    monotonic_ms: int
-    boot_id: bytes
+    taken: Beat
 
 
 class Administration(RoundLoop):
@@ -443,8 +441,7 @@ class Administration(RoundLoop):
         """Take the store's state, with everything acknowledged so far, by hard links; one at a time. The caller removes it."""
         await self._all_synced()
         stage = await self._off_the_loop(self._store.checkpoint)
-        timeline, clock = self.core.timeline, self._clock
-        return Checkpoint(stage, timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms(), timeline.boot_id)
+        return Checkpoint(stage, self.core.timeline.beat(self._synced_seq))
 
     def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
         """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""

@@ -435,11 +435,8 @@ class RoundLoop:
     def _beat(self, *, clean: bool = False) -> None:
         heart = self._store.heart
         assert heart is not None
-        timeline, clock = self.core.timeline, self._clock
-        seq = self._seq if clean else self._synced_seq
-        times = (timeline.now_ms(), clock.wall_ms(), clock.monotonic_ms())
         self._beaten_manifest = self._store.manifest()
-        heart.beat(seq, *times, timeline.boot_id, self._beaten_manifest, clean=clean)
+        heart.beat(self.core.timeline.beat(self._synced_seq, self._beaten_manifest, clean=clean))
         if self._idle_timer is None and not self._closed:
             self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
 

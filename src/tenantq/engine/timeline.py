@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.store.interface import Beat
+
 if TYPE_CHECKING:
     from tenantq.clock import Clock
-    from tenantq.store.interface import Beat
 
 _UNSTEADY_MS: Final = 2
 
@@ -39,6 +40,13 @@ class Timeline:
     def now_ms(self) -> int:
         """Return the shard's time."""
         return self._clock.monotonic_ms() + self._shift
+
+    def beat(self, seq: int, manifest: tuple[int, int] = (0, 0), *, clean: bool = False) -> Beat:
+        """Return that everything up to ``seq`` is synced, and what time it is on every clock that the shard goes by."""
+        monotonic_ms = self._clock.monotonic_ms()
+        return Beat(
+            seq, monotonic_ms + self._shift, self._clock.wall_ms(), monotonic_ms, self.boot_id, clean, *manifest
+        )  # fmt: skip
 
     def wall_offset_ms(self) -> int:
         """Return what to add to shard time to get wall time, to a few ms: it stays the same until the clocks really part.

@@ -16,13 +16,15 @@ import struct
 import zlib
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
+
 from tenantq.errors import StoreDamaged
 from tenantq.store.interface import Beat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SLOT = struct.Struct(">QQQQQ16sBQQ")
+_SLOT = struct.Struct(">QQQQQ16s?QQ")  # which one it is, counted from 1, and the fields of a beat
 _SLOT_BYTES = 128
 _CRC = struct.Struct(">I")
 
@@ -31,7 +33,8 @@ class Heart:
     """The open heart file of a store."""
 
     def __init__(self, path: Path) -> None:
-        self.last = read_beat(path)
+        self.last: Beat | None
+        self._count, self.last = _newest(path) or (0, None)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < 2 * _SLOT_BYTES:
@@ -39,25 +42,14 @@ class Heart:
             self._map = mmap.mmap(descriptor, 2 * _SLOT_BYTES)
         finally:
             os.close(descriptor)
-        self._count = self.last.count if self.last else 0
 
-    def beat(
-        self,
-        seq: int,
-        engine_ms: int,
-        wall_ms: int,
-        monotonic_ms: int,
-        boot_id: bytes,
-        manifest: tuple[int, int],
-        *,
-        clean: bool = False,
-    ) -> None:
-        """Note that everything up to ``seq`` is synced."""
+    def beat(self, beat: Beat) -> None:
+        """Write it over the older of the two slots."""
         self._count += 1
-        slot = _SLOT.pack(self._count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, *manifest)
+        slot = _SLOT.pack(self._count, *astuple(beat))
         start = (self._count & 1) * _SLOT_BYTES
         self._map[start : start + _SLOT.size + 4] = slot + _CRC.pack(zlib.crc32(slot))
-        if clean:
+        if beat.clean:
             self._map.flush()
 
     def close(self) -> None:
@@ -67,6 +59,11 @@ class Heart:
 
 def read_beat(path: Path) -> Beat | None:
     """Return the newest intact beat, or None where there is no heart file yet."""
+    newest = _newest(path)
+    return newest[1] if newest is not None else None
+
+
+def _newest(path: Path) -> tuple[int, Beat] | None:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -76,12 +73,12 @@ def read_beat(path: Path) -> Beat | None:
         slot = raw[start : start + _SLOT.size]
         crc = raw[start + _SLOT.size : start + _SLOT.size + 4]
         if len(crc) == 4 and any(slot) and _CRC.pack(zlib.crc32(slot)) == crc:
-            count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, number, size = _SLOT.unpack(slot)
-            beats.append(Beat(count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, bool(clean), number, size))
+            count, *fields = _SLOT.unpack(slot)
+            beats.append((count, Beat(*fields)))
     if not beats:
         if any(raw):
             raise StoreDamaged(
                 f"heart: {path} is unreadable, so it cannot be told whether acknowledged work is missing"
             )
         return None
-    return max(beats, key=lambda beat: beat.count)
+    return max(beats, key=lambda counted: counted[0])

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What was synced last, and when."""
+    """What was synced last, and when; the heart file has its fields in this order."""
 
-    count: int  # rises with every beat
     seq: int  # the last journal record that was synced
     engine_ms: int
     wall_ms: int
@@ -36,18 +35,8 @@ class Heart(Protocol):
 
     last: Beat | None
 
-    def beat(
-        self,
-        seq: int,
-        engine_ms: int,
-        wall_ms: int,
-        monotonic_ms: int,
-        boot_id: bytes,
-        manifest: tuple[int, int],
-        *,
-        clean: bool = False,
-    ) -> None:
-        """Note that everything up to ``seq`` is synced."""
+    def beat(self, beat: Beat) -> None:
+        """Remember it in place of the last one."""
 
 
 class Family:

@@ -72,7 +72,6 @@ class Ownership:
         except msgspec.MsgspecError as error:
             self.give_up()
             raise StoreDamaged(f"store {link.address}: the shard's beat is unreadable ({error})") from error
-        self._count = self.last.count if self.last is not None else 0
         self._ended = threading.Event()
         self._lost: Callable[[StoreFailed], None] | None = None
         self._failure: StoreFailed | None = None
@@ -81,21 +80,10 @@ class Ownership:
 
     # ---- beats ----
 
-    def beat(
-        self,
-        seq: int,
-        engine_ms: int,
-        wall_ms: int,
-        monotonic_ms: int,
-        boot_id: bytes,
-        manifest: tuple[int, int],
-        *,
-        clean: bool = False,
-    ) -> None:
-        """Note that everything up to ``seq`` is synced; it is stored with the next commit, or the next sign of life."""
-        self._count += 1
-        self.last = Beat(self._count, seq, engine_ms, wall_ms, monotonic_ms, boot_id, clean, *manifest)
-        self.pending = _encode(self.last)
+    def beat(self, beat: Beat) -> None:
+        """Have it stored with the next commit, or the next sign of life."""
+        self.last = beat
+        self.pending = _encode(beat)
 
     # ---- the lease ----
 
