@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -129,12 +130,12 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
         assert not erased.certified_at
         clock.advance(CERTIFY_AGAIN_MS)
         while server._background:
-            await next(iter(server._background))
+            await asyncio.gather(*server._background)
         backups.unlink()
         (tmp_path / "away").rename(backups)
         clock.advance(CERTIFY_AGAIN_MS)
         while server._background:
-            await next(iter(server._background))
+            await asyncio.gather(*server._background)
         (certificate,) = await server.service.list_erasures(CALL)
     assert check_certificate(certificate, PublicKey.load(tmp_path / "data" / "audit_key.pub"))
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
@@ -157,7 +158,7 @@ async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_key
     assert gone in read_data_keys(file)
     async with server_of(tmp_path / "data", backups) as server:
         while server._background:
-            await next(iter(server._background))
+            await asyncio.gather(*server._background)
         assert gone not in read_data_keys(file)
 
 
