@@ -186,6 +186,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 LOCAL = Caller()
+SYSTEM = Caller("system")  # of the background work of the platform itself
 
 
 def check_int(field: str, value: object, low: int, high: int) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
 from tenantq.clock import Clock, SystemClock
-from tenantq.engine.round_loop import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
@@ -28,6 +27,7 @@ from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.journal.target import open_target
+from tenantq.message import SYSTEM
 from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
 from tenantq.service.elsewhere import CredentialsElsewhere
 from tenantq.service.fellows import Fellows

@@ -31,11 +31,11 @@ from tenantq.engine.ops.take_in import IMPORT_ROW, TakeIn, TakenIn
 from tenantq.engine.ops.trim import TrimJournal
 from tenantq.engine.queue_state import SuspensionMode
 from tenantq.engine.recount import TenantRecount
-from tenantq.engine.round_loop import SYSTEM, RoundLoop
+from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
-from tenantq.message import LOCAL, Caller, check_int, check_text
+from tenantq.message import LOCAL, SYSTEM, Caller, check_int, check_text
 from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.store.interface import Beat
 from tenantq.store.keys import after, tenant_prefix
@@ -128,7 +128,7 @@ class Administration(RoundLoop):
         """Return when no byte of a deleted tenant's rows is left in the store's tables and log."""
         self._check_open()
         lower = tenant_prefix(tenant_id)
-        await asyncio.shield(self._off_the_loop(self._store.erase, lower, after(lower)))
+        await asyncio.shield(self._long_work.begin(self._store.erase, lower, after(lower)))
 
     async def certify_erasure(self, certificate: ErasureCertificate, caller: Caller = SYSTEM) -> None:
         """Keep the signed certificate."""
@@ -339,7 +339,7 @@ class Administration(RoundLoop):
         tenant = self.core.catalog.tenant_by_id(tenant_id)
         count: int = await self._submit(DropDataKeys(tenant, caller, reason))
         lower, upper = tenant_range(tenant_id)
-        await asyncio.shield(self._off_the_loop(self._store.scrub, self._store.meta, lower, upper))
+        await asyncio.shield(self._long_work.begin(self._store.scrub, self._store.meta, lower, upper))
         return count
 
     # ---- journal ----
@@ -423,7 +423,8 @@ class Administration(RoundLoop):
     ) -> TakenIn:
         """Put one part of an export into a queue as it was elsewhere: ids, order, times, attempts, history. Each part once, in order."""
         check_queue_name(queue)
-        self._check_space()
+        self._check_open()
+        self._space.check()
         operation = TakeIn(
             self.core.catalog.tenant(tenant), caller, queue, export, part, messages, results, idempotency
         )
@@ -440,7 +441,7 @@ class Administration(RoundLoop):
     async def checkpoint(self) -> Checkpoint:
         """Take the store's state, with everything acknowledged so far, by hard links; one at a time. The caller removes it."""
         await self._all_synced()
-        stage = await self._off_the_loop(self._store.checkpoint)
+        stage = await self._long_work.begin(self._store.checkpoint)
         return Checkpoint(stage, self.core.timeline.beat(self._synced_seq))
 
     def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:

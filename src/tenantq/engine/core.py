@@ -9,6 +9,7 @@ import msgspec
 from tenantq.engine.fair_lines import FairLines
 from tenantq.engine.fleet import Lane
 from tenantq.engine.lease_cache import LeaseCache
+from tenantq.message import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tenantq.engine.operation import Operation
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.timeline import Timeline
-    from tenantq.message import Caller
     from tenantq.randomness import MessageIds, Randomness
     from tenantq.store.interface import Store
 
@@ -51,7 +51,7 @@ class QuotaEvent(msgspec.Struct, frozen=True):
 
 
 class Core:
-    """The parts of a shard, wired by ``Shard.open``."""
+    """The parts of a shard, rebuilt by opening.py."""
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class Core:
         randomness: Randomness,
         ids: MessageIds,
         settings: ShardSettings,
-        system: Caller,
     ) -> None:
         self.shard = shard
         self.store = store
@@ -78,7 +77,7 @@ class Core:
         self.randomness = randomness
         self.ids = ids
         self.settings = settings
-        self.system = system  # the caller of background work
+        self.system = SYSTEM  # the caller of background work
         self.lines = FairLines(settings.turn_cost)
         self.lanes: dict[str, Lane] = {}
         self.leases = LeaseCache()

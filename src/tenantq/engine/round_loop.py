@@ -1,4 +1,4 @@
-"""The loop of a shard: opens the store, runs rounds, syncs them off the loop, keeps timers, stops for good on a failure."""
+"""The loop of a shard: opens the store, runs rounds, has them synced, keeps timers, stops for good on a failure."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import contextlib
 import logging
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import ShardSettings, TenantConfig, check_shard
-from tenantq.engine.access_book import AccessBook
-from tenantq.engine.catalog import Catalog
 from tenantq.engine.committer import Committer
-from tenantq.engine.core import Core
-from tenantq.engine.data_key_rows import DataKeyRows
+from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import Line
+from tenantq.engine.long_work import LongWork
+from tenantq.engine.opening import journal_end, rebuild
 from tenantq.engine.ops.lifecycle import DropQueue, PutTenant, puts_off_drop
 from tenantq.engine.ops.mend import Mend
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.pace import Pace
+from tenantq.engine.pulse import Pulse
 from tenantq.engine.queue_state import NEVER, TenantState
 from tenantq.engine.round import Round
-from tenantq.engine.timeline import Timeline
-from tenantq.errors import Busy, Closed, DiskFull, StoreFailed
+from tenantq.errors import Busy, Closed, StoreFailed
 from tenantq.histogram import Histogram
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
-from tenantq.message import LOCAL, Caller, check_caller
+from tenantq.message import LOCAL, SYSTEM, check_caller
 from tenantq.names import DEFAULT_TENANT
-from tenantq.randomness import MessageIds, Randomness, system_randomness
-from tenantq.store.keys import after, from_be64
+from tenantq.randomness import Randomness, system_randomness
+from tenantq.store.keys import after
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenantq.clock import Timer
+    from tenantq.engine.core import Core
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.engine.queue_state import QueueState
@@ -51,10 +50,6 @@ _ROUNDS_UNSYNCED_MAX = 2
 _WORTH_A_ROUND = (
     64  # the cost that must wait before a round is run while another syncs; less goes together after that sync
 )
-_IDLE_BEAT_MS = 5_000
-_SPACE_CHECK_MS = 50
-SYSTEM = Caller("system")
-R = TypeVar("R")
 
 
 def let_go(future: asyncio.Future[None]) -> None:
@@ -109,14 +104,10 @@ class RoundLoop:
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
         self._sync_timer: Timer | None = None
         self._synced_seq = 0
-        self._beaten_manifest = (0, 0)
-        self._idle_timer: Timer | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
-        self._threads: set[asyncio.Future[Any]] = set()
+        self._long_work = LongWork()
         self._pace = Pace(self._settings, self._clock)
-        self._space_check_ms = 0  # when the space is looked at next
-        self._has_space = True
         self.rounds = 0  # run so far
         self.rounds_took = Histogram()  # from the first operation to the write
         self.journal_bytes = 0  # of the records written so far
@@ -139,10 +130,11 @@ class RoundLoop:
         except BaseException:
             self._closing = self._closed = True
             if self._committer is not None:
+                self._pulse.stop()
                 self._committer.close()
             store.close()
             raise
-        self._beat_while_idle()
+        self._pulse.start()
         self._schedule()
 
     async def _open_embedded(self, _: str) -> Store:
@@ -150,47 +142,19 @@ class RoundLoop:
 
     def _start(self, store: Store) -> None:
         self._store = store
-        self._load_journal_end()
-        self._synced_seq = self._seq
-        assert store.heart is not None
-        timeline = Timeline(self._clock, store.heart.last, self._engine_ms)
-        catalog = Catalog(store, self._first_tenant_id)
-        catalog.load()
-        access = AccessBook(store)
-        access.load(catalog)
-        data_keys = DataKeyRows(store)
-        data_keys.load()
-        self._core = Core(
-            shard=self._name,
-            store=store,
-            catalog=catalog,
-            access=access,
-            data_keys=data_keys,
-            clock=self._clock,
-            timeline=timeline,
-            randomness=self._randomness,
-            ids=MessageIds(self._randomness, self._last_id),
-            settings=self._settings,
-            system=SYSTEM,
-        )
-        self.core.wake = self._schedule
-        self.core.finished_waiting = self._wait_is_over
-        self.core.caller_gone = self._give_back
+        end = journal_end(store)
+        self._journal_first, self._seq, self._link = end.first, end.seq, end.link
+        self._synced_seq = end.seq
+        core = self._core = rebuild(
+            store, end, shard=self._name, first_tenant_id=self._first_tenant_id, clock=self._clock,
+            randomness=self._randomness, settings=self._settings,
+        )  # fmt: skip
+        core.wake = self._schedule
+        core.finished_waiting = self._wait_is_over
+        core.caller_gone = self._give_back
+        self._pulse = Pulse(store, core.timeline, self._clock, end.seq)
+        self._space = DiskSpace(store, self._clock, self._settings.disk_reserve_bytes)
         self._idle.set()
-
-    def _load_journal_end(self) -> None:
-        store = self._store
-        anchor = store.get(store.meta, ANCHOR_KEY)
-        self._journal_first = from_be64(anchor) + 1 if anchor else 1
-        newest = store.last_item(store.jn, b"", b"\xff" * 9)
-        if newest is not None:
-            self._link, record = unseal(newest[1])
-            self._seq, self._engine_ms, self._last_id = record.seq, record.engine_ms, record.last_id
-        elif anchor:
-            self._seq, self._link = from_be64(anchor), anchor[8:40]
-            self._engine_ms, self._last_id = from_be64(anchor[40:]), anchor[48:]
-        else:
-            self._seq, self._link, self._engine_ms, self._last_id = 0, GENESIS, 0, b""
 
     async def close(self) -> None:
         """Finish what stands in line, sync, and let the directory go. Leases are kept.
@@ -215,21 +179,21 @@ class RoundLoop:
             self._hand_over(Round(self.core, self._seq))
             await self._idle.wait()
         self._send_waiting_polls_away()  # those that still stood in line
-        await asyncio.gather(*self._threads, return_exceptions=True)
+        await self._long_work.finished()
         assert self._committer is not None
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
         for queue in self.core.catalog.queues():
             if queue.timer is not None:
                 queue.timer.cancel()
-        for timer in (self._idle_timer, self._sync_timer):
-            if timer is not None:
-                timer.cancel()
+        self._pulse.stop()
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
         for let_go_of in self.core.before_close:
             let_go_of()
         self._closed = True
         if self._failure is None:
-            self._beat(clean=self._synced_seq == self._seq)
+            self._pulse.beat(self._synced_seq, clean=self._synced_seq == self._seq)
         try:
             self._store.close()
         except StoreFailed as error:
@@ -396,7 +360,7 @@ class RoundLoop:
         for _ in rounds:
             self._syncing.popleft()
         self._synced_seq = max(self._synced_seq, *(round.covers for round in rounds))
-        self._beat()
+        self._pulse.beat(self._synced_seq)
         self._probe("before_reply")
         for round in rounds:
             self._announce(round)
@@ -411,34 +375,7 @@ class RoundLoop:
     def _announce(self, round: Round) -> None:
         round.announce()
         for prefix in round.emptied:
-            self._give_back_space(prefix)
-
-    def _give_back_space(self, prefix: bytes) -> None:
-        """Compact what was deleted by range, on a thread; the loop goes on meanwhile."""
-        self._off_the_loop(self._store.compact, prefix, after(prefix))
-
-    def _off_the_loop(self, work: Callable[..., R], *arguments: Any) -> asyncio.Future[R]:
-        """Run ``work`` on the store in a thread; closing waits for it."""
-        running = self._loop.run_in_executor(None, work, *arguments)
-        self._threads.add(running)
-        running.add_done_callback(self._threads.discard)
-        return running
-
-    def _beat_while_idle(self) -> None:
-        """Tell the heart of a MANIFEST that grew by a flush or compaction after the last sync, until those are done."""
-        self._idle_timer = None
-        if self._closed or self._failure is not None:
-            return
-        if self._store.forget_deletions() or self._store.manifest() != self._beaten_manifest:
-            self._beat()
-
-    def _beat(self, *, clean: bool = False) -> None:
-        heart = self._store.heart
-        assert heart is not None
-        self._beaten_manifest = self._store.manifest()
-        heart.beat(self.core.timeline.beat(self._synced_seq, self._beaten_manifest, clean=clean))
-        if self._idle_timer is None and not self._closed:
-            self._idle_timer = self._clock.call_later(_IDLE_BEAT_MS, self._beat_while_idle)
+            self._long_work.begin(self._store.compact, prefix, after(prefix))  # gives back what was deleted by range
 
     async def _all_synced(self) -> None:
         """Return when everything written so far is durable, so that a read does not tell of what a crash may undo."""
@@ -460,6 +397,7 @@ class RoundLoop:
             return
         self._failure = error
         log.critical("the shard stops: %s", error)
+        self._pulse.stop()
         for round in self._syncing:
             round.fail(error)
         for operation in self.core.lines.drain():
@@ -557,13 +495,3 @@ class RoundLoop:
             poll.error = error
             poll.reply = poll.got
             poll.resolve()
-
-    def _check_space(self) -> None:
-        """Raise DiskFull if free space is below the reserve; looked at now and then, and every time while it is short."""
-        self._check_open()
-        now_ms = self._clock.monotonic_ms()
-        if not self._has_space or now_ms >= self._space_check_ms:
-            self._space_check_ms = now_ms + _SPACE_CHECK_MS
-            self._has_space = self._store.free_bytes() >= self._settings.disk_reserve_bytes
-        if not self._has_space:
-            raise DiskFull

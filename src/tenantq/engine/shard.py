@@ -152,7 +152,8 @@ class Shard(Administration):
         checked, size, priority, sealed = _sealed_plain(messages) if sealed_plain else _checked(messages)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
-        self._check_space()
+        self._check_open()
+        self._space.check()
         operation = Add(
             self.core.catalog.tenant(tenant), caller, queue, checked, batch_key, priority, sealed=sealed,
             batch_digests=batch_digests,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.access import Grant, StoredKey
 from tenantq.errors import Forbidden, NotFound, TenantqError
-from tenantq.message import Caller, NewMessage
+from tenantq.message import SYSTEM, NewMessage
 from tenantq.names import PROBE_TENANTS
 from tenantq.service.call import Call
 from tenantq.service.self_checks.check import CheckResult
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _QUEUE: Final = "probe"
 _VALID_MS: Final = 600_000
-_SYSTEM: Final = Caller("system")
 _QUOTAS: Final = {"backlog": 100, "stored_bytes": 1 << 20, "queues": 4}
 
 
@@ -45,7 +44,7 @@ class IsolationProbe:
             through = await self._try(calls[0], calls[1], mine, other, f"key:{keys[1][1]}")
         finally:
             for tenant, key_id in keys:
-                await self._shard.revoke_key(tenant, key_id, _SYSTEM)
+                await self._shard.revoke_key(tenant, key_id, SYSTEM)
         if through:
             return CheckResult(ok=False, text=f"another tenant's credential was let through: {', '.join(through)}")
         return CheckResult(ok=True, text="another tenant's credential was refused everywhere")
@@ -53,21 +52,21 @@ class IsolationProbe:
     async def _enter(self, tenant: str) -> tuple[Call, str]:
         """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
         if tenant not in self._shard.tenants_served():
-            await self._shard.put_tenant(tenant, _SYSTEM, quotas=_QUOTAS)
+            await self._shard.put_tenant(tenant, SYSTEM, quotas=_QUOTAS)
         made = self._service.gates.keys.new_key()
         now = self._shard.wall_ms()
         key = StoredKey(
-            id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=_SYSTEM.principal,
+            id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=SYSTEM.principal,
             grant=Grant(role="tenant-admin", expires_at=now + _VALID_MS), token_hash=made.token_hash,
         )  # fmt: skip
-        await self._shard.put_key(key, _SYSTEM)
+        await self._shard.put_key(key, SYSTEM)
         return Call(bearer=made.token, request_id="self-check", user_agent="tenantq self-check"), made.id
 
     async def _try(self, owner: Call, thief: Call, mine: str, theirs: str, principal: str) -> list[str]:
         """Return what the thief, who is that principal, was let through to."""
         service = self._service
         if _QUEUE in self._shard.queues(mine):
-            await self._shard.purge(mine, _QUEUE, caller=_SYSTEM)  # what a run that was cut short left
+            await self._shard.purge(mine, _QUEUE, caller=SYSTEM)  # what a run that was cut short left
         (added,) = await service.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
         (held,) = await service.poll(owner, None, _QUEUE, lease_ms=60_000)
         await service.put_queue(thief, None, _QUEUE, {})
