@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.testing import assertDataFrameEqual
 
 from tenantq.pipeline.gold.anomalies import alerts, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
@@ -271,3 +272,51 @@ def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSessio
     by_hour = {one["hour"]: one for one in hours if one["queue"] == "work"}
     assert (int(by_hour["00"]["byte_ms"]), by_hour["00"]["messages_stored"]) == (100 * 2 * MINUTE, 0)
     assert (int(by_hour["01"]["byte_ms"]), by_hour["01"]["peak_in_flight"]) == (7 * 30 * MINUTE, 0)
+
+
+def test_a_tenant_that_is_made_anew_on_another_shard_begins_at_nothing(spark: SparkSession) -> None:
+    """What one shard's journal says of an end is no end on another, whose records have numbers of their own."""
+    old, new = (message_id(number).hex() for number in (1, 2))
+    old, new = (f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}" for one in (old, new))
+    rows = frame(
+        spark,
+        [
+            row(900, START, "add", bytes=100, message_id=old),
+            row(901, START + 2 * MINUTE, "delete_tenant", queue="", message_id="", details="closed"),
+            row(4, START + 90 * MINUTE, "add", shard="1", bytes=7, message_id=new),
+        ],
+    )
+    resets = queue_resets(rows).localCheckpoint()
+    lives = message_lives(life_events(rows), None, resets).localCheckpoint()
+    assert {one["message_id"]: one["outcome"] for one in lives.collect()} == {old: "dropped", new: "waiting"}
+    hours = usage_hourly(queue_hours(rows, lives, resets), resets).collect()
+    found = {one["hour"]: (int(one["byte_ms"]), one["messages_stored"]) for one in hours if one["queue"] == "work"}
+    assert found == {"00": (100 * 2 * MINUTE, 0), "01": (7 * 30 * MINUTE, 1)}
+
+
+def test_a_message_that_came_back_on_another_shard_lives_there(spark: SparkSession) -> None:
+    """Ids go along where a tenant is migrated away and back: the later shard tells how it ends, in one pass and bit by bit."""
+    done, open_ = (message_id(number).hex() for number in (1, 2))
+    done, open_ = (f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}" for one in (done, open_))
+    before = [
+        row(900, START, "add", bytes=5, message_id=done), row(901, START, "add", bytes=5, message_id=open_),
+        row(902, START + 1, "poll", bytes=5, message_id=done, wait_ms=1),
+        row(903, START + 2, "nack", message_id=done, process_ms=1),
+    ]  # fmt: skip
+    gone = [row(904, START + MINUTE, "delete_tenant", queue="", message_id="", details="moved away")]
+    back = [
+        row(4, START + HOUR, "add", shard="1", bytes=5, message_id=done),
+        row(4, START + HOUR, "add", n=1, shard="1", bytes=5, message_id=open_),
+        row(5, START + HOUR + 1, "poll", shard="1", bytes=5, message_id=done, wait_ms=70),
+    ]
+    end = [row(6, START + HOUR + 2, "ack", shard="1", bytes=5, message_id=done, process_ms=1)]
+    resets = queue_resets(frame(spark, gone)).localCheckpoint()
+    whole = message_lives(life_events(frame(spark, before + back + end)), None, resets).localCheckpoint()
+    found = {one["message_id"]: one for one in whole.collect()}
+    assert {id: one["outcome"] for id, one in found.items()} == {done: "acked", open_: "waiting"}
+    assert (found[done]["first_wait_ms"], found[done]["attempts"], found[done]["shard"]) == (1, 2, "0")
+    known: DataFrame | None = None
+    for part in (before, back, end):
+        known = message_lives(life_events(frame(spark, part)), known, resets).localCheckpoint()
+    assert known is not None
+    assertDataFrameEqual(known, whole)

@@ -58,7 +58,7 @@ RESETS: Final = _table(shard=_text, tenant=_text, queue=_text, seq=_long, n=_int
 
 DELIVERY: Final = _table(seq=_long, at=_time, queue=_text, wait_ms=_long)
 SETTLEMENT: Final = _table(seq=_long, at=_time, queue=_text, op=_text, process_ms=_long)
-LAST: Final = _table(seq=_long, place=_int, state=_text, queue=_text, at=_time)
+LAST: Final = _table(seq=_long, place=_int, state=_text, queue=_text, at=_time, shard=_text)
 
 MESSAGE_LIVES: Final = _table(
     tenant=_text, message_id=_text, shard=_text, queue=_text, bytes=_long, priority=_int, added_at=_time,

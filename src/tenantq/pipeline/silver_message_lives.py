@@ -2,6 +2,9 @@
 
 A life is kept so that more events can be merged into it: whoever brings a late one merges it with the row that is there,
 and gets what one pass over everything would give. Its partition is the day in which its id was given out, which never changes.
+
+On one shard the order is that of its journal. A message can have been on two, where its tenant was migrated away and came back to another:
+their records cannot be compared, so the wall clock tells which was the later.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.schemas import MESSAGE_LIVES
+from tenantq.pipeline.schemas import LAST, MESSAGE_LIVES
 from tenantq.pipeline.silver_queue_resets import with_resets
 
 if TYPE_CHECKING:
@@ -68,7 +71,8 @@ def message_lives(events: DataFrame, known: DataFrame | None, resets: DataFrame)
         events, known = events.select(*both, *_OF_EVENTS), known.select(*both, *_OF_LIVES)
         parts = events.unionByName(known, allowMissingColumns=True)
     merged = _merged(parts, place, with_known=known is not None)
-    placed = with_resets(merged.withColumn("_queue", f.col("last.queue")), resets, "_queue")
+    lies = {"_queue": f.col("last.queue"), "_shard": f.col("last.shard")}
+    placed = with_resets(merged.withColumns(lies), resets, "_queue", "_shard")
     later = f.filter(
         "resets", lambda one: f.struct(one["seq"], one["n"]) > f.struct(f.col("last.seq"), f.col("last.place"))
     )
@@ -106,7 +110,9 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
         state = f.when(op == name, value).otherwise(state)
     # What ends a lease concerns one of an earlier record, so it comes first in its own, whatever its number there.
     order = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))
-    last = f.struct("seq", order.alias("place"), state.alias("state"), f.coalesce("target", "queue").alias("queue"), at)
+    last = f.struct(
+        "seq", order.alias("place"), state.alias("state"), f.coalesce("target", "queue").alias("queue"), at, "shard"
+    )
     delivery = f.when(op == "poll", f.struct("seq", at, "queue", "wait_ms"))
     settlement = f.when(op.isin(*_SETTLES), f.struct("seq", at, "queue", "op", "process_ms"))
     deliveries, settlements = f.collect_list(delivery), f.collect_list(settlement)
@@ -114,7 +120,9 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     dead, back = (op == "dead_letter").cast("bigint"), (op == "redrive").cast("bigint")
     if with_known:  # a part is an event, or a life that was known
         known = op.isNull()
-        last = f.when(known, f.col("last")).otherwise(last)
+        # Lives that were written before the last event's shard was kept have none: then it is theirs.
+        told = f.coalesce("last.shard", "shard").alias("shard")
+        last = f.when(known, f.struct(*(f"last.{name}" for name in LAST.names[:-1]), told)).otherwise(last)
         deliveries = f.concat(f.flatten(f.collect_list("deliveries")), deliveries)
         settlements = f.concat(f.flatten(f.collect_list("settlements")), settlements)
         added_at, queue = f.coalesce("added_at", added_at), f.when(known, f.col("queue")).otherwise(queue)
@@ -124,21 +132,40 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     spread = parts.repartition(*place) if in_pieces else parts.repartition("message_id")
     merged = spread.sortWithinPartitions(*keys).groupBy(*keys).agg(
         f.min("shard").alias("shard"),
+        f.max(f.greatest(f.col("shard"), last["shard"])).alias("_highest"),
         f.max(queue).alias("queue"),
         f.max("bytes").alias("bytes"),
         f.max("priority").alias("priority"),
         f.min(added_at).alias("added_at"),
         f.sum(dead).alias("dead_letters"),
         f.sum(back).alias("redrives"),
-        _in_order(deliveries).alias("deliveries"),
-        _in_order(settlements).alias("settlements"),
+        deliveries.alias("deliveries"),
+        settlements.alias("settlements"),
         f.max(last).alias("last"),
+        f.min(last["shard"]).alias("_first_shard"),
+        f.max(last["shard"]).alias("_last_shard"),
+        f.max(f.struct(last["at"].alias("at"), last.alias("last"))).alias("_latest"),
     )  # fmt: skip
+    merged = merged.withColumns(
+        {
+            "deliveries": _in_order("deliveries"),
+            "settlements": _in_order("settlements"),
+            "last": f.when(f.col("_first_shard") == f.col("_last_shard"), f.col("last")).otherwise(
+                f.col("_latest.last")
+            ),
+        }
+    )
     return merged if in_pieces else merged.withColumn("date", life_date())
 
 
-def _in_order(column: Column) -> Column:
-    return f.when(f.size(column) > 1, f.array_sort(column)).otherwise(column)
+def _in_order(column: str) -> Column:
+    """Put what happened in order: most lives have one of it, nearly all were on one shard."""
+    by_time = f.transform(
+        f.array_sort(f.transform(column, lambda one: f.struct(one["at"].alias("at"), one.alias("one")))),
+        lambda timed: timed["one"],
+    )
+    by_record = f.when(f.col("shard") == f.col("_highest"), f.array_sort(column)).otherwise(by_time)
+    return f.when(f.size(column) > 1, by_record).otherwise(f.col(column))
 
 
 def _total(column: str, field: str) -> Column:
