@@ -19,8 +19,8 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import Listener
-from tenantq.http.passing import ShardListener
 from tenantq.http.routes import ROUTES
+from tenantq.http.shard_listener import ShardListener
 from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.record import Entry
@@ -272,7 +272,8 @@ class Server:
         assert self._peers is not None
         assert isinstance(self._listener, ShardListener)
         listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
-        listener.passing = RpcPassing(listener, self._peers, self._listener.passing)
+        passing = self._listener.passing
+        listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
         await listener.start_on(sockets, self.settings.tls)
         self._rpc_listener = listener
         self.service.include_metrics(listener.figures)

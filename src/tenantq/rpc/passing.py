@@ -19,7 +19,7 @@ from tenantq.service.call import as_given
 from tenantq.service.problems import problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from tenantq.message import Delivery
     from tenantq.rpc.listener import RpcListener
@@ -54,9 +54,6 @@ class Places(Protocol):
     async def shard_for(self, tenant: str | None, call: Call) -> int:
         """Return the shard of a tenant, None: of the credential's own; ShardDown."""
 
-    async def fleet_poll(self, call: Call, **wanted: Any) -> list[Delivery]:
-        """Lease messages in tenants of all shards."""
-
 
 class _Passed(msgspec.Struct, frozen=True, array_like=True):
     method: str
@@ -74,10 +71,18 @@ _decode_passed: Final = msgspec.msgpack.Decoder(_Passed).decode
 class RpcPassing:
     """Passes calls on."""
 
-    def __init__(self, listener: RpcListener, peers: Peers, places: Places) -> None:
+    def __init__(
+        self,
+        listener: RpcListener,
+        peers: Peers,
+        places: Places,
+        poll_fleet: Callable[..., Awaitable[list[Delivery]]],
+    ) -> None:
+        """Pass calls on to where ``places`` says; ``poll_fleet`` leases messages in tenants of all shards."""
         self._listener = listener
         self._peers = peers
         self._places = places
+        self._poll_fleet = poll_fleet
         peers.answers(_KIND, self._answer)
 
     def keep(self, method: Method, arguments: dict[str, Any], bearer: str | None, params: Any) -> bytes | None:
@@ -92,7 +97,7 @@ class RpcPassing:
         """Have whoever has the tenant answer."""
         name = _NAMES[id(method)]
         if name == _FLEET:
-            return await self._places.fleet_poll(call, **arguments)
+            return await self._poll_fleet(call, **arguments)
         tenant = arguments.get("tenant")
         shard = await self._places.shard_for(tenant, call)
         if shard == self._peers.number:

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tenantq.http.fleet_shares import FleetPoll
+from tenantq.http.fleet_poll import FleetPoll
 from tenantq.http.reply import Reply, json_reply
 from tenantq.wire import DeliveredItem, PollReply
 

@@ -1,0 +1,136 @@
+"""Where a request belongs: which shard has the tenant that it is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Forbidden, Unauthenticated
+from tenantq.service.gatekeeper import own_tenant
+from tenantq.shards.layout import HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenantq.http.request import Request
+    from tenantq.http.route import Route
+    from tenantq.service import Call
+    from tenantq.service.gatekeeper import Gatekeeper
+    from tenantq.shards.directory import Directory
+
+TENANTS_REMEMBERED_MAX: Final = 10_000
+"""Credentials whose tenant is remembered, to know where their requests go; whether they hold is the owner's question each time."""
+
+_OF_ALL: Final = frozenset((
+    "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
+    "/v1/backups", "/metrics",
+))  # fmt: skip
+_ANYWHERE: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology"))
+_FLEET_PATH: Final = "/v1/poll"
+
+BY_TENANT, BY_CREDENTIAL, AT_HOME, HERE, FLEET = range(5)
+"""How it is found out which shard a request belongs to."""
+
+
+def scope_of(route: Route) -> int:
+    """Return how the shard is found that a route's requests belong to."""
+    path = route.path
+    if "{tenant}" in path:
+        return BY_TENANT
+    if path in _OF_ALL:
+        return AT_HOME
+    if path in _ANYWHERE:
+        return HERE
+    return FLEET if path == _FLEET_PATH else BY_CREDENTIAL
+
+
+class Places:
+    """What one of several shards knows of where requests belong.
+
+    Of the routes it tells which are ``of_one_tenant``, ``of_fleets``, that is of tenants of several shards, and ``making_tenants``.
+    """
+
+    def __init__(self, routes: Iterable[Route], directory: Directory, gates: Gatekeeper) -> None:
+        self.number = directory.number
+        self._directory = directory
+        self._gates = gates
+        scopes = self._scopes = {route: scope_of(route) for route in routes}
+        self.of_one_tenant = frozenset(one for one in scopes if scopes[one] in {BY_TENANT, BY_CREDENTIAL})
+        self.of_fleets = frozenset(one for one in scopes if scopes[one] == FLEET)
+        self.making_tenants = frozenset(one for one in scopes if one.action == "put_tenant")
+        self._tenant_of: dict[str, str] = {}  # by bearer
+
+    def known(self, request: Request) -> int | None:
+        """Return the shard that a request belongs to, any shard for those of fleets; None: it takes a question."""
+        assert request.route is not None
+        scope = self._scopes[request.route]
+        if scope == BY_TENANT:
+            assert request.tenant is not None
+            return self._running(request.tenant)
+        if scope == BY_CREDENTIAL:
+            bearer = request.call.bearer
+            tenant = self._tenant_of.get(bearer) if bearer is not None else None
+            return None if tenant is None else self._running(tenant)
+        return HOME if scope == AT_HOME else self.number
+
+    async def find(self, request: Request) -> int:
+        """Return the shard that a request belongs to where that is not known at once; ShardDown, if that does not run.
+
+        Only somebody with a good credential is told so: whether a name is a tenant of that shard or nobody's is alike then.
+        """
+        if request.route in self.making_tenants and self._directory.is_known(HOME):
+            return HOME
+        tenant = await self._own_tenant(request.call)
+        if tenant is None:
+            return self.number  # where it is refused
+        if request.tenant is not None:
+            self._directory.check_whole()  # else it may be a tenant of a shard that does not run
+            named = self._directory.find(request.tenant)
+            if named is not None:  # it came back just now
+                return named
+        shard = self._directory.find(tenant)
+        if shard is None:
+            self._directory.check_whole()
+            return self.number
+        if request.tenant is None:
+            self._directory.check_reachable(tenant)
+        return shard if self._directory.is_known(shard) else self.number
+
+    def has(self, tenant: str | None) -> bool:
+        """Tell whether a tenant is this shard's."""
+        return tenant is not None and self._directory.find(tenant) == self.number
+
+    def is_here(self, tenant: str | None, bearer: str | None) -> bool:
+        """Tell whether it is known already that a call that came by another transport is this shard's own."""
+        name = tenant if tenant is not None else self._tenant_of.get(bearer or "")
+        return name is not None and self._directory.find(name) == self.number
+
+    async def shard_for(self, tenant: str | None, call: Call) -> int:
+        """Return the shard of a tenant, None: of the credential's own, for a call that came by another transport; ShardDown."""
+        named = tenant
+        if named is not None and self._directory.find(named) is None:
+            self._directory.check_whole()
+            named = None  # it is refused where the credential's own tenant is
+        name = named if named is not None else self._tenant_of.get(call.bearer or "") or await self._own_tenant(call)
+        shard = self._directory.find(name) if name is not None else None
+        if shard is None or name is None:
+            return self.number
+        self._directory.check_reachable(name)
+        return shard
+
+    def _running(self, tenant: str) -> int | None:
+        shard = self._directory.find(tenant)
+        return shard if shard is not None and self._directory.is_known(shard) else None
+
+    async def _own_tenant(self, call: Call) -> str | None:
+        """Return the tenant of a credential; None: it is none, or not of one tenant."""
+        try:
+            bearer = self._gates.unproved_bearer(call.bearer)  # only to know where it is proved
+            principal = await self._gates.authenticator.authenticate(bearer, call.certificate)
+        except (Unauthenticated, Forbidden):
+            return None
+        tenant = own_tenant(principal)
+        if call.bearer is not None:
+            if len(self._tenant_of) >= TENANTS_REMEMBERED_MAX:
+                self._tenant_of.clear()
+            self._tenant_of[call.bearer] = tenant
+        return tenant
