@@ -216,9 +216,9 @@ class Server:
             return Listener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
         gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
-        gates.mind_regions()
+        gates.residency.mind_regions()
         service.fellows = Fellows(peers, service)
-        gates.note_entries = service.fellows.note
+        gates.traces.note_entries = service.fellows.note
         listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         service.fellows.listener_figures = listener.figures.prometheus
         await peers.open(self._sockets.peers)

@@ -21,7 +21,7 @@ from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
 from tenantq.rpc.settings import RpcSettings, check_rpc
-from tenantq.service.gatekeeper import GateSettings, check_gates
+from tenantq.service.gate_settings import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
 from tenantq.shards.settings import ShardsSettings, check_shards
 from tenantq.sqs.settings import SqsSettings, check_sqs

@@ -10,6 +10,7 @@ from tenantq.access import ACTIONS
 from tenantq.gates.refusals import ANY
 from tenantq.pipeline.schemas import KNOWN_OPS
 from tenantq.service.gatekeeper import Gatekeeper
+from tenantq.service.traces import Traces
 from tests.unit.test_documented import SOURCES, journal_ops
 
 
@@ -50,7 +51,8 @@ def test_every_action_that_the_gatekeeper_is_told_of_is_known() -> None:
     """Also those that need no permission: a login that is refused is journaled like any other call."""
     doors = {
         name
-        for name, door in inspect.getmembers(Gatekeeper, inspect.isfunction)
+        for noun in (Gatekeeper, Traces)
+        for name, door in inspect.getmembers(noun, inspect.isfunction)
         if "action" in inspect.signature(door).parameters
     }
     assert {"identify", "enter", "enter_platform", "enter_known", "refuse"} <= doors

@@ -28,7 +28,7 @@ from tenantq.journal.record import Row
 from tenantq.quotas import Quotas
 from tenantq.rates import Concurrency, Rate
 from tenantq.rpc.settings import RpcSettings
-from tenantq.service.gatekeeper import GateSettings
+from tenantq.service.gate_settings import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
 from tenantq.shards.settings import ShardsSettings

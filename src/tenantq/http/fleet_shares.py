@@ -88,7 +88,7 @@ class FleetShares:
         """Return the tenants of this shard, of those named, that a caller may not poll. It leaves no trace: a share that is refused does."""
         gates = self.passing.listener.service.gates
         principal = await gates.authenticator.authenticate(asked.bearer, asked.certificate)
-        misplaced = gates.misplaced_now()
+        misplaced = gates.residency.misplaced_now()
         return [
             name
             for name in asked.tenants

@@ -13,8 +13,8 @@ from tenantq.http.intake import Intake
 from tenantq.http.listener import Listener
 from tenantq.http.passing import Passing, Sharing
 from tenantq.http.problem import problem_reply
-from tenantq.service.gatekeeper import MOVES_CONTENTS
 from tenantq.service.problems import fault
+from tenantq.service.residency import MOVES_CONTENTS
 
 if TYPE_CHECKING:
     from tenantq.http.reply import Reply, Stream
@@ -34,7 +34,12 @@ class PlacedIntake(Intake):
         super()._route(request, method)
         gates = self._listener.service.gates
         tenant, route = request.tenant, request.route
-        if gates.misplaced and tenant in gates.misplaced and route is not None and route.action in MOVES_CONTENTS:
+        if (
+            gates.residency.misplaced
+            and tenant in gates.residency.misplaced
+            and route is not None
+            and route.action in MOVES_CONTENTS
+        ):
             gates.check_early(request.call, tenant, route.action, request.queue or None)
 
 

@@ -2,7 +2,8 @@
 
 from tenantq.service.call import Call, QueueInfo, TenantInfo
 from tenantq.service.control import Control
-from tenantq.service.gatekeeper import Gatekeeper, GateSettings
+from tenantq.service.gate_settings import GateSettings
+from tenantq.service.gatekeeper import Gatekeeper
 from tenantq.service.opening import open_sealing
 from tenantq.service.sealing import Sealing
 from tenantq.service.service import Service

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.service.call import Call
+    from tenantq.service.entered import Entered
     from tenantq.service.fellows import Fellows
-    from tenantq.service.gatekeeper import Entered, Gatekeeper, RateKind
+    from tenantq.service.gatekeeper import Gatekeeper, RateKind
     from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
 
@@ -395,7 +396,7 @@ class Control:
         try:
             yield
         except TenantqError as error:
-            self.gates.note_failure(call, caller, tenant, act, queue, error)
+            self.gates.traces.note_failure(call, caller, tenant, act, queue, error)
             raise
 
     def _queue_info(self, tenant: str, queue: str) -> QueueInfo:

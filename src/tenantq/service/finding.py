@@ -55,14 +55,14 @@ class Finding(Looking):
                 raise signed
             token = self.gates.signatures.token(signed)
         except TenantqError as error:
-            self.gates.refuse(call, None, None, action, None, error)
+            self.gates.traces.refuse(call, None, None, action, None, error)
             raise
         return msgspec.structs.replace(call, bearer=token)
 
     async def note_refused(self, call: Call, tenant: str, action: str, queue: str, error: TenantqError) -> None:
         """Have the journal tell of a request that its transport refuses, since what it names may be another tenant's."""
         principal = await self.gates.identify(call, action)
-        self.gates.refuse(call, principal, tenant, action, queue, error)
+        self.gates.traces.refuse(call, principal, tenant, action, queue, error)
 
     async def edit_queue(
         self, call: Call, tenant: str | None, queue: str, edit: Callable[[QueueConfig], dict[str, Any]]
@@ -84,7 +84,7 @@ class Finding(Looking):
         found = state.queues.get(queue)
         if found is None or found.status == "draining":
             error = NotFound("no such queue", tenant=state.name, queue=queue)
-            self.gates.refuse(call, principal, state.name, action, queue, error)
+            self.gates.traces.refuse(call, principal, state.name, action, queue, error)
             raise error
         return FoundQueue(state.name, state.id, queue, found.id, found.config)
 
@@ -116,7 +116,7 @@ class Finding(Looking):
         try:
             self.gates.rates.admit(state.name, state.config.limits, queue, limits, "read", 1, 0)
         except TenantqError as error:
-            self.gates.refuse(call, principal, state.name, action, queue, error)
+            self.gates.traces.refuse(call, principal, state.name, action, queue, error)
             raise
 
     def _tenant_name(self, number: int) -> str:

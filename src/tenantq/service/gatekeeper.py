@@ -2,124 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq.access import KeyUse
-from tenantq.errors import Conflict, Forbidden, Invalid, Limited, NotFound, TenantqError, Unauthenticated, Unavailable
+from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.consumers import Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
-from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
-from tenantq.gates.signals import Alert, Signals, SignalSettings, check_signals
 from tenantq.gates.signature import ALGORITHM, Signatures
 from tenantq.gates.slots import Slots
-from tenantq.journal.record import Entry
-from tenantq.message import Caller, check_int
-from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.message import Caller
+from tenantq.names import DEFAULT_TENANT
 from tenantq.rates import Concurrency
+from tenantq.service.entered import Entered
+from tenantq.service.residency import MOVES_CONTENTS, Residency
 from tenantq.service.tally import Tally
+from tenantq.service.traces import Traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
 
     from tenantq.access import Grant, Principal
     from tenantq.clock import Clock, Timer
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
     from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
-    from tenantq.gates.slots import SlotKind, Ticket
-    from tenantq.histogram import Histogram
+    from tenantq.gates.slots import SlotKind
     from tenantq.service.call import Call
+    from tenantq.service.gate_settings import GateSettings
 
 RateKind = Literal["read", "write"]
 _HOUSEKEEPING_MS = 1_000
-_NAME_SHOWN_CHARS = 40
 _PLATFORM: Final = ""  # whose places are no tenant's
 _NOTE_USE_EVERY = 60  # rounds of housekeeping between two writes of when keys were used
-
-MOVES_CONTENTS: Final = frozenset(("add", "poll", "import"))
-"""What a tenant may not do on a shard whose region it does not allow."""
-
-
-class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The bounds of the gates that are the server's, not a tenant's."""
-
-    server_requests: int = 10_000  # in flight at one time
-    connection_requests: int = 256  # in flight on one connection
-    waiting_per_tenant: int = 1_000  # requests of a tenant that may wait for a place
-    slot_wait_ms: int = 5_000  # how long they may
-    consumer_idle_ms: int = 60_000  # who has not polled for this long is no consumer any more
-    refusal_rows_per_second: int = 20  # refused calls of a tenant that are journaled one by one; the rest with a count
-    anonymous_default: bool = False  # callers without a credential may use the tenant 'default'
-    signals: SignalSettings = SignalSettings()
-
-
-_RANGES: Final[dict[str, tuple[int, int]]] = {
-    "server_requests": (1, 1_000_000),
-    "connection_requests": (1, 1_000_000),
-    "waiting_per_tenant": (0, 1_000_000),
-    "slot_wait_ms": (0, 600_000),
-    "consumer_idle_ms": (1_000, 86_400_000),
-    "refusal_rows_per_second": (1, 1_000_000),
-}
-
-
-def check_gates(settings: GateSettings) -> GateSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid naming the field, the value and the range."""
-    for field, (low, high) in _RANGES.items():
-        check_int(f"gates.{field}", getattr(settings, field), low, high)
-    check_signals(settings.signals, "gates.signals")
-    return settings
-
-
-class Entered:
-    """A call that passed the gates. Leave it when the call is done; ``with entered:`` does so in any case."""
-
-    __slots__ = ("_clock", "_since_us", "_took", "caller", "principal", "state", "tenant", "ticket")
-
-    def __init__(
-        self,
-        principal: Principal,
-        state: TenantState,
-        caller: Caller,
-        ticket: Ticket,
-        clock: Clock,
-        took: Histogram | None,
-        since_us: int,
-    ) -> None:
-        self.principal = principal
-        self.state = state  # of the tenant
-        self.tenant = state.name
-        self.caller = caller
-        self.ticket = ticket
-        self._clock = clock
-        self._took = took  # where to count how long it took; None: it is not measured, or was
-        self._since_us = since_us
-
-    def park(self) -> None:
-        """Let others have its place: from here on it only waits, and what it waits is not counted."""
-        self._count()
-        self.ticket.park()
-
-    def _count(self) -> None:
-        took, self._took = self._took, None
-        if took is not None:
-            took.count(self._clock.monotonic_us() - self._since_us)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._count()
-        self.ticket.release()
 
 
 class Gatekeeper:
@@ -139,7 +56,6 @@ class Gatekeeper:
         self._shard = shard
         self._clock = clock
         self.in_background = background
-        self.note_entries: Callable[[list[Entry]], Coroutine[Any, Any, None]] = shard.note_entries
         self.authenticator = Authenticator(
             shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
         )
@@ -155,15 +71,13 @@ class Gatekeeper:
             wait_ms=settings.slot_wait_ms,
         )
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
-        self.refusals = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
-        self.looks = Refusals(clock, self._write_refusals, rows_per_second=settings.refusal_rows_per_second)
-        self.signals = Signals(clock, settings.signals, self.raise_alert)
-        self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
+        self.residency = Residency(shard)
         self.tally = Tally()
+        self.traces = Traces(shard, clock, settings, background, self.tally)
+        self.signals = self.traces.signals
         self._fleet_debts: dict[
             tuple[str, str], None
         ] = {}  # tenants and queues that fleets have to leave alone for now
-        self.misplaced: frozenset[str] = frozenset()  # tenants that did not allow this shard's region when it started
         self._turns = 0
         self._timer: Timer | None = clock.call_later(_HOUSEKEEPING_MS, self._keep_house)
 
@@ -172,8 +86,7 @@ class Gatekeeper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.refusals.flush()
-        self.looks.flush()
+        self.traces.flush()
         await self._note_uses()
 
     # ---- the way in ----
@@ -185,7 +98,7 @@ class Gatekeeper:
             try:
                 principal = await self.authenticator.authenticate(call.bearer, call.certificate)
             except TenantqError as error:
-                self.refuse(call, None, None, action, None, error)
+                self.traces.refuse(call, None, None, action, None, error)
                 raise
         self._watch(principal, call)
         return principal
@@ -226,8 +139,8 @@ class Gatekeeper:
             _check_is_text(name)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant_state(name)
-            if self.misplaced and action in MOVES_CONTENTS:
-                self.check_placed(name)
+            if self.residency.misplaced and action in MOVES_CONTENTS:
+                self.residency.check(name)
             if rate is not None:
                 found = state.queues.get(queue) if queue is not None else None
                 queue_limits = found.config.limits if found is not None else None
@@ -259,7 +172,7 @@ class Gatekeeper:
             if paid is not None:
                 self.rates.give_back(*paid)
             if isinstance(error, TenantqError):
-                self.refuse(call, principal, name, action, queue, error)
+                self.traces.refuse(call, principal, name, action, queue, error)
             raise
         self.tally.let_in(action)
         return entered
@@ -276,7 +189,7 @@ class Gatekeeper:
         try:
             await self._judge_again(call, entered, action, queue)
         except TenantqError as error:
-            self.refuse(call, entered.principal, entered.tenant, action, queue, error)
+            self.traces.refuse(call, entered.principal, entered.tenant, action, queue, error)
             raise
 
     def check(self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None) -> None:
@@ -284,42 +197,19 @@ class Gatekeeper:
         try:
             self.authorizer.check(principal, tenant, action, queue)
             if action in MOVES_CONTENTS:
-                self.check_placed(tenant)
+                self.residency.check(tenant)
         except TenantqError as error:
-            self.refuse(call, principal, tenant, action, queue, error)
+            self.traces.refuse(call, principal, tenant, action, queue, error)
             raise
-
-    def mind_regions(self) -> None:
-        """Refuse from now on what moves contents of tenants that do not allow the region of this shard."""
-        self.misplaced = frozenset(self._shard.tenants_served())
-        self.misplaced = frozenset(self.misplaced_now())
-
-    def misplaced_now(self) -> list[str]:
-        """Return the tenants that do not allow the region of this shard. None joins them while it runs: such a change is refused."""
-        return [name for name in self.misplaced if self._is_misplaced(name)]
-
-    def _is_misplaced(self, tenant: str) -> bool:
-        state = self._shard.tenants_served().get(tenant)
-        regions = state.config.regions if state is not None else ()
-        return bool(regions) and self._shard.settings.region not in regions
-
-    def check_placed(self, tenant: str) -> None:
-        """Raise Conflict for a tenant that must not be where it is: the region of its shard was changed."""
-        if tenant in self.misplaced and self._is_misplaced(tenant):
-            raise Conflict(
-                f"the tenant does not allow the region of its shard, which is {self._shard.settings.region or 'none'}: "
-                "change its regions, or move it to another server with tenantq migrate",
-                tenant=tenant,
-            )
 
     def check_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, where that can be told before a body is read, to somebody who may know it already."""
         principal = self.authenticator.cached(call.bearer, call.certificate)
         if principal is not None and self.authorizer.allowed(principal, tenant, action, queue):
             try:
-                self.check_placed(tenant)
+                self.residency.check(tenant)
             except Conflict as error:
-                self.refuse(call, principal, tenant, action, queue, error)
+                self.traces.refuse(call, principal, tenant, action, queue, error)
                 raise
 
     def check_may_grant(self, call: Call, entered: Entered, action: str, grant: Grant) -> None:
@@ -327,7 +217,7 @@ class Gatekeeper:
         try:
             self.authorizer.check_may_grant(entered.principal, entered.tenant, grant)
         except TenantqError as error:
-            self.refuse(call, entered.principal, entered.tenant, action, None, error)
+            self.traces.refuse(call, entered.principal, entered.tenant, action, None, error)
             raise
 
     async def enter_fleet(self, call: Call, principal: Principal) -> Entered:
@@ -343,7 +233,7 @@ class Gatekeeper:
             )  # of another shard's tenant nothing is known here
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
         except TenantqError as error:
-            self.refuse(call, principal, own_tenant(principal), "poll", None, error)
+            self.traces.refuse(call, principal, own_tenant(principal), "poll", None, error)
             raise
         self.tally.let_in("poll")
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
@@ -358,7 +248,7 @@ class Gatekeeper:
             if grant is not None:
                 self.authorizer.check_may_grant(principal, about, grant)
         except TenantqError as error:
-            self.refuse(call, principal, about or None, action, None, error)
+            self.traces.refuse(call, principal, about or None, action, None, error)
             raise
         self.tally.let_in(action)
         return Caller(principal.id, call.remote, call.request_id, call.user_agent)
@@ -412,102 +302,11 @@ class Gatekeeper:
         limits = found.config.limits if found is not None else None
         self.rates.give_back(entered.tenant, entered.state.config.limits, queue, limits, kind, ops, size)
 
-    # ---- those who are refused ----
-
-    def refuse(
-        self,
-        call: Call,
-        principal: Principal | None,
-        tenant: str | None,
-        action: str,
-        queue: str | None,
-        error: TenantqError,
-    ) -> None:
-        """Count, journal and watch a call that was refused before the engine."""
-        who = principal.id if principal is not None else "unknown"
-        home = principal.tenant if principal is not None else None
-        tenant = tenant if type(tenant) is str else None
-        known = tenant if tenant is not None and tenant in self._shard.tenants_served() else home or ""
-        self.refusals.note(
-            Refusal(
-                tenant=known,
-                queue=queue or "",
-                action=action,
-                principal=who,
-                remote=call.remote,
-                request_id=call.request_id,
-                user_agent=call.user_agent,
-                outcome=_outcome(error),
-                error_code=error.code,
-                details=_whose(principal, tenant),
-            )
-        )
-        self.tally.turn_away(action, error.code)
-        if known and isinstance(error, Limited):
-            self.tally.throttled[known] += 1
-        if isinstance(error, Unauthenticated | Forbidden) and home not in PROBE_TENANTS:  # whose business that is
-            self.signals.denied(who, known)
-            if principal is not None and tenant is not None and tenant != home:
-                self.signals.crossed(who, home or "", tenant)
-
-    def note_look(self, call: Call, entered: Entered, action: str, queue: str, details: str) -> None:
-        """Journal that somebody was shown contents without leasing them; what was leased is journaled by the engine."""
-        self.looks.note(
-            Refusal(
-                tenant=entered.tenant,
-                queue=queue,
-                action=action,
-                principal=entered.caller.principal,
-                remote=call.remote,
-                request_id=call.request_id,
-                user_agent=call.user_agent,
-                outcome="ok",
-                error_code="",
-                details=details,
-            )
-        )
-
-    def note_failure(
-        self, call: Call, caller: Caller, tenant: str, act: str, queue: str | None, error: TenantqError
-    ) -> None:
-        """Count and journal an act of somebody who was let in, that failed before it reached the engine."""
-        self.refusals.note(
-            Refusal(
-                tenant=tenant,
-                queue=queue or "",
-                action=act,
-                principal=caller.principal,
-                remote=caller.remote,
-                request_id=caller.request_id,
-                user_agent=call.user_agent,
-                outcome=_outcome(error),
-                error_code=error.code,
-            )
-        )
-        self.tally.turn_away(act, error.code)
-
     def forget_tenant(self, tenant: str) -> None:
         """Drop what is kept of a tenant that was deleted; one of the same name starts anew."""
         self.rates.forget(tenant)
         self.consumers.forget(tenant)
         self.tally.throttled.pop(tenant, None)
-
-    def _write_refusals(self, refusals: list[CountedRefusal]) -> None:
-        entries = [
-            Entry(
-                one.action, one.tenant, one.queue, one.principal, one.remote, one.request_id, outcome=one.outcome,
-                error_code=one.error_code, details=one.details, count=one.count, user_agent=one.user_agent,
-            )
-            for one in refusals
-        ]  # fmt: skip
-        self.in_background(self.note_entries(entries))
-
-    def raise_alert(self, alert: Alert) -> None:
-        """Count and journal something that a person should look at."""
-        self.tally.alerts[alert.kind] += 1
-        details = f"{alert.severity}: {alert.details}"
-        entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
-        self.in_background(self.note_entries([entry]))
 
     # ---- housekeeping ----
 
@@ -535,19 +334,3 @@ def own_tenant(principal: Principal) -> str:
 def _check_is_text(name: object) -> None:
     if type(name) is not str:
         raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
-
-
-def _whose(principal: Principal | None, tenant: str | None) -> str:
-    """Return what the journal notes of a call that was not about the caller's own tenant."""
-    if principal is None or tenant is None or principal.tenant == tenant:
-        return ""
-    home = principal.tenant if principal.tenant is not None else "the platform"
-    return f"a credential of {home} asked for tenant {tenant[:_NAME_SHOWN_CHARS]!r}"
-
-
-def _outcome(error: TenantqError) -> Literal["denied", "throttled", "refused"]:
-    if isinstance(error, Unauthenticated | Forbidden):
-        return "denied"
-    if isinstance(error, Limited | Unavailable):
-        return "throttled"
-    return "refused"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.journal.record import Row
     from tenantq.service.call import Call
-    from tenantq.service.gatekeeper import Entered
+    from tenantq.service.entered import Entered
     from tenantq.service.sealing import Sealing
 
     _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class Looking(Moving):
             if entered.state.id in self.shard.data_keys:
                 seen = await self._vault().open_facts(entered.state.id, seen)
             if seen:
-                self.gates.note_look(call, entered, "peek", queue, f"{len(seen)} messages")
+                self.gates.traces.note_look(call, entered, "peek", queue, f"{len(seen)} messages")
         self.gates.charge(entered, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen))
         return Page(seen, page.cursor)
 
@@ -74,7 +74,7 @@ class Looking(Moving):
             try:
                 page = self.shard.read_snapshot(entered.tenant, queue, id, start=start, end=end, limit=limit)
             except NotFound as error:
-                self.gates.refuse(call, entered.principal, entered.tenant, "peek", queue, error)
+                self.gates.traces.refuse(call, entered.principal, entered.tenant, "peek", queue, error)
                 raise
             return await self._shown(call, entered, queue, page)
 
@@ -95,7 +95,7 @@ class Looking(Moving):
                     (seen,) = await self._vault().open_facts(entered.state.id, [facts])
                     if seen.body_error:
                         raise SealBroken(tenant=entered.tenant, queue=queue, id=facts.id)
-                self.gates.note_look(call, entered, "get", queue, f"message {facts.id}")
+                self.gates.traces.note_look(call, entered, "get", queue, f"message {facts.id}")
             self.gates.charge(entered, queue, "read", 0, len(seen.body))
             return seen
 
@@ -114,7 +114,7 @@ class Looking(Moving):
                 if found.sealed:
                     found = await self._vault().open_result(entered.state.id, queue, id_bytes(id), found)
                 if found.value is not None and self._may_read(entered, queue):
-                    self.gates.note_look(call, entered, "result", queue, f"message {id_text(id_bytes(id))}")
+                    self.gates.traces.note_look(call, entered, "result", queue, f"message {id_text(id_bytes(id))}")
                 self.gates.charge(entered, queue, "read", 0, len(found.value or b""))
                 return found, False
             return msgspec.structs.replace(found, value=None, sealed=False), True
@@ -134,7 +134,7 @@ class Looking(Moving):
         try:
             return await asked
         except NotFound as error:
-            self.gates.refuse(call, entered.principal, entered.tenant, action, queue, error)
+            self.gates.traces.refuse(call, entered.principal, entered.tenant, action, queue, error)
             raise
 
     def _may_read(self, entered: Entered, queue: str) -> bool:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tenantq.journal.record import Row
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.call import Call
-    from tenantq.service.gatekeeper import Entered
+    from tenantq.service.entered import Entered
     from tenantq.service.sealing import Sealing
     from tenantq.wire import KeyItem
 
@@ -218,7 +218,7 @@ class Moving(Safekeeping):
         """Refuse whoever may export some queues only: they are exported one by one."""
         if self.gates.authorizer.patterns(entered.principal, entered.tenant, "export") is not None:
             error = Forbidden("You may export some queues only: name one with ?queue=.", tenant=entered.tenant)
-            self.gates.refuse(call, entered.principal, entered.tenant, "export", None, error)
+            self.gates.traces.refuse(call, entered.principal, entered.tenant, "export", None, error)
             raise error
 
     async def import_part(

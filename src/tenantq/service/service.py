@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tenantq.access import Principal
     from tenantq.engine.queue_state import TenantState
     from tenantq.message import Added, Outcome
-    from tenantq.service.gatekeeper import Entered
+    from tenantq.service.entered import Entered
 
 
 log = logging.getLogger("tenantq")
@@ -277,8 +277,8 @@ class Service(Finding):
                 short = self.gates.short_for_fleets(queue)
                 if self._sealing is not None:
                     short.update(self._sealing.resting())
-                if self.gates.misplaced:
-                    short.update(dict.fromkeys(self.gates.misplaced_now(), left_ms))
+                if self.gates.residency.misplaced:
+                    short.update(dict.fromkeys(self.gates.residency.misplaced_now(), left_ms))
                 served = allowed
                 if short:  # their rates are used up, or their keys out of reach: the others go on, and they when they may again
                     everyone = allowed if allowed is not None else self.shard.tenants_served()
@@ -350,7 +350,7 @@ class Service(Finding):
                     continue
             let_in.append(name)
         if refusal is not None and (named or not let_in):
-            self.gates.refuse(call, entered.principal, refusal.tenant, "poll", queue, refusal)
+            self.gates.traces.refuse(call, entered.principal, refusal.tenant, "poll", queue, refusal)
             raise refusal
         return let_in
 
@@ -374,7 +374,7 @@ class Service(Finding):
         try:
             self._check_in(call, entered.principal, entered.state, queue, consumer, wait_ms)
         except TenantqError as error:
-            self.gates.refuse(call, entered.principal, entered.tenant, "poll", queue, error)
+            self.gates.traces.refuse(call, entered.principal, entered.tenant, "poll", queue, error)
             raise
 
     def _check_in(

@@ -149,7 +149,7 @@ async def test_42_callers_without_a_credential_have_default_where_they_are_let_i
     serve: Serve, connect: Connect
 ) -> None:
     """As over HTTP: switched on by ``anonymous_default``."""
-    from tenantq.service.gatekeeper import GateSettings  # noqa: PLC0415
+    from tenantq.service.gate_settings import GateSettings  # noqa: PLC0415
 
     open_server, closed_server = await serve(gates=GateSettings(anonymous_default=True)), await serve()
     legacy = await connect(open_server, "")
@@ -179,7 +179,7 @@ async def test_42_another_tenant_looks_like_none_and_leaves_a_trace(
 
 async def _denied(server: Server, tenant: str) -> list[dict[str, Any]]:
     """Return the refused calls that a tenant's audit trail tells of."""
-    server.service.gates.refusals.flush()
+    server.service.gates.traces.refusals.flush()
     page = await server.service.audit(Call(bearer=ADMIN), tenant, result="DENIED")
     return [{name: getattr(row, name) for name in row.__struct_fields__} for row in page.rows]
 

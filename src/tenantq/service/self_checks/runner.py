@@ -115,7 +115,7 @@ class SelfChecks:
             log.error("the self-check %s failed: %s", name, result.text)
             if state.status != "failed":
                 details = f"{name}: {result.text}"[:_TEXT_CHARS_MAX]
-                self._gates.raise_alert(
+                self._gates.traces.raise_alert(
                     Alert(kind="self_check", tenant="", principal="", details=details, severity="critical", at=now)
                 )
         state.status = "ok" if result.ok else "failed"

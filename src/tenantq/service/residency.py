@@ -1,0 +1,44 @@
+"""Residency: which tenants do not allow the region of this shard, and what they may not do here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Conflict
+
+if TYPE_CHECKING:
+    from tenantq.engine.shard import Shard
+
+MOVES_CONTENTS: Final = frozenset(("add", "poll", "import"))
+"""What a tenant may not do on a shard whose region it does not allow."""
+
+
+class Residency:
+    """Knows the tenants that must not be where they are: the region of their shard was changed."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.misplaced: frozenset[str] = frozenset()  # those that did not allow this shard's region when it started
+
+    def mind_regions(self) -> None:
+        """Refuse from now on what moves contents of tenants that do not allow the region of this shard."""
+        self.misplaced = frozenset(self._shard.tenants_served())
+        self.misplaced = frozenset(self.misplaced_now())
+
+    def misplaced_now(self) -> list[str]:
+        """Return the tenants that do not allow the region of this shard. None joins them while it runs: such a change is refused."""
+        return [name for name in self.misplaced if self._is_misplaced(name)]
+
+    def check(self, tenant: str) -> None:
+        """Raise Conflict for a tenant that must not be where it is."""
+        if tenant in self.misplaced and self._is_misplaced(tenant):
+            raise Conflict(
+                f"the tenant does not allow the region of its shard, which is {self._shard.settings.region or 'none'}: "
+                "change its regions, or move it to another server with tenantq migrate",
+                tenant=tenant,
+            )
+
+    def _is_misplaced(self, tenant: str) -> bool:
+        state = self._shard.tenants_served().get(tenant)
+        regions = state.config.regions if state is not None else ()
+        return bool(regions) and self._shard.settings.region not in regions
