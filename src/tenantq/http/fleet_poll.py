@@ -17,7 +17,7 @@ from tenantq.http.inflate import inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, json_reply
 from tenantq.http.request import parse_query
-from tenantq.service.service import wrong_tenants
+from tenantq.service.fleet_polling import wrong_tenants
 from tenantq.shards.door import Asked
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply
 
