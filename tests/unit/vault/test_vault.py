@@ -109,7 +109,7 @@ async def test_stored_keys_that_were_changed_or_exchanged_break_the_seal(house: 
     keys = house.book.keys[7]
     keys[1], keys[2] = (
         type(keys[1])(1, REF, keys[2].wrapped, 0),
-        type(keys[2])(2, REF, b"\0" + keys[2].wrapped[1:], 0),
+        type(keys[2])(2, REF, bytes((keys[2].wrapped[0] ^ 1,)) + keys[2].wrapped[1:], 0),
     )
     for blob in (first, second):
         with pytest.raises(SealBroken):
