@@ -299,3 +299,32 @@ async def test_dead_letters_do_not_expire_with_the_messages_lifetime(shard: Shar
     await pass_time(shard, clock, 10_000)
     assert (await shard.get(T, DLQ, added.id)).expires_at is None
     assert len(await shard.poll(T, DLQ)) == 1
+
+
+@pytest.mark.parametrize(
+    ("queue", "letters", "left_ms"), [("work", "graves", 6_000), ("work.fifo", "graves.fifo", 10_000)]
+)
+async def test_where_polls_move_letters_the_queue_named_for_them_keeps_them_for_its_time(
+    shard: Shard, clock: ManualClock, queue: str, letters: str, left_ms: int
+) -> None:
+    """Counted from when they could first be delivered, in a FIFO queue from the move; sent back, they live anew."""
+    await shard.put_queue(T, letters, ttl_ms=10_000)
+    await shard.put_queue(T, queue, ttl_ms=7_000, max_attempts=1, dead_letter=letters, dead_on_poll=True)
+    (added,) = await shard.add(T, queue, [message()])
+    (got,) = await shard.poll(T, queue)
+    await shard.nack(T, queue, [got.receipt], delay_ms=0)
+    await pass_time(shard, clock, 4_000)
+    assert await shard.poll(T, queue) == []
+    assert (await shard.get(T, letters, added.id)).expires_at == clock.wall_ms() + left_ms
+    await shard.finished(await shard.redrive(T, letters))
+    assert (await shard.get(T, queue, added.id)).expires_at == clock.wall_ms() + 7_000
+    (got,) = await shard.poll(T, queue)
+    await shard.nack(T, queue, [got.receipt], delay_ms=0)
+    await pass_time(shard, clock, 1_000)
+    assert await shard.poll(T, queue) == []
+    await pass_time(shard, clock, 8_999)
+    assert (await shard.get(T, letters, added.id)).state == "ready"
+    await pass_time(shard, clock, 1_001)
+    with pytest.raises(NotFound):
+        await shard.get(T, letters, added.id)
+    assert (shard.stats(T, letters).bytes, shard.stats(T, queue).bytes) == (0, 0)

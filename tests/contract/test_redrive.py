@@ -207,3 +207,27 @@ async def test_a_redriven_message_survives_a_restart(open_shard: OpenShard) -> N
     shard = await open_shard()
     assert (shard.stats(T, Q).ready, shard.stats(T, Q).dead) == (3, 0)
     assert len(await shard.poll(T, Q, max=9)) == 3
+
+
+async def test_what_goes_back_lives_as_long_as_what_is_added_then(shard: Shard, clock: ManualClock) -> None:
+    """Counted from the move, whatever lifetime it had before; where the queue has none, for ever."""
+    (id,) = await bury(shard, 1)
+    await shard.put_queue(T, Q, ttl_ms=5_000)
+    await pass_time(shard, clock, 60_000)
+    await run(shard)
+    moved_at = clock.wall_ms()
+    assert (await shard.get(T, Q, id)).expires_at == moved_at + 5_000
+    (got,) = await shard.poll(T, Q, lease_ms=8_000)
+    await pass_time(shard, clock, 6_000)  # what is in flight may be finished
+    assert shard.stats(T, Q).in_flight == 1
+    await shard.ack(T, Q, [got.receipt])
+    (other,) = await bury(shard, 1)
+    await run(shard)
+    await pass_time(shard, clock, 5_001)
+    with pytest.raises(NotFound):
+        await shard.get(T, Q, other)
+    assert shard.stats(T, Q).bytes == 0
+    await shard.put_queue(T, Q, ttl_ms=None)
+    (last,) = await bury(shard, 1)
+    await run(shard)
+    assert (await shard.get(T, Q, last)).expires_at is None

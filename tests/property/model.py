@@ -29,6 +29,7 @@ class ModelQueue:
     """A queue: messages by id, and what is remembered beside them."""
 
     name: str
+    ttl_ms: int | None = None
     messages: dict[bytes, Held] = field(default_factory=dict)
     keys: dict[str, tuple[bytes, bytes, int]] = field(default_factory=dict)  # key -> id, body, expiry
     results: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
@@ -146,5 +147,6 @@ class Model:
                 message.dead_source = None
                 message.attempts = 0
                 message.visible_at = self.now
+                message.expires_at = self.now + target.ttl_ms if target.ttl_ms else None
                 target.enter(message)
         return moved

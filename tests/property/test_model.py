@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TENANTS = ("acme", "globex", "default")
 QUEUES = ("jobs", "jobs-2", "line.fifo")
+TTLS_MS = {("acme", "jobs"): 6_000, ("globex", "line.fifo"): 6_000}  # of queues whose messages all have one
 SEALER = DataKey(1, 1, bytes(32))
 
 places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(QUEUES))
@@ -104,11 +105,12 @@ class ShardMachine(RuleBasedStateMachine):
             tenant,
             name,
             max_attempts=self.model.max_attempts,
+            ttl_ms=TTLS_MS.get((tenant, name)),
             dedup_ms=self.model.dedup_ms,
             result_ttl_ms=self.model.result_ttl_ms,
             low_priority_after_ms=10**9,
         )
-        self.model.queues[tenant, name] = ModelQueue(name)
+        self.model.queues[tenant, name] = ModelQueue(name, TTLS_MS.get((tenant, name)))
 
     # ---- producing ----
 
@@ -160,6 +162,7 @@ class ShardMachine(RuleBasedStateMachine):
         if message.key is not None:
             queue.keys[message.key] = (id, said, now + self.model.dedup_ms)
         visible_at = now + message.delay_ms
+        ttl_ms = message.ttl_ms or queue.ttl_ms
         bound = self.model.max_attempts if message.max_attempts is None else message.max_attempts
         assert self.run(self.shard.get(*place, id)).body == message.body
         queue.enter(
@@ -168,7 +171,7 @@ class ShardMachine(RuleBasedStateMachine):
                 message.body,
                 message.priority,
                 visible_at,
-                visible_at + message.ttl_ms if message.ttl_ms else None,
+                visible_at + ttl_ms if ttl_ms else None,
                 bound,
                 message.group,
                 self.stored_size(place, id),
@@ -418,7 +421,7 @@ class ShardMachine(RuleBasedStateMachine):
         queue = self.model.queue(*place)
         assert self.run(self.shard.purge(*place, reason="model test")) == len(queue.messages)
         self.lose_receipts(place)
-        self.model.queues[place] = ModelQueue(queue.name, paused=queue.paused)
+        self.model.queues[place] = ModelQueue(queue.name, queue.ttl_ms, paused=queue.paused)
 
     def lose_receipts(self, place: tuple[str, str]) -> None:
         held = self.model.queue(*place).messages.values()

@@ -8,7 +8,7 @@ from tenantq.engine import discard, groups
 from tenantq.engine.core import DeadLetterEvent
 from tenantq.engine.queue_state import DEAD
 from tenantq.message import DeadLetter, Result
-from tenantq.store.keys import EXPIRES_RESULT, expiry_key
+from tenantq.store.keys import EXPIRES_RESULT, EXPIRES_TTL, expiry_key
 from tenantq.store.rows import (
     QUEUE_DEFAULT_ATTEMPTS,
     SEALED,
@@ -75,7 +75,10 @@ def bury(
     moved = LeaseRow(
         0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
     )  # fmt: skip
-    move_in(round, target, id, message, moved)
+    # Evidence stays, unless somebody named a queue for it that keeps things for a time: that runs on from before, in a new line anew.
+    keeps = queue.config.dead_on_poll and queue.config.dead_letter is not None
+    since = round.now if target.fifo else message.visible_at
+    move_in(round, target, id, message, moved, lives_since=since if keeps else None)
     queue.totals[DEAD] += 1
     _fail_result(round, queue, id, reason)
     round.log(
@@ -85,14 +88,25 @@ def bury(
     round.tell_dead_letter(DeadLetterEvent(id, queue.tenant.name, queue.name, name, reason, lease.attempts))
 
 
-def move_in(round: Round, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow) -> None:
-    """Put a message that left another queue into ``target``, to be delivered now."""
+def move_in(
+    round: Round, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow, *, lives_since: int | None
+) -> None:
+    """Put a message that left another queue into ``target``, to be delivered now.
+
+    It lives as long as messages of that queue do, counted from ``lives_since``; None: for ever.
+    """
+    ttl_ms = target.config.ttl_ms
+    visible_at = message.visible_at if lives_since is None else lives_since
+    lease.expires_at = visible_at + ttl_ms if ttl_ms and lives_since is not None else 0
     extras = pack_extras(message.group, message.attributes, message.sealed_attributes)
     value = pack_message(
-        message.priority, message.max_attempts, message.added_at, message.visible_at, 0, extras, message.body,
+        message.priority, message.max_attempts, message.added_at, visible_at, lease.expires_at, extras, message.body,
         SEALED if message.sealed else 0,
     )  # fmt: skip
     round.batch.put(target.prefix + id, value, round.store.m.handle)
+    if lease.expires_at:
+        round.batch.put(expiry_key(target.prefix, lease.expires_at, EXPIRES_TTL, id), b"", round.store.ex.handle)
+        target.next_expiry = min(target.next_expiry, lease.expires_at)
     lease.group = target.group_digest(message.group)
     round.put_lease(target, id, lease)
     target.bytes += lease.size

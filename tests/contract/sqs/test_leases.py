@@ -316,3 +316,29 @@ def test_when_a_message_was_sent_and_first_received_is_told_the_same_each_time(s
         (got,) = receive(sqs, queue, VisibilityTimeout=0)
         told.add(tuple(got["Attributes"][name] for name in names))
     assert len(told) == 1
+
+
+def test_retention_runs_on_in_the_dead_letter_queue_and_begins_anew_with_a_move_task(
+    server: SqsServer, sqs: Any
+) -> None:
+    """As Amazon has it: the letter's time is the queue's where it lies."""
+    letters = sqs.create_queue(QueueName="kept", Attributes={"MessageRetentionPeriod": "100"})["QueueUrl"]
+    queue = queue_with_letters(sqs, "work", letters, MessageRetentionPeriod="90")
+
+    def die() -> None:
+        receive(sqs, queue, VisibilityTimeout=0)
+        assert receive(sqs, queue) == []
+        assert figure(sqs, letters) == 1
+
+    sqs.send_message(QueueUrl=queue, MessageBody="m")
+    server.clock.advance(60_000)
+    die()
+    server.clock.advance(30_000)  # 90 seconds old: it would be gone from the queue it came from
+    sqs.start_message_move_task(SourceArn=arn(letters))
+    assert figure(sqs, queue) == 1
+    server.clock.advance(80_000)
+    die()
+    server.clock.advance(10_000)
+    assert figure(sqs, letters) == 1
+    server.clock.advance(10_001)
+    assert figure(sqs, letters) == 0

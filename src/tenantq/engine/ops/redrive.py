@@ -208,7 +208,7 @@ class RedriveSlice(Operation):
             0, 0, 0, 0, round.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)
         )  # fmt: skip
         round.batch.delete(target.prefix + id, round.store.re.handle)
-        dead_letter.move_in(round, target, id, message, fresh)
+        dead_letter.move_in(round, target, id, message, fresh, lives_since=round.now)
         return target.name, message.size
 
 
