@@ -21,6 +21,7 @@ from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
     DeleteTenant,
     EditQueue,
+    MakeQueue,
     PauseQueue,
     PutQueue,
     PutTenant,
@@ -151,6 +152,12 @@ class Administration(RoundLoop):
         """Make a queue or change it; return whether it is new."""
         check_queue_name(name)
         created: bool = await self._submit(PutQueue(self.core.catalog.tenant(tenant), caller, name, changes))
+        return created
+
+    async def make_queue(self, tenant: str, name: str, caller: Caller = LOCAL, /, **settings: Any) -> bool:
+        """Make a queue; return whether it is new: one that is there stays as it is."""
+        check_queue_name(name)
+        created: bool = await self._submit(MakeQueue(self.core.catalog.tenant(tenant), caller, name, settings))
         return created
 
     async def edit_queue(

@@ -297,6 +297,11 @@ class Control:
             created = await self.shard.put_queue(entered.tenant, queue, entered.caller, **_settings(changes))
             return created, self._queue_info(entered.tenant, queue)
 
+    async def make_queue(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
+        """Make a queue; return whether it is new: of several who make one at the same time one does, the others change nothing."""
+        with await self._enter_queue(call, tenant, "put_queue", queue) as entered:
+            return await self.shard.make_queue(entered.tenant, queue, entered.caller, **_settings(settings))
+
     async def pause_queue(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Stop deliveries; adding goes on."""
         with await self._enter_queue(call, tenant, "pause_queue", queue) as entered:

@@ -62,19 +62,44 @@ def send(request: AWSRequest, change: Callable[[dict[str, str]], None] | None = 
     return fetch(request.method, request.url, request.data or b"", headers)
 
 
+def send_at_once(requests: list[AWSRequest]) -> list[Answer]:
+    """Send several requests before the answer to any is read, each on a connection of its own."""
+    connections = [_connect(request.url) for request in requests]
+    try:
+        for request, connection in zip(requests, connections, strict=True):
+            connection.request(request.method, _target(request.url), request.data or b"", dict(request.headers.items()))
+        return [_answer(connection) for connection in connections]
+    finally:
+        for connection in connections:
+            connection.close()
+
+
 def fetch(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
     """Send a request without a signature of its own."""
+    connection = _connect(url)
+    try:
+        connection.request(method, _target(url), body, headers or {})
+        return _answer(connection)
+    finally:
+        connection.close()
+
+
+def _connect(url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
-    try:
-        connection.request(
-            method, f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", body, headers or {}
-        )
-        reply = connection.getresponse()
-        return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
-    finally:
-        connection.close()
+    connection.connect()
+    return connection
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+
+
+def _answer(connection: http.client.HTTPConnection) -> Answer:
+    reply = connection.getresponse()
+    return Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 
 
 def json_call(key: CreatedKey, url: str, action: str, /, **parameters: Any) -> AWSRequest:

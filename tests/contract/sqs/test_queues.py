@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.contract.sqs.refusals import code, refusal
+from tests.contract.sqs.signed import json_call, send_at_once
 
 if TYPE_CHECKING:
     from tests.contract.sqs.sqs_server import SqsServer
@@ -59,6 +60,24 @@ def test_a_queue_is_made_once_and_found_by_name_url_and_prefix(server: SqsServer
         assert attributes_of(sqs, address, "VisibilityTimeout") == {"VisibilityTimeout": "69"}
     assert code(sqs.get_queue_url, QueueName="none") == GONE
     assert code(sqs.get_queue_attributes, QueueUrl="http://nowhere", AttributeNames=["All"]) == GONE
+
+
+def test_of_several_who_make_a_queue_at_the_same_time_one_says_how_it_is(
+    server: SqsServer, tenant: str, sqs: Any
+) -> None:
+    """Who wants it just so gets it too, all others are told that it exists."""
+    key = server.key(tenant)
+    for turn in range(5):
+        name = f"race-{turn}"
+        calls = [
+            json_call(
+                key, server.url + "/", "CreateQueue", QueueName=name, Attributes={"DelaySeconds": str(place // 2)}
+            )
+            for place in range(6)
+        ]
+        told = [answer.headers.get("x-amzn-query-error", "made") for answer in send_at_once(calls)]
+        delay = int(attributes_of(sqs, name, "DelaySeconds")["DelaySeconds"])
+        assert told == ["made" if place // 2 == delay else "QueueAlreadyExists;Sender" for place in range(6)]
 
 
 def test_queues_are_listed_in_pages(sqs: Any) -> None:

@@ -161,6 +161,20 @@ class PutQueue(Operation):
         round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
 
 
+class MakeQueue(PutQueue):
+    """Make a queue; one that is there stays as it is."""
+
+    __slots__ = ()
+
+    def execute(self, round: Round) -> None:
+        """Reply whether the queue is new."""
+        queue = self.tenant.queues.get(self.name)
+        if queue is None or queue.status == "draining":
+            super().execute(round)
+        else:
+            self.reply = False
+
+
 class EditQueue(PutQueue):
     """Change a queue by what somebody makes of its configuration in this very round."""
 

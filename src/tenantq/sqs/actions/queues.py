@@ -44,6 +44,7 @@ from tenantq.sqs.requests import (
 from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
+    from tenantq.engine.queue_state import TenantState
     from tenantq.sqs.visit import Result, Visit
 
 PAGE_MAX: Final = 1_000
@@ -60,15 +61,9 @@ async def create_queue(visit: Visit) -> Result:
     fifo = name.endswith(FIFO_SUFFIX)
     state = await visit.service.find_tenant(visit.call, None, "put_queue", name)
     changes = read_attributes(attributes, fifo=fifo)
-    there = state.queues.get(name)
-    if there is not None and there.status != "draining":
-        found = FoundQueue(state.name, state.id, name, there.id, there.config)
-        other = first_difference(shown_attributes(found, visit.region, None), attributes)
-        if other is not None:
-            raise SqsFailure(
-                NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {other}"
-            )
-        return {"QueueUrl": visit.url(state.id, name)}
+    result: Result = {"QueueUrl": visit.url(state.id, name)}
+    if _is_there(visit, state, name, attributes):
+        return result
     if visit.shared.deletions.is_on(state.id, name):
         raise _deleted_recently()
     check_throughput(changes, SqsQueue())
@@ -82,10 +77,26 @@ async def create_queue(visit: Visit) -> Result:
         **({"tags": tags} if tags else {}),
     }
     try:
-        await visit.service.put_queue(visit.call, state.name, name, settings)
+        made = await visit.service.make_queue(visit.call, state.name, name, settings)
     except Draining as error:
         raise _deleted_recently() from error
-    return {"QueueUrl": visit.url(state.id, name)}
+    if not made and not _is_there(visit, state, name, attributes):  # somebody else was quicker
+        raise _deleted_recently()
+    return result
+
+
+def _is_there(visit: Visit, state: TenantState, name: str, attributes: dict[str, str]) -> bool:
+    """Tell whether there is a queue of this name; raise if it has other attributes than these."""
+    there = state.queues.get(name)
+    if there is None or there.status == "draining":
+        return False
+    found = FoundQueue(state.name, state.id, name, there.id, there.config)
+    other = first_difference(shown_attributes(found, visit.region, None), attributes)
+    if other is not None:
+        raise SqsFailure(
+            NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {other}"
+        )
+    return True
 
 
 def _check_name(name: str, attributes: dict[str, str]) -> None:
