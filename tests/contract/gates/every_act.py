@@ -62,6 +62,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "list_queues": ("list_queues", lambda s, c, t: s.list_queues(c, t)),
     "get_queue": ("get_queue", lambda s, c, t: s.get_queue(c, t, "work")),
     "put_queue": ("put_queue", lambda s, c, t: s.put_queue(c, t, "work", {"lease_ms": 5_000})),
+    "make_queue": ("put_queue", lambda s, c, t: s.make_queue(c, t, "work", {"lease_ms": 5_000})),
     "edit_queue": ("put_queue", lambda s, c, t: s.edit_queue(c, t, "work", lambda _: {"lease_ms": 5_000})),
     "pause_queue": ("pause_queue", lambda s, c, t: s.pause_queue(c, t, "work")),
     "resume_queue": ("resume_queue", lambda s, c, t: s.resume_queue(c, t, "work")),

@@ -56,6 +56,7 @@ CHANGES: list[tuple[str, str, Act]] = [
     ("suspend_queue", "suspend_queue", lambda s, c, p: s.suspend_queue(c, "acme", "work", REASON, "freeze")),
     ("reopen_queue", "reopen_queue", lambda s, c, p: s.reopen_queue(c, "acme", "work", REASON)),
     ("put_queue", "create_queue", lambda s, c, p: s.put_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
+    ("make_queue", "create_queue", lambda s, c, p: s.make_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
     ("put_queue", "configure_queue", lambda s, c, p: s.put_queue(c, "acme", "work", {"lease_ms": 1_000})),
     ("pause_queue", "pause_queue", lambda s, c, p: s.pause_queue(c, "acme", "work")),
     ("resume_queue", "resume_queue", lambda s, c, p: s.resume_queue(c, "acme", "work")),
