@@ -302,3 +302,26 @@ async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(sha
     again = await shard.poll(T, Q, max=3)
     assert [one.body for one in again] == [b"0", b"1", b"2"]
     assert [one.attempt for one in again] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("fleet", [False, True])
+async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
+    open_shard: OpenShard, *, fleet: bool
+) -> None:
+    """The answer was there, and nobody had looked at it yet."""
+    polls: list[asyncio.Task[list[Delivery]]] = []
+
+    def leave(point: str) -> None:
+        if point == "before_reply" and polls and not shard.core.lines and shard.stats(T, Q).in_flight:
+            asyncio.get_running_loop().call_soon(polls.pop().cancel)  # it stands before the poll's own next step
+
+    shard = await open_shard(probe=leave)
+    await shard.put_queue(T, Q)
+    poll = asyncio.ensure_future(shard.fleet_poll(Q, wait_ms=9_000) if fleet else shard.poll(T, Q, wait_ms=9_000))
+    await settled(shard)
+    polls.append(poll)
+    await shard.add(T, Q, [message()])
+    await asyncio.gather(poll, return_exceptions=True)
+    assert poll.cancelled()
+    await settled(shard)
+    assert [one.attempt for one in await shard.poll(T, Q)] == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,6 @@ from tenantq.randomness import id_bytes
 from tenantq.store.rows import pack_extras
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Collection, Sequence
 
     from tenantq.engine.queue_snapshots import SnapshotFacts
@@ -187,8 +187,7 @@ class Shard(Administration):
         check_truth("whole_groups", whole_groups)
         poll = Poll(self.core.catalog.tenant(tenant), caller, queue, max, wait_ms, lease_ms)
         poll.whole_groups = whole_groups
-        got: list[Delivery] = await self._submit(poll)
-        return got
+        return await self._leased(poll)
 
     async def fleet_poll(
         self,
@@ -209,8 +208,16 @@ class Shard(Administration):
             allowed = frozenset(self.core.catalog.tenant(name).id for name in tenants)
             if len(allowed) > limits.FLEET_TENANTS_MAX:
                 raise Invalid(f"tenants: {len(allowed)} named, allowed are {limits.FLEET_TENANTS_MAX}")
-        poll = FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms)
-        got: list[Delivery] = await self._submit(poll)
+        return await self._leased(FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms))
+
+    async def _leased(self, poll: Poll) -> list[Delivery]:
+        """Return what a poll gets. Whoever is cancelled in the very turn in which it was answered has it given back, too."""
+        try:
+            got: list[Delivery] = await self._submit(poll)
+        except asyncio.CancelledError:
+            if poll.future is not None and not poll.future.cancelled():
+                self._give_back(poll)
+            raise
         return got
 
     async def ack(

@@ -126,12 +126,9 @@ class FleetPolling(Polling):
         self, call: Call, entered: Entered, queue: str, tenants: list[str] | None, got: list[Delivery]
     ) -> list[Delivery]:
         """Return what a fleet that waited may still have of what was leased for it, and put the rest back."""
-        try:
+        async with self._else_put_back(got, entered):
             entered.principal = await self.gates.identify(call, "poll")
             allowed = self._fleet_tenants(call, entered.principal, queue, tenants)
-        except TenantqError:
-            await self._put_back(got, entered)
-            raise
         if allowed is None:
             return got
         lost = [one for one in got if one.tenant not in allowed]

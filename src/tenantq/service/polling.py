@@ -17,7 +17,7 @@ from tenantq.service.call import Call
 from tenantq.service.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from tenantq.access import Principal
     from tenantq.engine.queue_state import TenantState
@@ -117,11 +117,8 @@ class Polling(Finding):
             caller=entered.caller,
         )  # fmt: skip
         if got:
-            try:
+            async with self._else_put_back(got, entered):
                 await self.gates.confirm(call, entered, "poll", queue)
-            except TenantqError:
-                await self._put_back(got, entered)
-                raise
             if entered.state.id in self.shard.data_keys:
                 got = await self._opened(entered, got)
             self.gates.charge(entered, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
@@ -132,15 +129,9 @@ class Polling(Finding):
 
         One that is broken is given back as failed, so that it ends among the dead letters and holds nobody up.
         """
-        try:
+        async with self._else_put_back(got, entered):
             with self._noting_keys(entered, "poll", got[0].queue):
                 opened = await self._vault().open_deliveries(self.shard.tenant_state(got[0].tenant).id, got)
-        except TenantqError:
-            await self._put_back(got, entered)
-            raise
-        except asyncio.CancelledError:
-            self.gates.in_background(self._put_back(got, entered))
-            raise
         if opened.broken:
             await self._set_aside(opened.broken, entered)
             if not opened.whole:
@@ -155,6 +146,18 @@ class Polling(Finding):
             log.error("%d messages of %s/%s do not open: their stored bytes were changed", len(receipts), tenant, queue)
             with contextlib.suppress(NotFound):  # the queue went meanwhile, and they with it
                 await self.shard.nack(tenant, queue, receipts, reason=SealBroken.code, caller=entered.caller)
+
+    @contextlib.asynccontextmanager
+    async def _else_put_back(self, got: Sequence[Delivery], entered: Entered) -> AsyncIterator[None]:
+        """Release what was leased if the caller may not have it, or has gone away."""
+        try:
+            yield
+        except TenantqError:
+            await self._put_back(got, entered)
+            raise
+        except asyncio.CancelledError:
+            self.gates.in_background(self._put_back(got, entered))
+            raise
 
     async def _put_back(self, got: Sequence[Delivery], entered: Entered) -> None:
         """Release what was leased for a caller who may not have it any more."""
