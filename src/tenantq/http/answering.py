@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from tenantq.errors import TenantqError
 from tenantq.http.foreign_route import ForeignRoute
@@ -55,8 +57,7 @@ class Answering:
             if route.interrupted is None:
                 reply = await route.handler(listener.service, request, body)
             else:
-                work = route.handler(listener.service, request, body)
-                reply = await self.unless_told_to_stop(work, route.interrupted)
+                reply = await self._answer_waiting(request, body, route.interrupted)
             if isinstance(reply, Stream):
                 return reply
             if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
@@ -68,8 +69,32 @@ class Answering:
             return problem_reply(fault(), request.call.request_id)
         return reply
 
+    async def _answer_waiting(self, request: Request, body: Any, instead: Reply) -> Reply | Stream:
+        """Answer a call that may ask to wait: while it does it can be told to stop, and one that was told so before does not."""
+        route, service = request.route, self._listener.service
+        assert route is not None
+        if self._is_told_to_stop or self._listener.is_closing:
+            if route.query is None:
+                body = msgspec.structs.replace(body, wait_ms=0)
+            else:
+                request.query = msgspec.structs.replace(request.query, wait_ms=0)
+        if not (body if route.query is None else request.query).wait_ms:
+            return await route.handler(service, request, body)
+        return await self.unless_told_to_stop(route.handler(service, request, body), instead)
+
+    def stop_waiting(self) -> None:
+        """Have the call that is at work, if it only waits, answered now with what there is; later ones do not wait at all."""
+        if not self._is_told_to_stop:
+            self._is_told_to_stop = True
+            if self._waits:
+                self._task.cancel()
+
     async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when the listener closes."""
+        """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when it is told to stop."""
+        if self._is_told_to_stop:
+            if asyncio.iscoroutine(work):
+                work.close()
+            return instead
         self._waits = True
         try:
             return await work

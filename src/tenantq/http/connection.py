@@ -84,12 +84,13 @@ class Connection(Answering, asyncio.Protocol):
             _let_go(self._wake)
 
     def eof_received(self) -> bool:
-        """Answer what was asked completely, then close; a long poll nobody waits for is given up."""
+        """Answer what was asked completely, then close; what only waits is answered now, with what there is."""
         self._at_end = True
         if self._is_lost or self._is_closing:
             return False
         self._intake.stop()
-        return (self._current is not None or bool(self._requests)) and not self._waits
+        self.stop_waiting()
+        return self._current is not None or bool(self._requests)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
         """Let go of everything; give up a call that only waits."""
@@ -168,10 +169,8 @@ class Connection(Answering, asyncio.Protocol):
 
     def drain(self) -> None:
         """Finish what is under way, begin nothing new, and close."""
-        if self._waits and not self._is_told_to_stop:
-            self._is_told_to_stop = True
-            self._task.cancel()
-        elif self._current is None and not self._requests and self._intake.stage is IDLE:
+        self.stop_waiting()
+        if self._current is None and not self._requests and self._intake.stage is IDLE:
             self._close()
 
     def abort(self) -> None:

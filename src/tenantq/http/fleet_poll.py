@@ -49,15 +49,11 @@ class _OwnShare:
 
     def __init__(self, passing: Passing, request: Request) -> None:
         self._asked = Asked(0, passing.number, "", b"")
-        self._loop = passing.listener.loop
         self.answer = asyncio.ensure_future(passing.answer_alone(request, self._asked, SHARE))
 
-    def stop(self, *, is_gone: bool) -> None:
+    def stop(self, *, is_gone: bool) -> None:  # noqa: ARG002  # what it leases is put back by who asked
         """Wait no longer."""
-        if self._asked.on_stop is not None:
-            self._asked.on_stop()
-        elif not self.answer.done() and not is_gone:  # it has not even begun: that is its next step
-            self._loop.call_soon(lambda: self.stop(is_gone=True))
+        self._asked.stop()
 
 
 class FleetPoll:
@@ -67,6 +63,7 @@ class FleetPoll:
     """
 
     def __init__(self, passing: Passing, request: Request, turn: int) -> None:
+        self.waits = True  # for as long as the client asks for; else for nothing
         self._passing = passing
         self._request = request
         self._turn = turn
@@ -162,7 +159,7 @@ class FleetPoll:
 
     def _wait_ms(self) -> int:
         listener = self._passing.listener
-        return 0 if listener.is_closing else self._until_ms - listener.clock.monotonic_ms()
+        return 0 if listener.is_closing or not self.waits else self._until_ms - listener.clock.monotonic_ms()
 
     def _shares(self, body: FleetPollRequest) -> dict[int, list[str] | None]:
         """Return which shards are asked, and for which tenants each; those that nobody has are refused here."""

@@ -185,7 +185,9 @@ class PassedOn(Sharing):
         listener = self._listener
         if not listener.hold(request, len(request.body)):
             return problem_reply(no_room(), request.call.request_id)
-        self._asked.on_stop = self._stop
+        self._asked.on_stop = self.stop_waiting
+        if self._asked.is_stopped:
+            self.stop_waiting()
         try:
             turn: asyncio.Future[None] = listener.loop.create_future()
             listener.turns.enter(request.call.bearer, turn)
@@ -216,21 +218,6 @@ class PassedOn(Sharing):
             return await self.answer_here(request)
         question = passing.begin(request, HOME)
         return passing.reply_of(request, HOME, question, await question.answer)
-
-    def _stop(self) -> None:
-        """Answer now, if it only waits."""
-        if not self._is_told_to_stop:
-            self._is_told_to_stop = True
-            if self._waits:
-                self._task.cancel()
-
-    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return what comes of work that may wait; at once, where it was told to stop before it began."""
-        if self._is_told_to_stop:
-            if asyncio.iscoroutine(work):
-                work.close()
-            return instead
-        return await super().unless_told_to_stop(work, instead)
 
 
 async def _nothing() -> AsyncIterator[bytes]:

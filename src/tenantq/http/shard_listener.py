@@ -81,6 +81,8 @@ class PassingConnection(Connection, Sharing):
         question = self.passing.begin(request, shard)
         if request.route.interrupted is None and type(request.route) is not ForeignRoute:
             return self.passing.reply_of(request, shard, question, await question.answer)
+        if self._is_told_to_stop:
+            question.stop(is_gone=False)
         self._waits = True
         try:
             answer = await asyncio.shield(question.answer)
@@ -97,6 +99,7 @@ class PassingConnection(Connection, Sharing):
 
     async def _answer_fleet(self, request: Request) -> Reply | Stream:
         asking = self.passing.fleet.poll(request)
+        asking.waits = not self._is_told_to_stop
         self._waits = True
         try:
             return await asking.reply()

@@ -48,7 +48,7 @@ _MISTAKE: Final = (TenantqError.code, "the server made a mistake; its log says w
 class Asked:
     """A question of another shard, as whoever answers it sees it."""
 
-    __slots__ = ("id", "is_gone", "kind", "on_stop", "parts", "payload", "shard", "task")
+    __slots__ = ("id", "is_gone", "is_stopped", "kind", "on_stop", "parts", "payload", "shard", "task")
 
     def __init__(self, id: int, shard: int, kind: str, payload: bytes) -> None:
         self.id = id
@@ -59,8 +59,15 @@ class Asked:
         self.on_stop: Callable[[], None] | None = (
             None  # answers now, with what there is; None: the answer takes no waiting
         )
+        self.is_stopped = False  # whoever answers is to wait for nothing, from the beginning where it has not begun
         self.is_gone = False  # nobody waits for the answer any more
         self.task: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Have it answered now, with what there is."""
+        self.is_stopped = True
+        if self.on_stop is not None:
+            self.on_stop()
 
 
 class _Caller:
@@ -234,8 +241,7 @@ def _stop(asked: Asked, *, is_gone: bool) -> None:
         if is_gone and not was_gone:
             asyncio.get_running_loop().create_task(_drop(asked))  # its errors are its own
         return
-    if asked.on_stop is not None:
-        asked.on_stop()
+    asked.stop()
 
 
 async def _drop(asked: Asked) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.message import Delivery
 from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
 
 if TYPE_CHECKING:
@@ -258,6 +259,26 @@ async def test_a_client_that_has_said_all_still_gets_its_answers(
     assert (await client.reply()).status == 200
     assert (await client.reply()).status == 200
     assert await client.rest() == b""
+
+
+async def test_a_client_that_has_said_all_gets_the_answer_of_a_poll(
+    listener: Listener, connect: Connect, fake: FakeService
+) -> None:
+    """What is there, whether or not it wanted to wait; nothing at once, where it would have to."""
+    client = await connect(listener)
+    client.send(LONG_POLL)
+    await fake.asked.wait()
+    client.writer.write_eof()
+    reply = await client.reply()
+    assert (reply.status, reply.json()) == (200, {"messages": []})
+    assert await client.rest() == b""
+    fake.ready = [Delivery(bytes(16), "r", b"one", 1, 0, {}, None, 0, 1, "acme", "work")]
+    for poll in (post("/v1/queues/work/poll", "{}"), LONG_POLL):
+        client = await connect(listener)
+        client.send(poll)
+        client.writer.write_eof()
+        assert [one["body"] for one in (await client.reply()).json()["messages"]] == ["one"]
+        assert await client.rest() == b""
 
 
 async def test_too_many_connections_are_turned_away(serve: Serve, connect: Connect) -> None:

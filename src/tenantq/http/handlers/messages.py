@@ -96,13 +96,12 @@ def _added_item(added: Added) -> AddedItem:
 
 async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
     """Lease messages of one queue."""
-    wait_ms = 0 if request.listener.is_closing else body.wait_ms
     deliveries = await service.poll(
         request.call,
         request.tenant,
         request.queue,
         max=body.max,
-        wait_ms=wait_ms,
+        wait_ms=body.wait_ms,
         lease_ms=body.lease_ms,
         consumer=body.consumer,
     )
@@ -111,13 +110,12 @@ async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
 
 async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply:
     """Lease messages of one queue name across tenants."""
-    wait_ms = 0 if request.listener.is_closing else body.wait_ms
     deliveries = await service.fleet_poll(
         request.call,
         body.queue,
         tenants=body.tenants,
         max=body.max,
-        wait_ms=wait_ms,
+        wait_ms=body.wait_ms,
         lease_ms=body.lease_ms,
         consumer=body.consumer,
     )
@@ -228,8 +226,9 @@ async def get(service: Service, request: Request, _: object) -> Reply:
 async def result(service: Service, request: Request, _: object) -> Reply:
     """Tell a message's result, waiting for it where asked to."""
     query: WaitQuery = request.query
-    wait_ms = 0 if request.listener.is_closing else query.wait_ms
-    found, hidden = await service.result(request.call, request.tenant, request.queue, request.name, wait_ms=wait_ms)
+    found, hidden = await service.result(
+        request.call, request.tenant, request.queue, request.name, wait_ms=request.query.wait_ms
+    )
     text, base64 = (None, None) if found.value is None else text_or_base64(found.value)
     return json_reply(
         ResultReply(status=found.status, value=text, value_base64=base64, value_hidden=hidden, error=found.error)
