@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tenantq.errors import TenantqError
+from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.http.foreign_route import ForeignRoute
-from tenantq.http.inflate import inflate
+from tenantq.http.inflate import unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
 from tenantq.http.request import parse_query
+from tenantq.http.scope import AT_HOME, FLEET, HERE
 from tenantq.service.problems import fault
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ _T = TypeVar("_T")
 
 COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
 """More than this is compressed off the event loop."""
+
+
+UNJUDGED_BYTES_MAX: Final = 64 << 10
+"""A larger body, or one that is compressed, is not looked at before its sender is known. Of smaller ones the service finds out as it works."""
+
+_OF_INPUT: Final = frozenset((Invalid.code, TooLarge.code))
 
 
 class Answering:
@@ -43,14 +50,15 @@ class Answering:
     async def answer(self, request: Request) -> Reply | Stream:
         """Ask the service; every error becomes a reply."""
         route, listener = request.route, self._listener
-        if request.refusal is not None:
-            return problem_reply(request.refusal, request.call.request_id)
         try:
+            if request.refusal is not None:
+                raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
             assert route is not None
             if type(route) is ForeignRoute:
                 return await route.serve(request, self)
-            if request.encoding:
-                request.body = await inflate(request.body, listener.settings.body_bytes_max, listener.holder(request))
+            if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
+                await judge(request)
+                await unpack(request)
             if request.raw_query or route.query is not None:
                 request.query = parse_query(request.raw_query, route.query)
             body = route.decode(request.body)
@@ -63,7 +71,7 @@ class Answering:
             if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
                 return await pack(request, reply)
         except TenantqError as error:
-            return problem_reply(error, request.call.request_id)
+            return problem_reply(await rather(request, error), request.call.request_id)
         except Exception:
             log.exception("a fault in request %s", request.call.request_id)
             return problem_reply(fault(), request.call.request_id)
@@ -91,7 +99,8 @@ class Answering:
 
     async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
         """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when it is told to stop."""
-        if self._is_told_to_stop:
+        was_told = self._is_told_to_stop
+        if was_told:
             if asyncio.iscoroutine(work):
                 work.close()
             return instead
@@ -106,6 +115,29 @@ class Answering:
             self._waits = False
             if self._is_told_to_stop:
                 self._task.uncancel()
+
+
+async def judge(request: Request) -> None:
+    """Raise why its caller may not make this call where it is about to, and note it."""
+    route, gates = request.route, request.listener.service.gates
+    assert route is not None
+    if not route.secured:
+        return
+    if route.scope in {FLEET, HERE}:  # a fleet takes what it may, and the rest is for every credential
+        await gates.identify(request.call, route.action or "topology")
+    else:
+        tenant = "" if route.scope == AT_HOME else request.tenant
+        await gates.judge(request.call, tenant, route.action, request.queue or None)
+
+
+async def rather(request: Request, error: TenantqError) -> TenantqError:
+    """Return what a request is refused for: who may not do this at all is not told what is wrong with how it was asked."""
+    if error.code in _OF_INPUT and request.route is not None and type(request.route) is not ForeignRoute:
+        try:
+            await judge(request)
+        except TenantqError as refusal:
+            return refusal
+    return error
 
 
 async def pack(request: Request, reply: Reply) -> Reply:

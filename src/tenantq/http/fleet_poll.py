@@ -13,7 +13,7 @@ from tenantq import limits
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.http.answering import pack
 from tenantq.http.handlers.messages import NO_MESSAGES
-from tenantq.http.inflate import inflate
+from tenantq.http.inflate import unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, json_reply
 from tenantq.http.request import parse_query
@@ -107,10 +107,7 @@ class FleetPoll:
     async def _body(self) -> FleetPollRequest:
         request = self._request
         assert request.route is not None
-        if request.encoding:
-            listener = self._passing.listener
-            request.body = await inflate(request.body, listener.settings.body_bytes_max, listener.holder(request))
-            request.encoding = b""
+        await unpack(request)
         if request.raw_query:
             parse_query(request.raw_query, request.route.query)
         body: FleetPollRequest = request.route.decode(request.body)
@@ -122,9 +119,9 @@ class FleetPoll:
         """Ask who calls, once, and the shards; what they deliver is noted, and anything else is the reply."""
         passing, call = self._passing, self._request.call
         started_ms = passing.listener.clock.monotonic_ms()
+        await passing.listener.service.gates.identify(call, "poll")
         body = await self._body()
         self._max, self._until_ms = body.max, started_ms + body.wait_ms
-        await passing.listener.service.gates.identify(call, "poll")
         shares = self._shares(body)
         if body.tenants is not None and len(shares) > 1:
             refusal = await self._refusal(body, body.tenants, shares)

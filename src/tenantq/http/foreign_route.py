@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from tenantq.http.route import Route
+from tenantq.http.route import LIST_BODY_BYTES_MAX, Route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,7 +60,7 @@ class ForeignRoute(Route):
     __slots__ = ("serve",)
 
     def __init__(self, method: str, path: str, serve: Serve, summary: str) -> None:
-        super().__init__(method, path, _nobody, summary, tag="foreign")
+        super().__init__(method, path, _nobody, summary, tag="foreign", body_bytes_max=LIST_BODY_BYTES_MAX)
         self.serve = serve
 
 

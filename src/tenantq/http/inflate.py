@@ -12,9 +12,18 @@ from tenantq.http.problem import malformed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenantq.http.request import Request
+
 _GZIP_FRAME: Final = 31
 AT_ONCE_BYTES: Final = 256 << 10
 """More than this is inflated off the event loop, so that nobody else waits for it."""
+
+
+async def unpack(request: Request) -> None:
+    """Have the body of a request as it was before it was compressed, if it was; within what its call takes and the listener can hold."""
+    if request.encoding:
+        request.body = await inflate(request.body, request.body_bytes_max, request.listener.holder(request))
+        request.encoding = b""
 
 
 async def inflate(body: bytes, bytes_max: int, hold: Callable[[int], None]) -> bytes:
@@ -28,13 +37,13 @@ async def inflate(body: bytes, bytes_max: int, hold: Callable[[int], None]) -> b
     hold(size)
     while unpacker.unconsumed_tail and not unpacker.eof:
         if size > bytes_max:
-            raise TooLarge(f"body: is larger than {bytes_max} bytes once inflated, the limit of this server")
+            raise TooLarge(f"body: is larger than {bytes_max} bytes once inflated, the limit of this call")
         part = await asyncio.to_thread(_step, unpacker, unpacker.unconsumed_tail)
         size += len(part)
         hold(len(part))
         parts.append(part)
     if size > bytes_max:
-        raise TooLarge(f"body: is larger than {bytes_max} bytes once inflated, the limit of this server")
+        raise TooLarge(f"body: is larger than {bytes_max} bytes once inflated, the limit of this call")
     if not unpacker.eof or unpacker.unused_data:
         raise malformed("body: is not one whole gzip stream")
     return b"".join(parts)

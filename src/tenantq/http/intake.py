@@ -78,9 +78,9 @@ class Intake:
         "_is_repeatable",
         "_is_secure",
         "_listener",
+        "_more",
         "_others",
         "_parser",
-        "_pieces",
         "_remote",
         "_repeatable",
         "_request",
@@ -115,7 +115,7 @@ class Intake:
         self._headers_left = self._header_bytes_left = self._silent_bytes = 0
         self._target = b""
         self._request: Request | None = None  # whose body is being read
-        self._pieces: list[bytes] = []
+        self._more = bytearray()  # of its body, behind what came first
         self._repeatable: Request | None = None  # the last one delivered, if its like would be read in the same way
         self._is_repeatable = False
         self._chunk_start = False  # nothing of the data fed now has been parsed yet
@@ -230,7 +230,7 @@ class Intake:
 
     def _forget_body(self, request: Request) -> None:
         self._listener.release(request)
-        self._pieces = []
+        self._more = bytearray()
         request.body = b""
 
     def _refuse_method(self, data: bytes) -> None:
@@ -320,6 +320,8 @@ class Intake:
                 check_content(request, headers)
         except TenantqError as refusal:
             request.refusal = refusal
+        if has_body and int(headers.get(b"content-length", b"0")) > request.body_bytes_max:
+            self._stop(body_too_large(request.body_bytes_max))
         expect = headers.get(b"expect")
         if expect is not None:
             self._check_expect(request, expect, has_body=has_body)
@@ -337,14 +339,14 @@ class Intake:
         listener, request = self._listener, self._request
         assert request is not None
         self.body_bytes += len(data)
-        if self.body_bytes > listener.settings.body_bytes_max:
-            self._stop(self._body_too_large())
+        if self.body_bytes > request.body_bytes_max:
+            self._stop(body_too_large(request.body_bytes_max))
         if request.refusal is not None:
             return  # read to the end and thrown away, so that the connection can go on
         if not listener.hold(request, len(data)):
             self._stop(no_room())
         if request.body:
-            self._pieces.append(data)
+            self._more += data
         else:
             request.body = data
 
@@ -358,9 +360,9 @@ class Intake:
         assert request is not None
         self._request = None
         self._headers = {}
-        if self._pieces:
-            request.body = b"".join((request.body, *self._pieces))
-            self._pieces = []
+        if self._more:
+            request.body = b"".join((request.body, self._more))
+            self._more = bytearray()
         if request.close:
             self.is_over = True
         else:
@@ -405,8 +407,6 @@ class Intake:
         length = headers.get(b"content-length")
         if length is None:
             return False
-        if int(length) > self._listener.settings.body_bytes_max:
-            self._stop(self._body_too_large())
         return length != b"0"
 
     def _route(self, request: Request, method: bytes) -> None:
@@ -430,15 +430,17 @@ class Intake:
             self._stop(request.refusal)
         self.expects_continue = True
 
-    def _body_too_large(self) -> TenantqError:
-        return TooLarge(f"body: is larger than {self._limit('body_bytes_max')}")
-
     def _limit(self, setting: str) -> str:
         return f"{getattr(self._listener.settings, setting)} bytes, the limit of this server"
 
     def _stop(self, refusal: TenantqError) -> None:
         self.refuse(refusal)
         raise _Stop
+
+
+def body_too_large(bytes_max: int) -> TooLarge:
+    """Return the refusal of a body that is larger than a call's may be."""
+    return TooLarge(f"body: is larger than {bytes_max} bytes, the limit of this call")
 
 
 def _headers_too_large() -> Refusal:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.http.inflate import inflate
+from tenantq.http.answering import judge
+from tenantq.http.inflate import unpack
 
 if TYPE_CHECKING:
     from tenantq.http.passing import Passing, Sharing
@@ -33,6 +34,7 @@ class NewTenants:
         """Have a tenant made, or changed by who has it; one after the other of a name, here on the shard that says where it goes."""
         name = request.tenant
         assert name is not None
+        await judge(request)
         lock = self._making.setdefault(name, asyncio.Lock())
         try:
             async with lock:
@@ -54,12 +56,9 @@ class NewTenants:
     async def _check_whole_for(self, request: Request) -> None:
         """Raise ShardDown, to somebody who may make tenants, while an unknown name may be a tenant of a silent shard."""
         if self._directory.silent:
-            gates = self._passing.listener.service.gates
             await self._regions_of(request)
             assert request.route is not None
             request.route.decode(request.body)  # as its owner would, first of all
-            principal = await gates.identify(request.call, "put_tenant")
-            gates.check(request.call, principal, request.tenant or "", "put_tenant", None)
             self._directory.check_whole()
 
     def _place_of(self, name: str, regions: tuple[str, ...]) -> int:
@@ -70,10 +69,7 @@ class NewTenants:
 
     async def _regions_of(self, request: Request) -> tuple[str, ...]:
         """Return the regions that a new tenant names; none where the body makes no sense, for which the owner refuses it."""
-        if request.encoding:
-            settings = self._passing.listener.settings
-            request.body = await inflate(request.body, settings.body_bytes_max, self._passing.listener.holder(request))
-            request.encoding = b""
+        await unpack(request)
         try:
             given = msgspec.json.decode(request.body or b"{}")
         except msgspec.DecodeError:

@@ -7,7 +7,7 @@ owner nothing. The owner authenticates, authorises, limits, executes and journal
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,13 +28,11 @@ from tenantq.shards.door import Asked
 from tenantq.shards.layout import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator
 
     from tenantq.http.listener import Listener
     from tenantq.shards.link import Question
     from tenantq.shards.peers import Peers
-
-_T = TypeVar("_T")
 
 HEADER: Final = "Tenantq-Shard"
 """Of a reply to a request that was passed on: where its tenant's shard is reached without a detour."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Forbidden, Unauthenticated
+from tenantq.http.scope import AT_HOME, BY_CREDENTIAL, BY_TENANT, FLEET
 from tenantq.service.gatekeeper import own_tenant
 from tenantq.shards.layout import HOME
 
@@ -20,28 +21,6 @@ if TYPE_CHECKING:
 TENANTS_REMEMBERED_MAX: Final = 10_000
 """Credentials whose tenant is remembered, to know where their requests go; whether they hold is the owner's question each time."""
 
-_OF_ALL: Final = frozenset((
-    "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
-    "/v1/backups", "/metrics",
-))  # fmt: skip
-_ANYWHERE: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology"))
-_FLEET_PATH: Final = "/v1/poll"
-
-BY_TENANT, BY_CREDENTIAL, AT_HOME, HERE, FLEET = range(5)
-"""How it is found out which shard a request belongs to."""
-
-
-def scope_of(route: Route) -> int:
-    """Return how the shard is found that a route's requests belong to."""
-    path = route.path
-    if "{tenant}" in path:
-        return BY_TENANT
-    if path in _OF_ALL:
-        return AT_HOME
-    if path in _ANYWHERE:
-        return HERE
-    return FLEET if path == _FLEET_PATH else BY_CREDENTIAL
-
 
 class Places:
     """What one of several shards knows of where requests belong.
@@ -53,7 +32,7 @@ class Places:
         self.number = directory.number
         self._directory = directory
         self._gates = gates
-        scopes = self._scopes = {route: scope_of(route) for route in routes}
+        scopes = self._scopes = {route: route.scope for route in routes}
         self.of_one_tenant = frozenset(one for one in scopes if scopes[one] in {BY_TENANT, BY_CREDENTIAL})
         self.of_fleets = frozenset(one for one in scopes if scopes[one] == FLEET)
         self.making_tenants = frozenset(one for one in scopes if one.action == "put_tenant")

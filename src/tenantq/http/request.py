@@ -66,6 +66,12 @@ class Request:
         self.close = False  # the connection ends with the reply
         self.refusal: TenantqError | None = None  # what to answer instead of asking the service
 
+    @property
+    def body_bytes_max(self) -> int:
+        """How large its body may be, as sent and as inflated."""
+        most = self.listener.settings.body_bytes_max
+        return most if self.route is None else min(most, self.route.body_bytes_max)
+
     def likeness(self, body: bytes) -> Request:
         """Return the same request with another body, not compressed, and to be answered so."""
         other = Request(self.listener, self.call)

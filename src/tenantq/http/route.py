@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.http.counted import begin_reading
 from tenantq.http.problem import malformed
 from tenantq.http.request import explain
+from tenantq.http.scope import scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
     from tenantq.service import Service
 
     Handler = Callable[[Service, Request, Any], Awaitable[Reply | Stream]]
+
+
+SMALL_BODY_BYTES_MAX: Final = 1 << 20
+"""What is enough for a call that brings no messages: settings, a reason, a thousand receipts."""
+
+LIST_BODY_BYTES_MAX: Final = 8 << 20
+"""What is enough for a call that names a hundred thousand tenants or messages."""
+
+BATCH_BODY_BYTES_MAX: Final = 1 << 30
+"""Of a batch of messages: as much as the listener takes."""
 
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +47,7 @@ class Route:
         "_decode",
         "action",
         "batch",
+        "body_bytes_max",
         "conflicts",
         "default",
         "describes",
@@ -47,6 +60,7 @@ class Route:
         "reply",
         "reply_kind",
         "request",
+        "scope",
         "secured",
         "statuses",
         "summary",
@@ -73,9 +87,11 @@ class Route:
         secured: bool = True,
         interrupted: Reply | None = None,
         kinds: tuple[str, ...] = (),
+        body_bytes_max: int = SMALL_BODY_BYTES_MAX,
     ) -> None:
         self.method = method
         self.path = path
+        self.scope = scope_of(path)
         self.handler = handler
         self.summary = summary
         self.tag = tag
@@ -91,6 +107,7 @@ class Route:
         self.secured = secured  # wants a credential
         self.kinds = kinds  # other types of content that the reply may have on request
         self.interrupted = interrupted  # the call may wait for long; its answer when it is told to stop
+        self.body_bytes_max = body_bytes_max  # as sent and as inflated; the listener's own bound may be lower
         self._decode = msgspec.json.Decoder(request).decode
         try:
             self.default: Any = msgspec.json.decode(b"{}", type=request)
@@ -101,6 +118,7 @@ class Route:
         """Return the body as the route's request type; Invalid for wrong fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
+        begin_reading()
         try:
             return self._decode(body)
         except msgspec.ValidationError as error:
@@ -132,4 +150,5 @@ class Route:
             secured=self.secured,
             interrupted=self.interrupted,
             kinds=self.kinds,
+            body_bytes_max=self.body_bytes_max,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq.config import QueueConfig, TenantConfig
+from tenantq.http.counted import CountedAck, CountedAdd, CountedImport
 from tenantq.http.handlers import access, audit, backups, messages, operations, queues, snapshots, tenants
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
@@ -13,7 +14,7 @@ from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.handlers.queues import DigestQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
 from tenantq.http.handlers.tenants import ExportQuery, TenantsQuery
-from tenantq.http.route import Empty, Route
+from tenantq.http.route import BATCH_BODY_BYTES_MAX, LIST_BODY_BYTES_MAX, Empty, Route
 from tenantq.wire import (
     AckRequest,
     AddReply,
@@ -74,12 +75,14 @@ _AUDIT_KINDS: Final = ("application/x-ndjson", "text/csv", "application/vnd.apac
 
 _MESSAGES: Final = (
     Route("POST", f"{_QUEUE}/messages", messages.add, "Add messages", tag="messages", action="add",
-          request=AddRequest, reply=AddReply, conflicts=True, batch=True),
+          request=CountedAdd, describes=AddRequest, reply=AddReply, conflicts=True, batch=True,
+          body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("POST", f"{_QUEUE}/poll", messages.poll, "Lease messages, waiting for the first where asked to",
           tag="messages", action="poll", request=PollRequest, reply=PollReply, conflicts=True,
           interrupted=NO_MESSAGES),
     Route("POST", f"{_QUEUE}/ack", messages.ack, "Finish messages, with results or without", tag="messages",
-          action="ack", request=AckRequest, reply=SettleReply, batch=True),
+          action="ack", request=CountedAck, describes=AckRequest, reply=SettleReply, batch=True,
+          body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("POST", f"{_QUEUE}/nack", messages.nack, "Give failed messages back", tag="messages", action="nack",
           request=NackRequest, reply=SettleReply, batch=True),
     Route("POST", f"{_QUEUE}/release", messages.release, "Give messages back untouched", tag="messages",
@@ -87,7 +90,7 @@ _MESSAGES: Final = (
     Route("POST", f"{_QUEUE}/extend", messages.extend, "Let leases end later", tag="messages", action="extend",
           request=ExtendRequest, reply=SettleReply, batch=True),
     Route("POST", f"{_QUEUE}/remove", messages.remove, "Delete messages by id", tag="messages", action="remove",
-          request=RemoveRequest, reply=RemoveReply, batch=True),
+          request=RemoveRequest, reply=RemoveReply, batch=True, conflicts=True),
     Route("POST", f"{_QUEUE}/peek", messages.peek, "Look at waiting messages without leasing them", tag="messages",
           action="peek", request=PeekRequest, reply=PeekReply),
     Route("POST", f"{_QUEUE}/snapshots", snapshots.open_snapshot, "Keep what a queue holds now, to be read in pages",
@@ -120,11 +123,13 @@ _QUEUES: Final = (
     Route("POST", f"{_QUEUE}/purge", queues.purge, "Empty a queue", tag="queues", action="purge",
           request=DestroyRequest, reply=PurgeReply, conflicts=True),
     Route("POST", f"{_QUEUE}/import", queues.import_part, "Take in one part of an export", tag="queues",
-          action="import", request=ImportRequest, reply=ImportReply, conflicts=True),
+          action="import", request=CountedImport, describes=ImportRequest, reply=ImportReply, conflicts=True,
+          body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("GET", f"{_QUEUE}/digest", queues.digest, "What stands for everything in a queue", tag="queues",
           action="export", query=DigestQuery, reply=DigestReply),
     Route("POST", f"{_QUEUE}/redrive", queues.redrive, "Send dead letters back where they came from", tag="queues",
-          action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True),
+          action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True,
+          body_bytes_max=LIST_BODY_BYTES_MAX),
     Route("GET", f"{_QUEUE}/redrive/{{task}}", queues.redrive_status, "How far a redrive is", tag="queues",
           action="redrive", reply=RedriveReply),
     Route("DELETE", f"{_QUEUE}/redrive/{{task}}", queues.cancel_redrive, "Stop a redrive", tag="queues",
@@ -209,7 +214,8 @@ _BACKUPS: Final = (
 
 _FLEET: Final = (
     Route("POST", "/v1/poll", messages.fleet_poll, "Lease messages of one queue name across tenants, in fair turns",
-          tag="messages", action="poll", request=FleetPollRequest, reply=PollReply, interrupted=NO_MESSAGES),
+          tag="messages", action="poll", request=FleetPollRequest, reply=PollReply, interrupted=NO_MESSAGES,
+          body_bytes_max=LIST_BODY_BYTES_MAX),
 )  # fmt: skip
 
 _OPERATIONS: Final = (

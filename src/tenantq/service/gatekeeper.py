@@ -202,6 +202,15 @@ class Gatekeeper:
             self.traces.refuse(call, principal, tenant, action, queue, error)
             raise
 
+    async def judge(self, call: Call, tenant: str | None, action: str, queue: str | None) -> None:
+        """Raise why a call would be refused for who makes it, and note that; it is not let in yet.
+
+        For transports, before they do much with what a call brings, or tell what is wrong with it. ``tenant`` None: the credential's
+        own; empty: the platform.
+        """
+        principal = await self.identify(call, action)
+        self.check(call, principal, tenant if tenant is not None else own_tenant(principal), action, queue)
+
     def check_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, where that can be told before a body is read, to somebody who may know it already."""
         principal = self.authenticator.cached(call.bearer, call.certificate)

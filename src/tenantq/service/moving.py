@@ -298,7 +298,7 @@ async def digest_of(snapshot: TenantSnapshot, at: int, now: int, part: int) -> D
 
 
 def _check_lines(field: str, lines: object, kind: type) -> None:
-    if not isinstance(lines, list) or not all(type(line) is kind for line in lines):
+    if not isinstance(lines, list) or not all(isinstance(line, kind) for line in lines):
         raise Invalid(f"{field}: must be a list of lines of an export")
 
 

@@ -31,6 +31,15 @@ class FakeService:
         self.added: list[Added] | None = None  # what add returns
         self.outcomes: list[Outcome] | None = None
         self.found = Result("pending")
+        self.gates = self  # whoever asks may do everything, unless it is in ``forbids``
+        self.forbids: TenantqError | None = None
+
+    async def judge(self, call: Call, *_: object) -> None:
+        """Let everybody in."""
+        if self.forbids is not None:
+            raise self.forbids
+
+    identify = judge
 
     async def add(
         self,

@@ -227,7 +227,7 @@ async def result(service: Service, request: Request, _: object) -> Reply:
     """Tell a message's result, waiting for it where asked to."""
     query: WaitQuery = request.query
     found, hidden = await service.result(
-        request.call, request.tenant, request.queue, request.name, wait_ms=request.query.wait_ms
+        request.call, request.tenant, request.queue, request.name, wait_ms=query.wait_ms
     )
     text, base64 = (None, None) if found.value is None else text_or_base64(found.value)
     return json_reply(
