@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.http.answering import Answering
+from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.intake import BODY, HEAD, IDLE, Intake
 from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
@@ -229,8 +230,8 @@ class Connection(Answering, asyncio.Protocol):
                         self._close()
                         return
                     if self._intake.expects_continue:
-                        self._intake.expects_continue = False
-                        self._transport.write(CONTINUE)
+                        await self._invite()
+                        continue
                     self._wake = self._listener.loop.create_future()
                     await self._wake
                     continue
@@ -260,6 +261,22 @@ class Connection(Answering, asyncio.Protocol):
         finally:
             if self._current is not None:
                 self._listener.release(self._current)
+
+    async def _invite(self) -> None:
+        """Have a client send its body that asked whether it should; one that is nobody is told so instead."""
+        intake, request = self._intake, self._intake.unfinished
+        intake.expects_continue = False
+        if request is None or request.route is None:
+            return
+        try:
+            if request.route.secured and type(request.route) is not ForeignRoute:
+                await self._listener.service.gates.identify(request.call, request.route.action)
+        except TenantqError as refusal:
+            if intake.unfinished is request:
+                intake.refuse(refusal)
+        else:
+            if intake.unfinished is request and not self._is_lost:
+                self._transport.write(CONTINUE)
 
     def _is_done(self) -> bool:
         """Tell whether nothing more will come: asked when every request has been answered."""

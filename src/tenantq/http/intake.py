@@ -56,6 +56,10 @@ class Stage(enum.Enum):
 IDLE, HEAD, BODY = Stage  # looked up for every request, and an enumeration's own names are slow to look up
 
 
+_OTHER_VERSIONS: Final = frozenset(("Invalid HTTP version", "Pause on PRI/Upgrade"))
+"""What the parser calls requests of HTTP/2 and of versions that nobody knows."""
+
+
 class _Stop(Exception):
     """The request was refused inside one of the parser's callbacks."""
 
@@ -154,6 +158,8 @@ class Intake:
                 if cause is not None:
                     log.exception("a fault while reading a request", exc_info=cause)
                     self.refuse(TenantqError("the request could not be read; the server's log says why"))
+                elif str(error) in _OTHER_VERSIONS:
+                    self.refuse(_wrong_version())
                 else:
                     self.refuse(malformed(f"this is not HTTP/1.1: {error}"))
         else:
@@ -194,6 +200,11 @@ class Intake:
         else:
             self._request = request
             self.refuse(no_room())
+
+    @property
+    def unfinished(self) -> Request | None:
+        """The request whose body is still to come."""
+        return self._request
 
     def give_way(self) -> None:
         """Give up the request that is being read, so that smaller ones find room."""
@@ -299,7 +310,7 @@ class Intake:
             version = parser.get_http_version()
             is_old = version == "1.0"
             if not is_old and version != "1.1":
-                self._stop(Refusal(505, "invalid", "only HTTP/1.1 and HTTP/1.0 are spoken here"))
+                self._stop(_wrong_version())
             request.is_old = is_old
         if b"host" not in headers and not is_old:
             self._stop(malformed("the header host is missing"))
@@ -323,7 +334,7 @@ class Intake:
         if has_body and int(headers.get(b"content-length", b"0")) > request.body_bytes_max:
             self._stop(body_too_large(request.body_bytes_max))
         expect = headers.get(b"expect")
-        if expect is not None:
+        if expect is not None and not is_old:
             self._check_expect(request, expect, has_body=has_body)
         self._is_repeatable = (
             request.refusal is None
@@ -441,6 +452,10 @@ class Intake:
 def body_too_large(bytes_max: int) -> TooLarge:
     """Return the refusal of a body that is larger than a call's may be."""
     return TooLarge(f"body: is larger than {bytes_max} bytes, the limit of this call")
+
+
+def _wrong_version() -> Refusal:
+    return Refusal(505, "invalid", "only HTTP/1.1 and HTTP/1.0 are spoken here")
 
 
 def _headers_too_large() -> Refusal:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.errors import Unauthenticated
 from tenantq.message import Delivery
 from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
 
@@ -135,6 +136,23 @@ async def test_a_refused_expectation_gets_its_answer_before_the_body(
     assert reply.status == status
     assert reply.headers["connection"] == "close"
     assert await client.rest() == b""
+
+
+async def test_a_stranger_is_not_asked_for_its_body(listener: Listener, connect: Connect, fake: FakeService) -> None:
+    """Whoever asks whether to send it is told first that nobody knows it."""
+    fake.forbids = Unauthenticated()
+    client = await connect(listener)
+    head, _, _ = post("/v1/queues/work/messages", "x" * 1_000, "Expect: 100-continue").partition(b"\r\n\r\n")
+    reply = await client.ask(head + b"\r\n\r\n")
+    assert (reply.status, reply.headers["connection"]) == (401, "close")
+    assert await client.rest() == b""
+
+
+async def test_a_client_of_http_1_0_expects_nothing(listener: Listener, connect: Connect) -> None:
+    """It would take the go-ahead for its answer."""
+    client = await connect(listener)
+    request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
+    assert (await client.ask(request.replace(b"HTTP/1.1", b"HTTP/1.0"))).status == 200
 
 
 async def test_http_1_0_closes_unless_asked_to_stay(listener: Listener, connect: Connect) -> None:
