@@ -28,6 +28,30 @@ if TYPE_CHECKING:
 SECRET = "known to all shards"  # noqa: S105  # of links that live as long as a test
 
 
+class Archive:
+    """Parts of something that has to be closed by name, and is its maker's for as long as it is read."""
+
+    last: Archive
+
+    def __init__(self) -> None:
+        self.left = [b"one", b"two"]
+        self.maker = asyncio.current_task()
+        self.is_closed = False
+        Archive.last = self
+
+    def __aiter__(self) -> Archive:
+        return self
+
+    async def __anext__(self) -> bytes:
+        assert asyncio.current_task() is self.maker
+        if not self.left:
+            raise StopAsyncIteration
+        return self.left.pop(0)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
 class Talk:
     """A shard that is asked, and one that asks."""
 
@@ -39,7 +63,7 @@ class Talk:
     async def answer(self, asked: Asked) -> bytes:
         if asked.payload == b"later":
             await self.may_answer.wait()
-        asked.parts = self._parts()
+        asked.parts = Archive() if asked.payload == b"archive" else self._parts()
         return b"head"
 
     async def _parts(self) -> AsyncIterator[bytes]:
@@ -77,6 +101,21 @@ async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptur
         with pytest.raises(TenantqError, match="its log says which"):
             _ = [part async for part in question.parts()]
         assert "the segment is gone" in caplog.text
+        assert [caller.asked for caller in door._callers.values()] == [{}]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_follows_an_answer_is_closed_at_its_end(*, whole: bool) -> None:
+    """Read wholly or given up in the middle, by the task that made it: places of requests are given back with it."""
+    async with talking() as (_, door, calling):
+        question = calling.begin("kind", b"archive")
+        await question.answer
+        parts = question.parts()
+        assert await anext(parts) == b"one"
+        if whole:
+            assert [part async for part in parts] == [b"two"]
+        await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await until(lambda: Archive.last.is_closed)
         assert [caller.asked for caller in door._callers.values()] == [{}]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Closed, TenantqError
@@ -48,7 +49,7 @@ _MISTAKE: Final = (TenantqError.code, "the server made a mistake; its log says w
 class Asked:
     """A question of another shard, as whoever answers it sees it."""
 
-    __slots__ = ("id", "is_gone", "is_stopped", "kind", "on_stop", "parts", "payload", "shard", "task")
+    __slots__ = ("id", "is_gone", "is_stopped", "kind", "on_stop", "parts", "payload", "pulled", "shard", "task")
 
     def __init__(self, id: int, shard: int, kind: str, payload: bytes) -> None:
         self.id = id
@@ -56,6 +57,7 @@ class Asked:
         self.kind = kind
         self.payload = payload
         self.parts: AsyncIterator[bytes] | None = None  # what follows the answer, to be pulled
+        self.pulled = asyncio.Event()  # the next of them is wanted
         self.on_stop: Callable[[], None] | None = (
             None  # answers now, with what there is; None: the answer takes no waiting
         )
@@ -142,8 +144,8 @@ class Door:
             if frame[2] and found.parts is not None and not found.is_gone:
                 del caller.asked[found.id]
             _stop(found, is_gone=frame[2])
-        elif frame[0] == PULL and found.parts is not None:
-            found.task = asyncio.get_running_loop().create_task(self._send_part(caller, found, found.parts))
+        elif frame[0] == PULL:
+            found.pulled.set()
 
     def _greet(self, wire: Wire, frame: Frame) -> None:
         """Let in who shows that it knows the secret, which is not said; and show it that it has called the right one."""
@@ -185,28 +187,29 @@ class Door:
         else:
             if asked.parts is None:
                 self._end(caller, asked, REPLY, answer, False)
-            elif asked.is_gone:
-                caller.asked.pop(asked.id, None)
-                await _close(asked.parts)
             else:
-                caller.wire.send(REPLY, asked.id, answer, True)
+                await self._send_parts(caller, asked, answer, asked.parts)
 
-    async def _send_part(self, caller: _Caller, asked: Asked, parts: AsyncIterator[bytes]) -> None:
+    async def _send_parts(self, caller: _Caller, asked: Asked, answer: bytes, parts: AsyncIterator[bytes]) -> None:
+        """Send an answer, and what follows it as it is pulled; however that ends, what it comes from is let go."""
         try:
-            part = await anext(parts, None)
+            async with aclosing(parts):  # type: ignore[type-var]  # they are generators
+                if not asked.is_gone:
+                    caller.wire.send(REPLY, asked.id, answer, True)
+                while not asked.is_gone:
+                    await asked.pulled.wait()
+                    asked.pulled.clear()
+                    part = await anext(parts, None)
+                    if part is None:
+                        break
+                    caller.wire.send(PART, asked.id, part)
         except TenantqError as error:
             self._end(caller, asked, FAILED, error.code, error.message, 0)
         except Exception:
             log.exception("a fault in what follows an answer to shard %d: %s", caller.shard, asked.kind)
             self._end(caller, asked, FAILED, *_MISTAKE)
         else:
-            self._send(caller, asked, part)
-
-    def _send(self, caller: _Caller, asked: Asked, part: bytes | None) -> None:
-        if part is None:
             self._end(caller, asked, PART, None)
-        else:
-            caller.wire.send(PART, asked.id, part)
 
     @staticmethod
     def _end(caller: _Caller, asked: Asked, kind: int, *rest: Any) -> None:
@@ -238,19 +241,7 @@ def _stop(asked: Asked, *, is_gone: bool) -> None:
     """Have a question answered now, if its answer only waits; what is at work is finished, whether or not anybody reads it."""
     was_gone, asked.is_gone = asked.is_gone, asked.is_gone or is_gone
     if asked.parts is not None:
-        if is_gone and not was_gone:
-            asyncio.get_running_loop().create_task(_drop(asked))  # its errors are its own
+        if is_gone and not was_gone and asked.task is not None:
+            asked.task.cancel()
         return
     asked.stop()
-
-
-async def _drop(asked: Asked) -> None:
-    if asked.task is not None:
-        asked.task.cancel()
-        await asyncio.gather(asked.task, return_exceptions=True)
-    if asked.parts is not None:
-        await _close(asked.parts)
-
-
-async def _close(parts: AsyncIterator[bytes]) -> None:
-    await parts.aclose()  # type: ignore[attr-defined]  # they are generators
