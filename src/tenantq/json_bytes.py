@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import binascii
+from typing import Final
 
 from tenantq.errors import Invalid
+
+SHORT_BYTES: Final = 1_024
+"""What is no longer than this is text wherever it can be."""
+
+_LONG: Final = bytes(code for code in range(32) if code not in b"\b\t\n\f\r")
 
 
 def bytes_of(text: str | None, base64: str | None, field: str) -> bytes:
@@ -22,7 +28,9 @@ def bytes_of(text: str | None, base64: str | None, field: str) -> bytes:
 
 
 def text_or_base64(data: bytes) -> tuple[str | None, str | None]:
-    """Return (text, None) for UTF-8, else (None, base64)."""
+    """Return (text, None) for UTF-8, else (None, base64); also for much UTF-8 that would grow in JSON, which writes each of _LONG as six."""
+    if len(data) > SHORT_BYTES and len(data) - len(data.translate(None, _LONG)) > len(data) // 8:
+        return None, binascii.b2a_base64(data, newline=False).decode("ascii")
     try:
         return data.decode(), None
     except UnicodeDecodeError:

@@ -385,14 +385,10 @@ class AsyncQueue:
         dry_run: bool = False,
     ) -> wire.RedriveReply:
         """Begin to send dead letters back where they came from; ``rate`` is messages a second."""
-        body = wire.RedriveRequest(
-            source=source,
-            reason=reason,
-            ids=list(ids) if ids is not None else None,
-            limit=limit,
-            rate=rate,
-            dry_run=dry_run,
+        wanted = wire.RedriveChoice(
+            source=source, reason=reason, ids=list(ids) if ids is not None else None, limit=limit
         )
+        body = wire.RedriveRequest(filter=wanted, rate=rate, dry_run=dry_run)
         request = Request(
             method="POST",
             target=f"{self._path}/redrive",

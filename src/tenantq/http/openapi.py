@@ -127,7 +127,10 @@ def _with_ranges(name: str, schema: Schema) -> Schema:
     for field, bounds in fields.items():
         assert field in schema["properties"], f"ranges.py: {name} has no field {field}"
         _narrow(schema["properties"][field], bounds)
-    return schema | ranges.WHOLE.get(name, {})
+    whole = ranges.WHOLE.get(name, {})
+    for field in whole.get("required", ()):  # the service itself asks for it, and says what for
+        schema["properties"][field].pop("default", None)
+    return schema | whole
 
 
 def _narrow(schema: Schema, bounds: Schema) -> None:

@@ -141,12 +141,12 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         "at": _TIME,
     },
     "SuspendRequest": {"reason": _text(limits.REASON_CHARS_MAX, 0)},
-    "RedriveRequest": {
+    "RedriveRequest": {"rate": _number(1, 1_000_000)},
+    "RedriveChoice": {
         "source": QUEUE,
         "reason": _text(limits.REASON_CHARS_MAX),
         "ids": {"items": MESSAGE_ID, "maxItems": limits.REDRIVE_IDS_MAX},
         "limit": _number(0, 1 << 40),
-        "rate": _number(1, 1_000_000),
     },
     "CreateKeyRequest": {**_GRANT, "name": _text(limits.KEY_CHARS_MAX)},
     "CreatePlatformKeyRequest": {

@@ -19,6 +19,7 @@ from tenantq.names import PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
+from tenantq.service.problems import detail_of
 from tenantq.service.tenant_figures import figures_of, usage_items, worst
 from tenantq.wire import DataKeyItem, EncryptionReply, UsageReply
 
@@ -439,7 +440,7 @@ class Control:
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and why not."""
         failure = self.shard.failure
-        reason = failure.message if failure is not None else ""
+        reason = detail_of(failure) if failure is not None else ""  # nobody has to show who asks
         if failure is None and self.shard.is_doubtful:
             reason = "the store does not answer, and another server may own it by now"
         status: Literal["ready", "failed"] = "failed" if reason else "ready"

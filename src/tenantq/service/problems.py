@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from tenantq.errors import Limited, TenantqError, Unavailable
+from tenantq.errors import Limited, StoreFailed, TenantqError, Unavailable
 from tenantq.wire import Problem, WireError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DETAIL_CHARS_MAX: Final = 1_000
 RETRY_AFTER_DEFAULT_MS: Final = 1_000
+NAME_CHARS_MAX: Final = 80
 
 
 def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem:
@@ -28,11 +29,11 @@ def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem
         type=f"urn:tenantq:error:{error.code}",
         title=title,
         status=error.status,
-        detail=error.message[:DETAIL_CHARS_MAX],
+        detail=detail_of(error),
         code=error.code,
         request_id=request_id,
-        tenant=error.tenant,
-        queue=error.queue,
+        tenant=_name(error.tenant),
+        queue=_name(error.queue),
         limit=limit,
         current=current,
         retry_after_ms=retry_after_ms,
@@ -41,7 +42,19 @@ def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem
 
 def item_error(error: TenantqError) -> WireError:
     """Return what a batch says of one refused item."""
-    return WireError(code=error.code, detail=error.message[:DETAIL_CHARS_MAX])
+    return WireError(code=error.code, detail=detail_of(error))
+
+
+def detail_of(error: TenantqError) -> str:
+    """Return an error's text for whoever calls. What failed in the store is the operator's business: it names files and devices."""
+    if isinstance(error, StoreFailed):
+        return f"{type(error)().message} The server's log says more."
+    return error.message[:DETAIL_CHARS_MAX]
+
+
+def _name(name: str | None) -> str | None:
+    """Return a name, if it can be one: what is longer was never anybody's."""
+    return name if name and len(name) <= NAME_CHARS_MAX else None
 
 
 def fault() -> TenantqError:

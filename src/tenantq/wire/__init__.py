@@ -59,7 +59,15 @@ from tenantq.wire.messages import (
     WireMessage,
     WireResult,
 )
-from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
+from tenantq.wire.queues import (
+    DigestReply,
+    PurgeReply,
+    QueueReply,
+    QueuesReply,
+    RedriveChoice,
+    RedriveReply,
+    RedriveRequest,
+)
 from tenantq.wire.tenants import (
     AuditReply,
     DataKeyItem,
@@ -121,6 +129,7 @@ __all__ = [
     "QueueReply",
     "QueuesReply",
     "ReasonRequest",
+    "RedriveChoice",
     "RedriveReply",
     "RedriveRequest",
     "ReleaseRequest",

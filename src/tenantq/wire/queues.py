@@ -14,13 +14,19 @@ class PurgeReply(WireReply, frozen=True, kw_only=True):
     purged: int
 
 
+class RedriveChoice(Wire, frozen=True, kw_only=True):
+    """Which dead letters are meant; every condition given must hold."""
+
+    source: str | None = None  # the queue they came from
+    reason: str | None = None  # a part of it
+    ids: list[str] | None = None
+    limit: int | None = None  # at most so many
+
+
 class RedriveRequest(Wire, frozen=True, kw_only=True):
     """Send dead letters back where they came from."""
 
-    source: str | None = None
-    reason: str | None = None
-    ids: list[str] | None = None
-    limit: int | None = None
+    filter: RedriveChoice = RedriveChoice()
     rate: int | None = None
     dry_run: bool = False
 

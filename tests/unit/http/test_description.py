@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jsonschema
 import pytest
 
 from tenantq import access
@@ -55,6 +56,15 @@ def test_every_reference_leads_somewhere() -> None:
     assert names == set(DOCUMENT["components"]["schemas"])
     for kind, name in re.findall(r'"#/components/(\w+)/([\w-]+)"', text):
         assert name in DOCUMENT["components"][kind]
+
+
+def test_every_default_fits_its_own_schema() -> None:
+    """Generators of clients take both at their word."""
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        for field, described in schema.get("properties", {}).items():
+            if "default" in described:
+                checker = jsonschema.Draft202012Validator({**described, "components": DOCUMENT["components"]})
+                assert checker.is_valid(described["default"]), (name, field)
 
 
 def test_ranges_are_those_of_the_service() -> None:

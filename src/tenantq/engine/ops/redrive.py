@@ -86,7 +86,7 @@ class RedriveTask:
         self.letters = letters  # the dead-letter queue
         self.caller = caller
         self.filter = filter
-        self.rate = rate  # messages a second; None: as fast as fair rounds allow
+        self.rate = None if dry_run else rate  # messages a second; None: as fast as fair rounds allow
         self.dry_run = dry_run
         self.started_at = core.timeline.now_ms() + core.timeline.wall_offset_ms()
         self.found = letters.messages  # when it began

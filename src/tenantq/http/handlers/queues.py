@@ -121,12 +121,13 @@ async def purge(service: Service, request: Request, body: DestroyRequest) -> Rep
 
 async def redrive(service: Service, request: Request, body: RedriveRequest) -> Reply:
     """Begin to send dead letters back."""
-    ids = frozenset(body.ids) if body.ids is not None else None
+    wanted = body.filter
+    ids = frozenset(wanted.ids) if wanted.ids is not None else None
     task = await service.redrive(
         request.call,
         request.tenant,
         request.queue,
-        filter=RedriveFilter(source=body.source, reason=body.reason, ids=ids, limit=body.limit),
+        filter=RedriveFilter(source=wanted.source, reason=wanted.reason, ids=ids, limit=wanted.limit),
         rate=body.rate,
         dry_run=body.dry_run,
     )
