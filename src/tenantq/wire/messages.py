@@ -7,7 +7,7 @@ from typing import Any, Literal
 from tenantq.wire.kinds import Wire, WireError, WireReply
 
 
-class WireMessage(Wire, frozen=True, kw_only=True):
+class WireMessage(Wire, frozen=True, kw_only=True, gc=False):
     """A message to add."""
 
     body: str | None = None
@@ -28,7 +28,7 @@ class AddRequest(Wire, frozen=True, kw_only=True):
     key: str | None = None  # idempotency key of the whole batch: the same request again adds nothing again
 
 
-class AddedItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+class AddedItem(WireReply, frozen=True, kw_only=True, gc=False, omit_defaults=False):
     """What became of one message: an id, or an error."""
 
     id: str | None = None
@@ -62,7 +62,7 @@ class FleetPollRequest(Wire, frozen=True, kw_only=True):
     consumer: str | None = None
 
 
-class DeliveredItem(WireReply, frozen=True, kw_only=True):
+class DeliveredItem(WireReply, frozen=True, kw_only=True, gc=False):
     """One leased message."""
 
     id: str
@@ -86,7 +86,7 @@ class PollReply(WireReply, frozen=True, kw_only=True):
     now_at: int | None = None  # the server's wall clock: ``lease_until`` less this is how long a lease still lasts
 
 
-class WireResult(Wire, frozen=True, kw_only=True):
+class WireResult(Wire, frozen=True, kw_only=True, gc=False):
     """What a consumer reports of finished work: a completed one has a value, a failed one an error."""
 
     status: Literal["completed", "failed", "pending"] = "completed"
@@ -123,7 +123,7 @@ class ExtendRequest(Wire, frozen=True, kw_only=True):
     lease_ms: int
 
 
-class SettledItem(WireReply, frozen=True, kw_only=True):
+class SettledItem(WireReply, frozen=True, kw_only=True, gc=False):
     """Whether one receipt did what was asked."""
 
     receipt: str
