@@ -39,6 +39,16 @@ class Clock(Protocol):
         """Run ``callback`` on the event loop after ``delay_ms`` of monotonic time."""
 
 
+async def sleep_ms(clock: Clock, ms: int) -> None:
+    """Return when ``ms`` have passed on ``clock``."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_later(ms, lambda: None if over.done() else over.set_result(None))
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
 class SystemClock:
     """The machine's clocks. Monotonic time goes on while the machine sleeps, where the system tells."""
 

@@ -99,7 +99,7 @@ class Forbidden(TenantqError):
 
 
 class Suspended(Forbidden):
-    """The tenant is suspended: it takes no new messages and hands none out. Leased work may finish."""
+    """The tenant is suspended: it takes no new messages and hands none out. Leased work may finish, unless it is frozen."""
 
 
 class Limited(TenantqError):

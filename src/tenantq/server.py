@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
-from tenantq.clock import Clock, SystemClock
+from tenantq.clock import Clock, SystemClock, sleep_ms
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
@@ -279,7 +279,14 @@ class Server:
         self.service.include_metrics(listener.figures)
 
     async def drain(self, grace_ms: int | None = None) -> None:
-        """Take no more requests, and finish those in flight. A second call forces their end."""
+        """Give notice, then take no more requests, and finish those in flight. A second call forces their end.
+
+        Who names ``grace_ms`` has a reason to hurry: then there is no notice.
+        """
+        if grace_ms is None and self._listener is not None and self._listener.is_ready:
+            self._listener.announce_closing()
+            if self.settings.notice_ms:
+                await sleep_ms(self.clock, self.settings.notice_ms)
         grace_ms = self.settings.grace_ms if grace_ms is None else grace_ms
         listeners = [one for one in (self._listener, self._rpc_listener) if one is not None]
         await asyncio.gather(*(listener.close(grace_ms) for listener in listeners))

@@ -20,6 +20,7 @@ from tenantq.http.settings import HttpSettings, check_http
 from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
+from tenantq.message import check_int
 from tenantq.rpc.settings import RpcSettings, check_rpc
 from tenantq.service.gate_settings import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
@@ -38,6 +39,7 @@ ENVIRONMENT: Final = "TENANTQ_"
 RPC_DEFAULT: Final = "127.0.0.1:7071"
 OFF: Final = "off"
 ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the name of the variable, not a secret
+NOTICE_MS_MAX: Final = 3_600_000
 _NOT_SETTINGS: Final = {
     ADMIN_TOKEN,
     "TENANTQ_CONFIG",
@@ -62,6 +64,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     store: str | None = None  # URL of a Redis store; none: the embedded store, in the data directory
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    notice_ms: int = 0  # how long before a stop readiness says so, while everything is still served
     grace_ms: int = 30_000  # how long a stop waits for requests in flight
     shard: ShardSettings = ShardSettings()
     redis: RedisSettings = RedisSettings()  # of a Redis store only
@@ -96,6 +99,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
         settings = msgspec.convert(given, ServerSettings)
     except msgspec.ValidationError as error:
         raise Invalid(f"settings: {error}") from error
+    check_int("notice_ms", settings.notice_ms, 0, NOTICE_MS_MAX)
     check_shard(settings.shard)
     check_shards(settings.shards)
     check_http(settings.listener)

@@ -287,7 +287,8 @@ class Supervisor:
         for shard in alive:
             shard.tell(DRAIN)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout((self._settings.grace_ms + DRAIN_EXTRA_MS) / 1_000):
+            allowed_ms = self._settings.notice_ms + self._settings.grace_ms + DRAIN_EXTRA_MS
+            async with asyncio.timeout(allowed_ms / 1_000):
                 await asyncio.gather(*(shard.drained.wait() for shard in alive))
         for shard in alive:
             shard.tell(CLOSE)

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
+from tenantq.server import Server
+from tenantq.settings import ServerSettings
+from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
+from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tenantq.clock import ManualClock
     from tenantq.http import Listener
     from tests.contract.http.conftest import Connect
@@ -110,3 +115,25 @@ async def test_closing_a_listener_that_never_started(listener: Listener) -> None
     """Closing is safe at any time, any number of times."""
     await listener.close()
     await listener.close()
+
+
+async def test_70_a_stop_is_announced_while_everything_is_still_served(tmp_path: Path, clock: ManualClock) -> None:
+    """Balancers look elsewhere before the first connection is refused."""
+    settings = ServerSettings(data_dir=str(tmp_path), http="127.0.0.1:0", rpc="off", notice_ms=5_000)
+    server = Server(settings, admin_token=ADMIN, clock=clock)
+    await server.start()
+    client = await RawClient.open(server.port)
+    assert (await client.ask(get("/readyz"))).status == 200
+    closing = asyncio.ensure_future(server.close())
+    reply = await client.ask(get("/readyz"))
+    assert (reply.status, reply.json()["status"]) == (503, "closing")
+    fresh = await RawClient.open(server.port)
+    own = post("/v1/queues/q/messages", '{"messages":[{"body":"x"}]}', f"Authorization: Bearer {ADMIN}")
+    assert (await fresh.ask(own)).status == 200
+    assert not closing.done()
+    clock.advance(5_000)
+    async with asyncio.timeout(20):
+        await closing
+    for one in (client, fresh):
+        assert await one.rest() == b""
+        await one.close()
