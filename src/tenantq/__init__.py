@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tenantq.config import TenantConfig as TenantConfig
     from tenantq.engine.ops.redrive import RedriveFilter as RedriveFilter
     from tenantq.engine.shard import Shard as Shard
+    from tenantq.errors import BadAnswer as BadAnswer
     from tenantq.errors import Busy as Busy
     from tenantq.errors import Closed as Closed
     from tenantq.errors import Conflict as Conflict
@@ -66,7 +67,7 @@ _HOMES = {
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
-        "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
+        "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
         "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
         "NotFound",
         "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",

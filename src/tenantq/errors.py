@@ -20,6 +20,7 @@
     │   └── KeyDisabled                    the key is disabled, deleted or does not exist
     ├── SealBroken           seal_broken   encrypted bytes do not open: changed, or moved from elsewhere
     ├── Erased               erased        the tenant's data keys were destroyed: nothing of it can be read again
+    ├── BadAnswer                          a client got an answer that is too large, or that it does not understand
     └── Unavailable          unavailable   the shard cannot take this work now
         ├── JournalBehind                  too much of the journal waits for its export
         ├── Busy                           the tenant's waiting line is full
@@ -210,6 +211,10 @@ class Erased(TenantqError):
 
     code = "erased"
     status = 410
+
+
+class BadAnswer(TenantqError):
+    """The answer is too large for this client, or not understood. Ask for less at a time; check the address and the versions."""
 
 
 class Unavailable(TenantqError):

@@ -13,7 +13,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.profiles import Profile, load_profiles
 from tenantq.client import NO_RETRIES, AsyncClient, Client, Retries, Tls
 from tenantq.client.settings import URL_DEFAULT
-from tenantq.errors import ConnectionFailed, Unauthenticated
+from tenantq.errors import BadAnswer, ConnectionFailed, Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -128,7 +128,7 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
             if connection.target.token is None:
                 error.args = (f"{error.message} Give a token with --token, TENANTQ_TOKEN or a profile.",)
             raise
-        except ConnectionFailed as error:
+        except (BadAnswer, ConnectionFailed) as error:
             error.args = (f"{connection.target.url}: {error.message}",)
             raise
         finally:

@@ -11,7 +11,7 @@ import msgspec
 
 from tenantq.client.pool import HttpRequest
 from tenantq.client.problems import from_reply
-from tenantq.errors import Closed, Invalid, Limited, TenantqError, Unavailable
+from tenantq.errors import BadAnswer, Closed, Invalid, Limited, TenantqError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -56,7 +56,7 @@ class Transport(Protocol):
     """What carries requests to the server."""
 
     async def send(self, request: HttpRequest) -> HttpReply:
-        """Return the reply. Raises Closed, ConnectionFailed or TimedOut."""
+        """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
 
     async def close(self) -> None:
         """Let go of everything."""
@@ -194,4 +194,6 @@ def _decoded(request: Request[R], reply: HttpReply) -> R:
     try:
         return request.decode(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TenantqError(f"the answer to {request.method} {request.target} is not understood: {error}") from error
+        bad = BadAnswer(f"the answer to {request.method} {request.target} is not understood: {error}")
+        bad.maybe_done = True
+        raise bad from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 import msgspec
 
-from tenantq.errors import ConnectionFailed, TimedOut, Unavailable
+from tenantq.errors import BadAnswer, ConnectionFailed, TenantqError, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         stop: asyncio.Future[None] | None = None,
         sink: Callable[[bytes], None] | None = None,
     ) -> HttpReply:
-        """Send a whole request and return its reply. Raises ConnectionFailed or TimedOut, and is closed then.
+        """Send a whole request and return its reply. Raises BadAnswer, ConnectionFailed or TimedOut, and is closed then.
 
         With ``sink``, the body of a success goes there piece by piece, however large; what ``sink`` raises is raised here.
 
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
     def _time_is_over(self) -> None:
         self._fail(TimedOut())
 
-    def _fail(self, error: Unavailable) -> None:
+    def _fail(self, error: TenantqError) -> None:
         self.close()
         if self._reply is not None and not self._reply.done():
             error.maybe_done = True
@@ -125,9 +125,9 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(ConnectionFailed("the server wants another protocol than HTTP/1.1"))
+            self._fail(BadAnswer("the server wants another protocol than HTTP/1.1: check the address"))
         except httptools.HttpParserError:
-            self._fail(ConnectionFailed("the answer is not HTTP/1.1: check the address"))
+            self._fail(BadAnswer("the answer is not HTTP/1.1: check the address"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell whoever waits, and the pool."""
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         """Keep the few headers that matter."""
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADER_BYTES_MAX:
-            self._fail(ConnectionFailed(f"the answer has more than {HEADER_BYTES_MAX} bytes of headers"))
+            self._fail(BadAnswer(f"the answer has more than {HEADER_BYTES_MAX} bytes of headers: check the address"))
             return
         lower = name.decode("latin-1").lower()
         if lower in _WANTED_HEADERS:
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
             return
         self._size += len(piece)
         if self._size > REPLY_BYTES_MAX:
-            self._fail(ConnectionFailed(f"the answer is larger than {REPLY_BYTES_MAX} bytes"))
+            self._fail(_too_large())
             return
         self._body.append(piece)
 
@@ -188,16 +188,28 @@ class Connection(asyncio.Protocol):
         if self._headers.get("content-encoding") == "gzip":
             try:
                 body = _unzip(body)
+            except OverflowError:
+                self._fail(_too_large())
+                return
             except (zlib.error, ValueError):
-                self._fail(ConnectionFailed("the answer's compression is damaged, or hides too much"))
+                self._fail(BadAnswer("the answer's compression is damaged: check what stands before the server"))
                 return
         self._reply.set_result(HttpReply(status, self._headers, body))
 
 
+def _too_large() -> BadAnswer:
+    return BadAnswer(
+        f"the answer is larger than {REPLY_BYTES_MAX} bytes: ask for less at a time, with a smaller max or limit; "
+        "what a poll had leased comes back when those leases end"
+    )
+
+
 def _unzip(body: bytes) -> bytes:
-    """Return the content of a gzip body; raise ValueError beyond the bound or where it is cut short."""
+    """Return the content of a gzip body; raise OverflowError beyond the bound and ValueError where it is cut short."""
     unzip = zlib.decompressobj(wbits=31)
     plain = unzip.decompress(body, REPLY_BYTES_MAX)
+    if unzip.unconsumed_tail:
+        raise OverflowError
     if not unzip.eof:
-        raise ValueError("too large, or cut short")
+        raise ValueError("cut short")
     return plain

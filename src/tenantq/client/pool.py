@@ -59,7 +59,7 @@ class Pool:
             self._head += f"Authorization: Bearer {settings.token}\r\n"
 
     async def send(self, request: HttpRequest) -> HttpReply:
-        """Return the reply to one request. Raises Closed, ConnectionFailed or TimedOut."""
+        """Return the reply to one request. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
         connection = await self._take(request)
         try:
             return await connection.exchange(self._written(request), request.timeout_ms, request.stop, request.sink)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from tenantq import limits, wire
-from tenantq.client.bodies import to_wire
+from tenantq.client.bodies import SHORT_BYTES, bloats, to_wire
 from tenantq.client.coalesce import ITEMS_MAX, Lane
 from tenantq.client.core import Core, Request, encode, new_key
 from tenantq.client.poll_lane import PollLane
@@ -96,6 +96,7 @@ def outgoing_text(text: str, priority: int) -> Outgoing | None:
         and size <= limits.BODY_BYTES_MAX
         and type(priority) is int
         and 0 <= priority <= limits.PRIORITY_MAX
+        and (size <= SHORT_BYTES or not bloats(text.encode()))
     ):
         return Outgoing(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
     return None

@@ -43,7 +43,7 @@ class Ways:
         self._closed = False
 
     async def send(self, request: HttpRequest) -> HttpReply:
-        """Return the reply. Raises Closed, ConnectionFailed or TimedOut."""
+        """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
         port = self._ports.get(_tenant_of(request.target)) if self._ports else None
         if port is None:
             reply = await self._base.send(request)

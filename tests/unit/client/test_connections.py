@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tenantq.client import http1
+from tenantq.client import AsyncClient, http1
 from tenantq.client.core import Core, Request
 from tenantq.client.pool import IDLE_MS_MAX, HttpRequest, Pool
 from tenantq.client.settings import Retries
 from tenantq.clock import ManualClock
-from tenantq.errors import Closed, ConnectionFailed, TimedOut
+from tenantq.errors import BadAnswer, Closed, ConnectionFailed, TimedOut
 from tests.unit.client.doubles import RoughServer, hang, make_settings, rough_server, say, say_and_close, say_raw, until
 
 GET = HttpRequest("GET", "/x")
@@ -142,8 +142,9 @@ async def test_an_answer_that_is_not_http_is_a_typed_error(answer: bytes) -> Non
     async with rough_server() as server:
         server.behave = [say_raw(answer)]
         pool = pool_of(server)
-        with pytest.raises(ConnectionFailed, match=r"not HTTP/1\.1"):
+        with pytest.raises(BadAnswer, match=r"not HTTP/1\.1") as caught:
             await pool.send(GET)
+        assert caught.value.maybe_done
         await pool.close()
 
 
@@ -154,7 +155,7 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         server.behave = [say(body=b"x" * 1_001), say(headers=f"A: {'x' * 70_000}\r\n"), say(body=b"x" * 1_000)]
         pool = pool_of(server)
         for _ in range(2):
-            with pytest.raises(ConnectionFailed, match="bytes"):
+            with pytest.raises(BadAnswer, match="bytes"):
                 await pool.send(GET)
         assert len((await pool.send(GET)).body) == 1_000
         await pool.close()
@@ -167,9 +168,33 @@ async def test_a_small_packet_does_not_unpack_into_too_much(monkeypatch: pytest.
     async with rough_server() as server:
         server.behave = [say(body=packed, headers="Content-Encoding: gzip\r\n")]
         pool = pool_of(server)
-        with pytest.raises(ConnectionFailed, match="hides too much"):
+        with pytest.raises(BadAnswer, match="larger than 1000 bytes"):
             await pool.send(GET)
         await pool.close()
+
+
+async def test_a_packed_answer_that_is_damaged_is_a_typed_error() -> None:
+    """Cut short, or no gzip at all."""
+    packed = gzip.compress(b"x" * 500)
+    for body in (packed[:-9], b"not gzip"):
+        async with rough_server() as server:
+            server.behave = [say(body=body, headers="Content-Encoding: gzip\r\n")]
+            pool = pool_of(server)
+            with pytest.raises(BadAnswer, match="damaged"):
+                await pool.send(GET)
+            await pool.close()
+
+
+async def test_an_answer_that_is_too_large_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second poll would find what the first has leased gone, and call the queue empty."""
+    monkeypatch.setattr(http1, "REPLY_BYTES_MAX", 1_000)
+    async with rough_server() as server:
+        server.behave = [say(body=b"x" * 1_001), say(body=b'{"messages":[]}')]
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(BadAnswer, match="smaller max") as caught:
+                await client.queue("mail").poll(100)
+            assert caught.value.maybe_done
+        assert len(server.heads) == 1
 
 
 async def test_a_packed_answer_is_unpacked_and_asked_for_only_where_it_pays() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tenantq.client.core import Core, Request
 from tenantq.client.settings import NO_RETRIES, Retries
 from tenantq.errors import (
+    BadAnswer,
     Closed,
     ConnectionFailed,
     Forbidden,
@@ -166,8 +167,9 @@ async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
 
     core, transport = make_core(reply("done"))
-    with pytest.raises(TenantqError, match="not understood"):
+    with pytest.raises(BadAnswer, match="not understood") as caught:
         await core.call(Request(method="GET", target="/x", decode=decode))
+    assert caught.value.maybe_done
     assert len(transport.requests) == 1
 
 
