@@ -11,17 +11,19 @@ import msgspec
 from tenantq import limits, wire
 from tenantq.client import values
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.bodies import to_bytes
-from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX
+from tenantq.client.coalesce import ITEMS_MAX
 from tenantq.client.core import Core, Request, encode
-from tenantq.client.queue_calls import Outgoing, QueueBook, Settling, outgoing, outgoing_text
-from tenantq.client.values import Added, JobResult, Page, StoredMessage
+from tenantq.client.ordered_adds import OrderedAdds, raise_first
+from tenantq.client.outgoing import Outgoing, new_message, outgoing, outgoing_text
+from tenantq.client.queue_calls import QueueBook, Settling
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
-from tenantq.message import NewMessage, check_int
+from tenantq.message import check_int
 from tenantq.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from tenantq.client.values import Added, JobResult, Page, StoredMessage
 
 WAIT_SLICE_MS: Final = 20_000
 """A longer wait is asked for in parts, so that no connection is silent for longer."""
@@ -42,30 +44,6 @@ _redrive_reply = msgspec.json.Decoder(wire.RedriveReply).decode
 
 def nothing(_: bytes) -> None:
     """Decode a reply that has no content of interest."""
-
-
-def new_message(
-    body: object,
-    *,
-    priority: int = 0,
-    delay_ms: int = 0,
-    ttl_ms: int | None = None,
-    key: str | None = None,
-    group: str | None = None,
-    attributes: dict[str, str] | None = None,
-    max_attempts: int | None = None,
-) -> NewMessage:
-    """Return a message with its body as bytes."""
-    return NewMessage(
-        body=to_bytes(body),
-        priority=priority,
-        delay_ms=delay_ms,
-        ttl_ms=ttl_ms,
-        key=key,
-        group=group,
-        attributes=attributes or {},
-        max_attempts=max_attempts,
-    )
 
 
 def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
@@ -152,43 +130,21 @@ class AsyncQueue:
         after the other. An error of one message does not keep the others out: with ``errors="raise"`` the first such error is raised
         after all were tried; with ``"return"`` it stands in its ``Added``.
         """
-        options: dict[str, Any] = {
-            "priority": priority,
-            "delay_ms": delay_ms,
-            "ttl_ms": ttl_ms,
-            "group": group,
-            "attributes": attributes,
-            "max_attempts": max_attempts,
-        }
-        outcomes: list[Added | TenantqError] = []
-        batch: list[Outgoing] = []
-        refused: list[tuple[int, TenantqError]] = []  # places, and errors found before sending
-        size = 0
+        adds = self.ordered_adds(
+            priority=priority,
+            delay_ms=delay_ms,
+            ttl_ms=ttl_ms,
+            group=group,
+            attributes=attributes,
+            max_attempts=max_attempts,
+        )
+        for batch in adds.batches(messages):
+            await adds.send(batch)
+        return adds.told(errors)
 
-        async def send() -> None:
-            nonlocal batch, size
-            try:
-                if batch:
-                    outcomes.extend(await self._calls.add_batch(batch))
-            except TenantqError as error:
-                error.add_note(f"{len(outcomes)} messages had been sent before")
-                raise
-            batch, size = [], 0
-
-        for count, message in enumerate(messages):
-            try:
-                ready = outgoing(message if isinstance(message, NewMessage) else new_message(message, **options))
-            except TenantqError as error:
-                refused.append((count, error))
-            else:
-                if batch and (len(batch) >= ITEMS_MAX or size + ready.size > BYTES_MAX):
-                    await send()
-                batch.append(ready)
-                size += ready.size
-        await send()
-        for place, refusal in refused:
-            outcomes.insert(place, refusal)
-        return _added(outcomes, errors)
+    def ordered_adds(self, **options: Any) -> OrderedAdds:
+        """Return what adds many messages in order; ``options`` are for those that have none of their own."""
+        return OrderedAdds(self._calls, options)
 
     # ---- consuming ----
 
@@ -221,7 +177,7 @@ class AsyncQueue:
                     message.was_settled()
                 outcomes.append(failed)
         if errors == "raise":
-            _raise_first(outcomes)
+            raise_first(outcomes)
         return outcomes
 
     async def settle(
@@ -455,18 +411,3 @@ def query(**parameters: object) -> str:
     """Return a query string of the parameters that are not None."""
     given = {name: str(value) for name, value in parameters.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
-
-
-def _added(outcomes: list[Added | TenantqError], errors: Literal["raise", "return"]) -> list[Added]:
-    if errors == "raise":
-        _raise_first(outcomes)
-    return [Added("", error=one) if isinstance(one, TenantqError) else one for one in outcomes]
-
-
-def _raise_first(outcomes: Sequence[object]) -> None:
-    """Raise the first error among ``outcomes``, with a note on the others."""
-    failed = [(place, one) for place, one in enumerate(outcomes) if isinstance(one, TenantqError)]
-    if failed:
-        place, error = failed[0]
-        error.add_note(f"number {place} of {len(outcomes)}, from 0; {len(failed)} failed, the others are done")
-        raise error

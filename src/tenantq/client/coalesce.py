@@ -32,7 +32,8 @@ REQUESTS_MAX: Final = 2
 SHARED_FROM: Final = 32
 """From this many gathered items on, they are shared out among the requests that may go."""
 
-_ONE_MAY_BE_AT_FAULT: Final = (Invalid, TooLarge, Conflict)
+ONE_MAY_BE_AT_FAULT: Final = (Invalid, TooLarge, Conflict)
+"""Refusals of a whole request for what may be the fault of one item in it, or of their number."""
 
 
 class _Entry(Generic[Item, Outcome]):
@@ -155,13 +156,12 @@ class Lane(Generic[Item, Outcome]):
         """Give every entry its outcome, in as many requests as that takes."""
         try:
             outcomes = await self._send([entry.item for entry in batch])
-        except Limited as error:
+        except TenantqError as error:
             if error.maybe_done:
                 _refuse(batch, error)  # to send it otherwise than it was sent might do it twice
-            else:
-                await self._deliver_what_fits(batch, error)
-        except TenantqError as error:
-            if len(batch) > 1 and isinstance(error, _ONE_MAY_BE_AT_FAULT):
+            elif isinstance(error, Limited):
+                await self._wait_for_limit(batch, error)
+            elif len(batch) > 1 and isinstance(error, ONE_MAY_BE_AT_FAULT):
                 await self._deliver_halves(batch)
             else:
                 _refuse(batch, error)
@@ -180,12 +180,13 @@ class Lane(Generic[Item, Outcome]):
             if wanted:
                 await self._deliver(wanted)
 
-    async def _deliver_what_fits(self, batch: list[_Entry[Item, Outcome]], error: Limited) -> None:
-        """Find out whether a limit has room for some of a refused batch; let the others pause and try again.
+    async def _wait_for_limit(self, batch: list[_Entry[Item, Outcome]], error: Limited) -> None:
+        """Let a batch that a limit has refused pause as the server asks, and try again.
 
-        The smallest item alone tells: if the limit refuses that one too, it refuses them all.
+        Where the policy does not wait for it, there may still be room for some of it. The smallest item alone tells: if the limit
+        refuses that one too, it refuses them all.
         """
-        if len(batch) > 1:
+        if len(batch) > 1 and self._core.pause_ms(max(entry.retries for entry in batch) + 1, error) is None:
             smallest = min(batch, key=lambda entry: entry.size)
             others = [entry for entry in batch if entry is not smallest]
             try:
@@ -194,7 +195,8 @@ class Lane(Generic[Item, Outcome]):
                 if again.maybe_done:
                     smallest.settle(again)
                     batch = others
-                error = again
+                else:
+                    error = again
             except TenantqError as other:
                 smallest.settle(other)
                 await self._deliver(others)
@@ -238,13 +240,20 @@ class Lane(Generic[Item, Outcome]):
         self._gathered.clear()
 
 
+def own_copy(error: TenantqError) -> TenantqError:
+    """Return the same error as an object of its own, for another caller."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    if hasattr(error, "__notes__"):
+        own.__notes__ = list(error.__notes__)
+    return own
+
+
 def refuse(futures: Iterable[asyncio.Future[Any]], error: TenantqError) -> None:
     """Give everyone who still waits the error, each its own copy: an exception keeps the trace of whoever raised it."""
     for future in futures:
         if not future.done():
-            own = copy.copy(error)
-            own.__cause__ = error.__cause__
-            future.set_exception(own)
+            future.set_exception(own_copy(error))
 
 
 def _refuse(entries: Iterable[_Entry[Item, Outcome]], error: TenantqError) -> None:

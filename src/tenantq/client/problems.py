@@ -25,9 +25,11 @@ _BY_STATUS: Final[dict[int, type[TenantqError]]] = {
     401: errors.Unauthenticated,
     403: errors.Forbidden,
     404: errors.NotFound,
+    408: errors.Unavailable,
     409: errors.Conflict,
     413: errors.TooLarge,
     422: errors.Invalid,
+    425: errors.Unavailable,
     429: errors.RateLimited,
     500: errors.TenantqError,
 }

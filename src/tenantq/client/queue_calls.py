@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tenantq import limits, wire
-from tenantq.client.bodies import SHORT_BYTES, bloats, to_wire
+from tenantq import wire
 from tenantq.client.coalesce import ITEMS_MAX, Lane
 from tenantq.client.core import Core, Request, encode, new_key
 from tenantq.client.poll_lane import PollLane
 from tenantq.client.problems import from_item
 from tenantq.client.values import Added
-from tenantq.errors import Conflict, Invalid, LeaseLost, Limited, TenantqError, TooLarge
-from tenantq.message import NewMessage, check_message, is_plain
+from tenantq.errors import Invalid, LeaseLost, Limited, TenantqError, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+
+    from tenantq.client.outgoing import Outgoing
 
 T = TypeVar("T")
 
@@ -29,19 +29,10 @@ _QUEUES_KEPT: Final = 1_024
 _TOLD_WITHIN_MS: Final = (
     2  # a server's times may differ from its clock by this; a lease must not be taken for longer than it is
 )
-_ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
 
 _add_reply = msgspec.json.Decoder(wire.AddReply).decode
 _poll_reply = msgspec.json.Decoder(wire.PollReply).decode
 _settle_reply = msgspec.json.Decoder(wire.SettleReply).decode
-
-
-class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message on its way to the queue."""
-
-    message: wire.WireMessage
-    own_key: bool  # the caller gave a key
-    size: int
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):
@@ -59,47 +50,6 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     item: wire.DeliveredItem
     lease_ms: int | None  # how long the lease is, where that is known
     sure_until_ms: int
-
-
-def outgoing(message: NewMessage) -> Outgoing:
-    """Check a message and make it ready to go."""
-    plain = is_plain(message)
-    if not plain:
-        check_message(message)
-    text, encoded = to_wire(message.body)
-    size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
-    if plain:
-        return Outgoing(
-            wire.WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
-        )
-    ready = wire.WireMessage(
-        body=text,
-        body_base64=encoded,
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        ttl_ms=message.ttl_ms,
-        key=message.key,
-        group=message.group,
-        attributes=message.attributes,
-        max_attempts=message.max_attempts,
-    )
-    if message.attributes:
-        size += sum(len(name) + len(value) for name, value in message.attributes.items())
-    return Outgoing(ready, message.key is not None, size)
-
-
-def outgoing_text(text: str, priority: int) -> Outgoing | None:
-    """Make a message that is nothing but a text, as most are, ready to go in few steps; None: it has to be looked at closely."""
-    size = len(text)
-    if (
-        text.isascii()
-        and size <= limits.BODY_BYTES_MAX
-        and type(priority) is int
-        and 0 <= priority <= limits.PRIORITY_MAX
-        and (size <= SHORT_BYTES or not bloats(text.encode()))
-    ):
-        return Outgoing(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
-    return None
 
 
 class QueueCalls:
@@ -137,19 +87,6 @@ class QueueCalls:
         if self.core.settings.coalesce:
             return await self._adds.put(ready, ready.size)
         return await Lane(self.core, self.send_adds).put(ready, ready.size)
-
-    async def add_batch(self, batch: Sequence[Outgoing]) -> list[Added | TenantqError]:
-        """Add messages in one request; if it is refused as a whole, in as many as it takes."""
-        self.core.check_open()
-        try:
-            return list(await self.send_adds(batch))
-        except (Limited, Invalid, TooLarge, Conflict) as error:
-            if isinstance(error, Limited) and error.maybe_done:
-                raise
-            if len(batch) == 1 and not isinstance(error, Limited):
-                return [error]
-        lane = Lane(self.core, self.send_adds, requests_max=1)
-        return await _each(_awaited(lane.put(one, one.size)) for one in batch)
 
     async def send_adds(self, batch: Sequence[Outgoing]) -> list[Added | TenantqError]:
         """Send one request and tell each message's fate. It has a key of its own: tried again, it adds nothing again."""
@@ -246,6 +183,8 @@ class QueueCalls:
         try:
             return await self.send_settle(("ack",), batch)
         except (Limited, Invalid, TooLarge) as error:
+            if error.maybe_done:
+                raise
             if len(batch) == 1 and not isinstance(error, Limited):
                 return [error]
         return await _each(self._settle(("ack",), one) for one in batch)
@@ -289,10 +228,6 @@ class QueueCalls:
             Request(method="POST", target=f"{self.path}/{kind}", decode=_settle_reply, body=body, patient=False)
         )
         return answer.value.results, answer.doubtful
-
-
-async def _awaited(future: asyncio.Future[T]) -> T:
-    return await future
 
 
 async def _each(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | TenantqError]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from tenantq.client.values import JobResult
+    from tenantq.client.values import Added, JobResult
     from tenantq.errors import TenantqError
 
 
@@ -65,8 +65,6 @@ class Queue(Face[AsyncQueue]):
         return self._inner.tenant
 
     add = hop(AsyncQueue.add)
-    add_many = hop(AsyncQueue.add_many)
-    settle = hop(AsyncQueue.settle)
     result = hop(AsyncQueue.result)
     wait_result = hop(AsyncQueue.wait_result)
     peek = hop(AsyncQueue.peek)
@@ -89,6 +87,36 @@ class Queue(Face[AsyncQueue]):
     resume = hop(AsyncQueue.resume)
     delete = hop(AsyncQueue.delete)
 
+    def add_many(
+        self,
+        messages: Iterable[object],
+        *,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int | None = None,
+        group: str | None = None,
+        attributes: dict[str, str] | None = None,
+        max_attempts: int | None = None,
+        errors: Literal["raise", "return"] = "raise",
+    ) -> list[Added]:
+        """Add any number of messages, in order; return what became of each, in the same order.
+
+        Each is a body, or a ``NewMessage`` with options of its own. They go out in requests of at most 1,000 messages or 8 MiB, one
+        after the other, and ``messages`` is iterated here, in the thread that calls. An error of one message does not keep the others
+        out: with ``errors="raise"`` the first such error is raised after all were tried; with ``"return"`` it stands in its ``Added``.
+        """
+        adds = self._inner.ordered_adds(
+            priority=priority,
+            delay_ms=delay_ms,
+            ttl_ms=ttl_ms,
+            group=group,
+            attributes=attributes,
+            max_attempts=max_attempts,
+        )
+        for batch in adds.batches(messages):
+            self._portal.run(adds.send(batch))
+        return adds.told(errors)
+
     def poll(
         self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
     ) -> list[Message]:
@@ -107,9 +135,26 @@ class Queue(Face[AsyncQueue]):
         inner = [message._inner for message in messages]  # noqa: SLF001  # the other half of the same thing
         return self._portal.run(self._inner.ack_many(inner, errors=errors))
 
+    def settle(
+        self,
+        how: Literal["ack", "nack", "release", "extend"],
+        receipts: Iterable[str],
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+        lease_ms: int | None = None,
+    ) -> list[int | TenantqError | None]:
+        """Settle leases by their receipts, for who kept those and not the messages.
+
+        Returns for each None, the new end of its lease (``extend``), or its error. ``delay_ms`` and ``reason`` are for ``nack``,
+        ``lease_ms`` is for ``extend``.
+        """
+        settle = self._inner.settle(how, list(receipts), delay_ms=delay_ms, reason=reason, lease_ms=lease_ms)
+        return self._portal.run(settle)
+
     def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> Iterator[JobResult]:
         """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them."""
-        return self._portal.iterate(self._inner.iter_results(ids, timeout_ms=timeout_ms))
+        return self._portal.iterate(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
 
 
 class Fleet(Face[AsyncFleet]):

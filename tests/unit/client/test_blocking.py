@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -31,10 +31,12 @@ from tenantq.errors import Closed, Invalid
 from tenantq.testing import FakeServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tenantq.client.http1 import HttpReply
     from tenantq.client.pool import HttpRequest
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def server() -> Iterator[FakeServer]:
 )
 def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, asynchronous: type) -> None:
     """What one can do, the other can."""
-    inner = {"finish", "start_heartbeat", "stop_heartbeat", "settling_result", "was_settled", "held"}
+    inner = {"ordered_adds", "finish", "start_heartbeat", "stop_heartbeat", "settling_result", "was_settled", "held"}
     names = {name for name in dir(asynchronous) if not name.startswith("_")} - inner
     assert names <= {name for name in dir(blocking) if not name.startswith("_")}
     for name in names:
@@ -90,6 +92,28 @@ def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: 
         ids = set(threads.map(add, range(40)))
     assert len(ids) == 40
     assert requests < 40
+
+
+def test_what_a_caller_iterates_is_iterated_in_its_own_thread(server: FakeServer) -> None:
+    """Cursors of databases want that; and whoever is slow, or asks the client meanwhile, holds nobody up."""
+    queue = server.client().queue("mail")
+    threads: list[threading.Thread] = []
+
+    def noted(items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            threads.append(threading.current_thread())
+            queue.add("meanwhile")
+            yield item
+
+    added = queue.add_many(noted(["a", "b"]))
+    assert all(one.error is None for one in added)
+    messages = queue.poll(10)
+    assert queue.settle("extend", noted([one.receipt for one in messages]), lease_ms=60_000)
+    queue.ack_many(noted(messages))
+    for message in queue.poll(10):
+        message.ack("done")
+    assert list(queue.iter_results(noted([]), timeout_ms=1)) == []
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_a_closed_client_says_so(server: FakeServer) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenantq import limits
 from tenantq.client.bodies import SHORT_BYTES, from_json, from_wire, to_bytes, to_wire
-from tenantq.client.queue_calls import outgoing, outgoing_text
+from tenantq.client.outgoing import outgoing, outgoing_text
 from tenantq.client.received import bounded_reason, reason_of
 from tenantq.errors import Invalid
 from tenantq.message import NewMessage

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, Lane
-from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError
+from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError, TooLarge
 from tests.unit.client.doubles import FlyingClock, make_core, until
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ async def test_what_concerns_the_queue_concerns_everyone() -> None:
     async def send(_: list[str]) -> list[str | TenantqError]:
         nonlocal calls
         calls += 1
-        raise Forbidden("not yours", tenant="acme")
+        error = Forbidden("not yours", tenant="acme")
+        error.add_note("request id: 1")
+        raise error
 
     core, _ = make_core(Closed())
     lane: Lane[str, str] = Lane(core, send, requests_max=1)
@@ -169,6 +171,9 @@ async def test_what_concerns_the_queue_concerns_everyone() -> None:
     assert {type(one) for one in outcomes} == {Forbidden}
     assert len({id(one) for one in outcomes}) == 10
     assert {getattr(one, "tenant", None) for one in outcomes} == {"acme"}
+    assert isinstance(outcomes[0], Forbidden)
+    outcomes[0].add_note("of the first alone")
+    assert [len(getattr(one, "__notes__", [])) for one in outcomes] == [2] + [1] * 9
 
 
 class Bucket:
@@ -182,20 +187,23 @@ class Bucket:
         self.requests = 0
 
     async def send(self, items: list[str]) -> list[str | TenantqError]:
-        """Take all or nothing, as the server does."""
+        """Take all or nothing, and say when all would be taken, as the server does."""
         self.requests += 1
         now = self.clock.monotonic_ms()
         self.tokens = min(self.burst, self.tokens + (now - self.at_ms) / 10)
         self.at_ms = now
+        if len(items) > self.burst:
+            raise TooLarge("can never pass")
         if len(items) > self.tokens:
-            raise RateLimited(limit=100, current=100, retry_after_ms=10)
+            wait_ms = int((len(items) - self.tokens) * 10 + 1)
+            raise RateLimited(limit=100, current=100, retry_after_ms=wait_ms)
         self.tokens -= len(items)
         self.done += items
         return list(items)
 
 
-async def test_a_batch_over_the_limit_is_not_refused_where_its_parts_are_not() -> None:
-    """What fits goes at once; the others pause as the server asks and go then, as they would have alone."""
+async def test_a_batch_over_the_limit_pauses_as_the_server_asks_and_goes_then() -> None:
+    """Nothing of it is tried before. What is more than the limit ever takes at once goes in parts."""
     core, _ = make_core(Closed(), retries=50)
     assert isinstance(core.clock, FlyingClock)
     bucket = Bucket(core.clock, 5)
@@ -203,7 +211,10 @@ async def test_a_batch_over_the_limit_is_not_refused_where_its_parts_are_not() -
     names = [f"{n}" for n in range(20)]
     assert await asyncio.gather(*(lane.put(name, 1) for name in names)) == names
     assert sorted(bucket.done) == sorted(names)
-    assert bucket.requests < 100
+    assert bucket.requests < 30
+    bucket.requests, bucket.tokens = 0, 0
+    assert await asyncio.gather(*(lane.put(name, 1) for name in names[:5])) == names[:5]
+    assert bucket.requests == 2
 
 
 async def test_at_a_limit_everyone_is_tried_as_often_as_the_policy_says() -> None:
@@ -218,7 +229,7 @@ async def test_at_a_limit_everyone_is_tried_as_often_as_the_policy_says() -> Non
     lane: Lane[str, str] = Lane(core, send, requests_max=1)
     outcomes = await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(8)), return_exceptions=True)
     assert {type(one) for one in outcomes} == {RateLimited}
-    assert calls == [8, 1] * 4
+    assert calls == [8, 8, 8, 8, 1]
     assert isinstance(core.clock, FlyingClock)
     assert core.clock.pauses == [10 + 50, 10 + 100, 10 + 200]
 

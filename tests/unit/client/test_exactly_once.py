@@ -11,9 +11,21 @@ import pytest
 
 from tenantq.client import AsyncClient, Retries
 from tenantq.client.core import Core
-from tenantq.client.queue_calls import QueueCalls, Settling, outgoing
+from tenantq.client.http1 import HttpReply
+from tenantq.client.ordered_adds import OrderedAdds
+from tenantq.client.outgoing import outgoing
+from tenantq.client.queue_calls import QueueCalls, Settling
 from tenantq.clock import ManualClock
-from tenantq.errors import ConnectionFailed, Forbidden, LeaseLost, RateLimited, TenantqError
+from tenantq.errors import (
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    Invalid,
+    LeaseLost,
+    RateLimited,
+    TenantqError,
+    TooLarge,
+)
 from tenantq.message import NewMessage
 from tenantq.testing import FakeServer
 from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply
@@ -21,7 +33,6 @@ from tests.unit.client.doubles import ScriptedTransport, make_core, make_setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenantq.client.http1 import HttpReply
     from tenantq.client.pool import HttpRequest
 
 
@@ -89,11 +100,49 @@ async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherw
     calls, transport = calls_over(lost(), busy, added)
     messages = [NewMessage(body=f"{n}".encode()) for n in range(3)]
     if many:
-        await calls.add_batch([outgoing(message) for message in messages])
+        await OrderedAdds(calls, {}).send([outgoing(message) for message in messages])
     else:
         await asyncio.gather(*(calls.add(outgoing(message)) for message in messages))
     assert len({request.body for request in transport.requests}) == 1
     assert len(transport.requests) == 3
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("status", "kind"), [(409, Conflict), (413, TooLarge), (422, Invalid)])
+async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_otherwise(
+    many: bool,  # noqa: FBT001
+    status: int,
+    kind: type[TenantqError],
+) -> None:
+    """Whoever refused it, it may have been added: in other parts it would be added again. Everyone is told of the doubt."""
+    calls, transport = calls_over(lost(), HttpReply(status, {}, b"<html>hm</html>"), added)
+    messages = [outgoing(NewMessage(body=f"{n}".encode())) for n in range(4)]
+    outcomes: list[BaseException | Any]
+    if many:
+        outcomes = await asyncio.gather(OrderedAdds(calls, {}).send(messages), return_exceptions=True)
+    else:
+        outcomes = await asyncio.gather(*(calls.add(message) for message in messages), return_exceptions=True)
+    assert {type(one) for one in outcomes} == {kind}
+    assert all(one.maybe_done for one in outcomes)
+    assert len({request.body for request in transport.requests}) == 1
+
+
+@pytest.mark.parametrize("status", [408, 425])
+async def test_too_slow_and_too_early_are_tried_again(status: int) -> None:
+    """Something between says so; the same request, with the same key, may pass."""
+    calls, transport = calls_over(HttpReply(status, {}, b"<html>hm</html>"), added)
+    await asyncio.gather(*(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(4)))
+    assert len({request.body for request in transport.requests}) == 1
+    assert len(transport.requests) == 2
+
+
+async def test_acks_that_may_be_done_are_not_sent_otherwise() -> None:
+    """In another request the server would call their leases lost."""
+    calls, transport = calls_over(lost(), HttpReply(413, {}, b""), settled("lease_lost"))
+    with pytest.raises(TooLarge) as caught:
+        await calls.ack_batch([Settling(f"r{n}", 1 << 60) for n in range(3)])
+    assert caught.value.maybe_done
+    assert len(transport.requests) == 2
 
 
 async def test_doubt_that_stays_is_told() -> None:
