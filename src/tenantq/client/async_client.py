@@ -15,7 +15,6 @@ from tenantq.client.core import Core, Request, encode
 from tenantq.client.queue_calls import QueueBook
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
 from tenantq.client.ways import Ways
-from tenantq.errors import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,9 +89,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Drop the connections. Calls that are under way end with Closed."""
-        self._book.fail(Closed("this client was closed"))
         await self._core.close()
-        self._book.fail(Closed("this client was closed"))  # what came back to its lane meanwhile
 
     # ---- where to go on; nothing is sent ----
 

@@ -15,12 +15,12 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from tenantq.errors import Closed, Conflict, Invalid, Limited, TenantqError, TooLarge
+from tenantq.client.core import Core, closed
+from tenantq.errors import Conflict, Invalid, Limited, TenantqError, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tenantq.client.core import Core
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -99,7 +99,8 @@ class Lane(Generic[Item, Outcome]):
         self._scheduled = False
         self._waking = False
         if self._core.closed:
-            return
+            _refuse(self._gathered, closed())
+            self._gathered.clear()
         while self._gathered and self._out < self._requests_max:
             batch = self._take(self._share())
             if batch:
@@ -133,7 +134,7 @@ class Lane(Generic[Item, Outcome]):
         try:
             await self._deliver(batch)
         except asyncio.CancelledError:
-            _refuse(batch, Closed("this client was closed"))
+            _refuse(batch, closed())
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
             bug = TenantqError(f"internal error of the client: {error!r}")
@@ -141,7 +142,10 @@ class Lane(Generic[Item, Outcome]):
             _refuse(batch, bug)
         finally:
             self._out -= 1
-            self._depart_later()
+            if self._core.closed:
+                self._depart()
+            else:
+                self._depart_later()
 
     def _depart_later(self) -> None:
         if not self._scheduled:
@@ -215,7 +219,7 @@ class Lane(Generic[Item, Outcome]):
             pauses.setdefault(entry.retries, []).append(entry)
         for retry, entries in pauses.items():
             pause_ms = self._core.pause_ms(retry, error)
-            if pause_ms is None:
+            if pause_ms is None or self._core.closed:
                 _refuse(entries, error)
             else:
                 self._resting += len(entries)
@@ -225,7 +229,7 @@ class Lane(Generic[Item, Outcome]):
         try:
             await self._core.sleep(pause_ms)
         except asyncio.CancelledError:
-            _refuse(entries, Closed("this client was closed"))
+            _refuse(entries, closed())
             raise
         finally:
             self._resting -= len(entries)
@@ -233,11 +237,6 @@ class Lane(Generic[Item, Outcome]):
         if not self._scheduled:
             self._scheduled = True
             self._core.loop.call_soon(self._depart)
-
-    def fail(self, error: TenantqError) -> None:
-        """Refuse whatever has not gone out yet: the client closes."""
-        _refuse(self._gathered, error)
-        self._gathered.clear()
 
 
 def own_copy(error: TenantqError) -> TenantqError:

@@ -62,6 +62,13 @@ class Transport(Protocol):
         """Let go of everything."""
 
 
+def closed(*, maybe_done: bool = False) -> Closed:
+    """Return what those learn whose call was under way when the client was closed."""
+    error = Closed("this client was closed")
+    error.maybe_done = maybe_done
+    return error
+
+
 def new_key() -> str:
     """Return an idempotency key that nobody else has, also not another process that was forked from this one."""
     return os.urandom(16).hex()
@@ -77,6 +84,7 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last_tasks: set[asyncio.Task[Any]] = set()
+        self._sleeping: set[asyncio.Future[None]] = set()
         self.closed = False
 
     async def call(self, request: Request[R]) -> R:
@@ -97,6 +105,8 @@ class Core:
             except Closed:
                 raise
             except Unavailable as failure:
+                if self.closed:
+                    raise closed(maybe_done=doubtful or failure.maybe_done) from None
                 error = failure
             else:
                 if reply.status < 300:
@@ -111,6 +121,8 @@ class Core:
                 error.maybe_done = doubtful
                 raise error
             await self.sleep(pause_ms)
+            if self.closed:
+                raise closed(maybe_done=doubtful)
             if request.shorten is not None:
                 elapsed_ms = self.clock.monotonic_ms() - started_ms
                 wire = self._wire(request.shorten(max(0, request.wait_ms - elapsed_ms)))
@@ -145,23 +157,30 @@ class Core:
         return self.settings.retries.pause_ms(retry, error, self.settings.randomness)
 
     async def sleep(self, ms: int) -> None:
-        """Pause on the client's clock."""
+        """Pause on the client's clock; no longer than until the client is closed."""
         woken: asyncio.Future[None] = self.loop.create_future()
-        timer = self.clock.call_later(ms, lambda: None if woken.done() else woken.set_result(None))
+        timer = self.clock.call_later(ms, lambda: _wake(woken))
+        self._sleeping.add(woken)
         try:
             await woken
         finally:
+            self._sleeping.discard(woken)
             timer.cancel()
 
     def check_open(self) -> None:
         """Raise unless the client is open and belongs to the running loop."""
+        self._check_loop()
+        if self.closed:
+            raise Closed("this client is closed")
+
+    def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise Invalid("this client belongs to another event loop: make one inside each asyncio.run()")
+                raise Invalid(
+                    "this client belongs to another event loop: make one, and close it, in each asyncio.run()"
+                )
             self._loop = loop
-        if self.closed:
-            raise Closed("this client is closed")
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -177,17 +196,26 @@ class Core:
         return task
 
     async def close(self) -> None:
-        """Stop what runs beside and drop the connections."""
+        """Stop what runs beside and drop the connections; calls that are under way end with Closed."""
         if self.closed:
             return
+        self._check_loop()
         if self._last_tasks:
             await asyncio.wait(self._last_tasks, timeout=LAST_TASKS_S)
         self.closed = True
+        for woken in self._sleeping:
+            _wake(woken)
+        await asyncio.sleep(0)  # who was just spawned has begun then, and can tell those who wait for it
         self._tasks |= self._last_tasks
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._transport.close()
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 def _decoded(request: Request[R], reply: HttpReply) -> R:

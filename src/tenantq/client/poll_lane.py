@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tenantq import limits
 from tenantq.client.coalesce import refuse
-from tenantq.errors import Closed, TenantqError
+from tenantq.client.core import Core, closed
+from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
-    from tenantq.client.core import Core
     from tenantq.clock import Timer
 
 M = TypeVar("M")
@@ -135,7 +135,10 @@ class PollLane(Generic[M]):
         self._scheduled = False
         self._waking = False
         if self._core.closed:
-            return
+            refuse(_futures(self._gathered), closed())
+            self._gathered.clear()
+            if self._timer is not None:
+                self._timer.cancel()
         while self._gathered and self._out < self._requests_max:
             demands = self._take()
             if demands:
@@ -171,7 +174,7 @@ class PollLane(Generic[M]):
             self._waking = True
             self._deal(messages, demands)
         except asyncio.CancelledError:
-            refuse(_futures(demands), Closed("this client was closed"))
+            refuse(_futures(demands), closed())
             raise
         except TenantqError as error:
             refuse(_futures(demands), error)
@@ -182,7 +185,9 @@ class PollLane(Generic[M]):
         finally:
             out.ended.set_result(None)
             self._out -= 1
-            if not self._scheduled:
+            if self._core.closed:
+                self._depart()
+            elif not self._scheduled:
                 self._scheduled = True
                 self._core.loop.call_soon(self._depart_next_turn)
 
@@ -215,13 +220,6 @@ class PollLane(Generic[M]):
     def _give_back(self, messages: Sequence[M]) -> None:
         if messages and not self._core.closed:
             self._core.spawn(self._release(messages), last=True)
-
-    def fail(self, error: TenantqError) -> None:
-        """Refuse whoever has not gone out yet: the client closes."""
-        refuse(_futures(self._gathered), error)
-        self._gathered.clear()
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _dealt(messages: Sequence[M], demands: list[int]) -> list[list[M]]:

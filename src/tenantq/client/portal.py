@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tenantq.errors import Closed, Invalid
 
@@ -20,6 +21,10 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+LAST_TASKS_S: Final = 1.0
+"""How long what is cancelled when a loop ends may take to clean up."""
+
+
 class Portal:
     """Runs coroutines on an event loop of another thread and waits for them here. Any number of threads may do so."""
 
@@ -30,6 +35,7 @@ class Portal:
         self._owned = owned
         self._process = os.getpid()
         self._stopped = False
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
 
     @classmethod
     def start(cls, name: str = "tenantq-client") -> Portal:
@@ -40,17 +46,30 @@ class Portal:
         return cls(loop, thread, owned=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` returns. Who is interrupted meanwhile cancels it."""
+        """Return what ``work`` returns. Who is interrupted meanwhile cancels it. Raises Closed where the portal is stopped first."""
         refusal = self.refusal()
         if refusal is not None:
             work.close()
             raise refusal
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:  # the loop was closed a moment ago
+            work.close()
+            raise _closed() from None
+        self._waited_for.add(future)
+        try:
+            if self._stopped:  # also a moment ago: nobody may look at the future any more
+                future.cancel()
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self._stopped:
+                raise _closed() from None
+            raise
         except BaseException:
             future.cancel()  # does nothing where it is the work's own error
             raise
+        finally:
+            self._waited_for.discard(future)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Yield what ``source`` yields."""
@@ -79,11 +98,13 @@ class Portal:
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join(5)
+            for future in list(self._waited_for):
+                future.cancel()  # what came to the loop when it had ended
 
     def refusal(self) -> Exception | None:
         """Return why nothing can be run from here, if so."""
         if self._stopped:
-            return Closed("this client is closed")
+            return _closed()
         if self._process != os.getpid():
             return Invalid("this client was made before a fork: make one in each process")
         if threading.current_thread() is self._thread:
@@ -91,14 +112,20 @@ class Portal:
         return None
 
 
+def _closed() -> Closed:
+    return Closed("this client is closed")
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
     finally:
-        for task in asyncio.all_tasks(loop):
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_TASKS_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -110,9 +137,11 @@ async def _next(source: AsyncIterator[T]) -> T:
 class Face(Generic[A_co]):
     """The blocking side of something asynchronous."""
 
-    def __init__(self, inner: A_co, portal: Portal) -> None:
+    def __init__(self, inner: A_co, portal: Portal, owner: object = None) -> None:
+        """Show ``inner``; ``owner`` is the client it came from, which lives as long as anything that did."""
         self._inner = inner
         self._portal = portal
+        self._owner = owner
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("<Async", "<", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from tenantq.client.values import Added
 from tenantq.errors import Invalid, LeaseLost, Limited, TenantqError, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from tenantq.client.outgoing import Outgoing
 
@@ -63,21 +64,6 @@ class QueueCalls:
         self._adds: Lane[Outgoing, Added] = Lane(core, self.send_adds)
         self._settles: dict[tuple[object, ...], Lane[Settling, int | None]] = {}
         self._polls: dict[tuple[object, ...], PollLane[Leased]] = {}
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way."""
-        return all(lane.idle for lane in self._lanes())
-
-    def fail(self, error: TenantqError) -> None:
-        """Refuse whatever has not gone out yet: the client closes."""
-        for lane in self._lanes():
-            lane.fail(error)
-
-    def _lanes(self) -> Iterator[Lane[Outgoing, Added] | Lane[Settling, int | None] | PollLane[Leased]]:
-        yield self._adds
-        yield from self._settles.values()
-        yield from self._polls.values()
 
     # ---- adding ----
 
@@ -277,29 +263,27 @@ async def ask(
 
 
 class QueueBook:
-    """The queues that a client has to do with, each once."""
+    """The queues that a client has to do with, each once; of very many, those that were asked for last.
+
+    Any thread may ask for one. Whoever has one that the book has forgotten goes on with it.
+    """
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._lock = threading.Lock()
         self._calls: dict[str, QueueCalls] = {}
         self._fleets: dict[tuple[object, ...], PollLane[Leased]] = {}
 
     def of(self, tenant: str | None, queue: str) -> QueueCalls:
         """Return the calls of one queue; ``tenant`` None: the credential's own."""
         path = f"/v1/queues/{queue}" if tenant is None else f"/v1/tenants/{tenant}/queues/{queue}"
-        found = self._calls.get(path)
-        if found is None:
-            if len(self._calls) >= _QUEUES_KEPT:
-                self._calls = {known: calls for known, calls in self._calls.items() if not calls.idle}
-            found = self._calls[path] = QueueCalls(self.core, path, tenant, queue)
-        return found
-
-    def fail(self, error: TenantqError) -> None:
-        """Refuse whatever has not gone out yet: the client closes."""
-        for calls in self._calls.values():
-            calls.fail(error)
-        for lane in self._fleets.values():
-            lane.fail(error)
+        with self._lock:
+            found = self._calls.get(path)
+            if found is None:
+                if len(self._calls) >= _QUEUES_KEPT:
+                    del self._calls[next(iter(self._calls))]
+                found = self._calls[path] = QueueCalls(self.core, path, tenant, queue)
+            return found
 
     async def poll_fleet(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -14,13 +15,15 @@ from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.portal import Face, Portal, hop
 from tenantq.client.received import Received
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls
+from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from tenantq.client.values import Added, JobResult
-    from tenantq.errors import TenantqError
+
+log = logging.getLogger("tenantq.client")
 
 
 class Message(Received, Face[AsyncMessage]):
@@ -31,9 +34,9 @@ class Message(Received, Face[AsyncMessage]):
     releases the message. A message that was settled inside the block is left alone.
     """
 
-    def __init__(self, inner: AsyncMessage, portal: Portal) -> None:
+    def __init__(self, inner: AsyncMessage, portal: Portal, owner: object = None) -> None:
         Received.__init__(self, inner.held)
-        Face.__init__(self, inner, portal)
+        Face.__init__(self, inner, portal, owner)
 
     ack = hop(AsyncMessage.ack)
     fail = hop(AsyncMessage.fail)
@@ -48,7 +51,12 @@ class Message(Received, Face[AsyncMessage]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.run(self._inner.__aexit__(kind, error, trace))
+        try:
+            self._portal.run(self._inner.__aexit__(kind, error, trace))
+        except TenantqError as trouble:
+            if error is None:
+                raise
+            log.warning("%r could not be given back: %s", self, trouble)  # which does not hide the block's own error
 
 
 class Queue(Face[AsyncQueue]):
@@ -122,7 +130,7 @@ class Queue(Face[AsyncQueue]):
     ) -> list[Message]:
         """Lease up to ``max`` messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: as the queue is configured."""
         poll = self._inner.poll(max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-        return [Message(one, self._portal) for one in self._portal.run(poll)]
+        return [Message(one, self._portal, self._owner) for one in self._portal.run(poll)]
 
     def ack_many(
         self, messages: Iterable[Message], *, errors: Literal["raise", "return"] = "raise"
@@ -154,7 +162,10 @@ class Queue(Face[AsyncQueue]):
 
     def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> Iterator[JobResult]:
         """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them."""
-        return self._portal.iterate(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
+        return self._iterated(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
+
+    def _iterated(self, source: AsyncIterator[JobResult]) -> Iterator[JobResult]:
+        yield from self._portal.iterate(source)  # and keeps its owner meanwhile
 
 
 class Fleet(Face[AsyncFleet]):
@@ -165,7 +176,7 @@ class Fleet(Face[AsyncFleet]):
     ) -> list[Message]:
         """Lease up to ``max`` messages, in weighted fair turns of the tenants this credential is granted in."""
         poll = self._inner.poll(max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-        return [Message(one, self._portal) for one in self._portal.run(poll)]
+        return [Message(one, self._portal, self._owner) for one in self._portal.run(poll)]
 
 
 class Tenant(Face[AsyncTenant]):
@@ -178,7 +189,7 @@ class Tenant(Face[AsyncTenant]):
 
     def queue(self, name: str) -> Queue:
         """Return one of its queues; nothing is sent."""
-        return Queue(self._inner.queue(name), self._portal)
+        return Queue(self._inner.queue(name), self._portal, self._owner)
 
     get = hop(AsyncTenant.get)
     configure = hop(AsyncTenant.configure)
@@ -274,19 +285,19 @@ class Client(Face[AsyncClient]):
 
     def queue(self, name: str) -> Queue:
         """Return a queue of the credential's own tenant."""
-        return Queue(self._inner.queue(name), self._portal)
+        return Queue(self._inner.queue(name), self._portal, self)
 
     def tenant(self, name: str) -> Tenant:
         """Return a tenant where the credential is granted."""
-        return Tenant(self._inner.tenant(name), self._portal)
+        return Tenant(self._inner.tenant(name), self._portal, self)
 
     def platform(self) -> Platform:
         """Return the platform itself."""
-        return Platform(self._inner.platform(), self._portal)
+        return Platform(self._inner.platform(), self._portal, self)
 
     def fleet(self, queue: str, *, tenants: Sequence[str] | None = None) -> Fleet:
         """Return one queue name in many tenants; None: in all where the credential may poll it."""
-        return Fleet(self._inner.fleet(queue, tenants=tenants), self._portal)
+        return Fleet(self._inner.fleet(queue, tenants=tenants), self._portal, self)
 
     # ---- calls ----
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +28,12 @@ from tenantq.client import (
     Tenant,
 )
 from tenantq.client.pool import Pool
+from tenantq.client.portal import Portal
 from tenantq.errors import Closed, Invalid
 from tenantq.testing import FakeServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tenantq.client.http1 import HttpReply
     from tenantq.client.pool import HttpRequest
@@ -129,29 +131,106 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
     client.close()
 
 
-def test_closing_ends_a_call_of_another_thread(server: FakeServer) -> None:
-    """A long poll is not waited for."""
+@pytest.mark.parametrize("kind", ["poll", "fleet", "result", "wait_result", "iter_results"])
+def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that waits at the server is waited for, and whoever waits learns why."""
     client = server.client()
     queue = client.queue("mail")
-    queue.configure()
-    errors: list[BaseException] = []
-    waiting = threading.Event()
+    other = client.queue("other")
+    id = queue.add("x").id
+    other.configure()
+    calls: dict[str, Callable[[], object]] = {
+        "poll": lambda: other.poll(wait_ms=60_000),
+        "fleet": lambda: client.fleet("other").poll(wait_ms=60_000),
+        "result": lambda: queue.result(id, wait_ms=60_000),
+        "wait_result": lambda: queue.wait_result(id),
+        "iter_results": lambda: list(queue.iter_results([id])),
+    }
+    sent = threading.Event()
+    send = Pool.send
 
-    def wait() -> None:
-        waiting.set()
-        try:
-            queue.poll(wait_ms=60_000)
-        except Closed as error:
-            errors.append(error)
+    async def noted(self: Pool, request: HttpRequest) -> HttpReply:
+        asyncio.get_running_loop().call_soon(sent.set)
+        return await send(self, request)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    waiting.wait()
-    while not client._inner._core._tasks:
-        pass
-    client.close()
+    monkeypatch.setattr(Pool, "send", noted)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(calls[kind])
+        sent.wait()
+        client.close()
+        with pytest.raises(Closed):
+            call.result(10)
+
+
+def test_what_is_on_the_loop_as_it_ends_or_comes_just_after_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a thread that has gone."""
+    portal = Portal.start()
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(portal.run, endless())
+        begun.wait()
+        portal.stop()
+        with pytest.raises(Closed):
+            call.result(10)
+    monkeypatch.setattr(portal, "refusal", lambda: None)  # as when it was asked for a moment too early
+    with pytest.raises(Closed):
+        portal.run(endless())
+
+
+def test_a_client_lives_as_long_as_anything_that_came_from_it(server: FakeServer) -> None:
+    """Nobody has to keep it for its queue's sake, or its message's; then it goes."""
+    queue = Client(settings=server.settings()).tenant("default").queue("mail")
+    thread = queue._portal._thread
+    gc.collect()
+    id = queue.add("x").id
+    (message,) = Client(settings=server.settings()).queue("mail").poll()
+    gc.collect()
+    message.ack("done")
+    results = Client(settings=server.settings()).queue("mail").iter_results([id])
+    gc.collect()
+    assert [result.text for result in results] == ["done"]
+    del queue
+    gc.collect()
     thread.join(10)
-    assert len(errors) == 1
+    assert not thread.is_alive()
+
+
+def test_a_block_in_which_the_client_was_closed_raises_what_was_raised_in_it(server: FakeServer) -> None:
+    """That the message could not be given back is logged."""
+    client = server.client()
+    queue = client.queue("mail")
+    queue.add("x")
+    (message,) = queue.poll()
+
+    def work() -> None:
+        with message:
+            client.close()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        work()
+
+
+def test_any_number_of_threads_may_ask_for_queues(server: FakeServer) -> None:
+    """More of them than are kept, and while calls are under way."""
+    client = server.client(retries=0)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def ask(number: int) -> None:
+        for count in range(4_000):
+            client.tenant(f"t{number}-{count}").queue("mail")
+
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(ask, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_its_own_thread_must_not_wait_for_itself(server: FakeServer) -> None:

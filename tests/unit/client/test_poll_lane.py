@@ -213,7 +213,6 @@ async def test_closing_answers_those_who_wait(clock: ManualClock) -> None:
     await turns()
     tasks.append(asyncio.create_task(lane.poll(1, 1_000)))
     await turns()
-    lane.fail(Closed())
     await core.close()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in outcomes] == [Closed, Closed]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tenantq.client.core import Core, Request
 from tenantq.client.settings import NO_RETRIES, Retries
+from tenantq.clock import ManualClock
 from tenantq.errors import (
     BadAnswer,
     Closed,
@@ -20,7 +23,10 @@ from tenantq.errors import (
     TimedOut,
     Unavailable,
 )
-from tests.unit.client.doubles import FlyingClock, make_core, problem, reply
+from tests.unit.client.doubles import FlyingClock, make_core, problem, reply, until
+
+if TYPE_CHECKING:
+    from tenantq.client.pool import HttpRequest
 
 
 def broken() -> ConnectionFailed:
@@ -158,6 +164,43 @@ async def test_a_closed_client_is_not_tried_again() -> None:
         await core.call(request())
     assert transport.closed
     assert transport.requests == []
+
+
+async def test_a_call_that_pauses_when_the_client_is_closed_ends_with_closed() -> None:
+    """It does not go out again, and tells whether it may have been done."""
+    core, transport = make_core(lost(), reply("done"), clock=ManualClock())
+    call = asyncio.create_task(core.call(request()))
+    await until(lambda: core._sleeping)
+    await core.close()
+    with pytest.raises(Closed) as caught:
+        await call
+    assert caught.value.maybe_done
+    assert len(transport.requests) == 1
+
+
+async def test_a_call_whose_connection_is_dropped_by_closing_ends_with_closed() -> None:
+    """It was not the network."""
+    closing = asyncio.Event()
+
+    async def drop(_: HttpRequest) -> ConnectionFailed:
+        await closing.wait()
+        return lost()
+
+    core, _ = make_core(drop)
+    call = asyncio.create_task(core.call(request()))
+    await asyncio.sleep(0)
+    await core.close()
+    closing.set()
+    with pytest.raises(Closed):
+        await call
+
+
+def test_a_client_is_closed_in_its_own_event_loop() -> None:
+    """Elsewhere that is refused in words, as any other call is."""
+    core, _ = make_core(reply("done"))
+    asyncio.run(core.call(request()))
+    with pytest.raises(Invalid, match="another event loop"):
+        asyncio.run(core.close())
 
 
 async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -> None:
