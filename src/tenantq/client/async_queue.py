@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
@@ -16,18 +15,17 @@ from tenantq.client.core import Core, Request, encode
 from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing import Outgoing, new_message, outgoing, outgoing_text
 from tenantq.client.queue_calls import QueueBook, Settling
+from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
 from tenantq.message import check_int
 from tenantq.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
     from tenantq.client.values import Added, JobResult, Page, StoredMessage
 
-WAIT_SLICE_MS: Final = 20_000
-"""A longer wait is asked for in parts, so that no connection is silent for longer."""
-RESULTS_AT_ONCE: Final = 16
+
 _NO_OPTIONS: Final = (None, None, None, None)
 
 _digest_reply = msgspec.json.Decoder(wire.DigestReply).decode
@@ -234,27 +232,16 @@ class AsyncQueue:
             if self._core.clock.monotonic_ms() >= end_ms:
                 raise TimedOut(f"no result within {timeout_ms} ms", queue=self.name, id=id)
 
-    async def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> AsyncIterator[JobResult]:
-        """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them."""
-        wanted = iter(dict.fromkeys(ids))
-        end_ms = self._core.clock.monotonic_ms() + timeout_ms
-        running: set[asyncio.Task[JobResult]] = set()
-        try:
-            while True:
-                for id in wanted:
-                    left_ms = max(0, end_ms - self._core.clock.monotonic_ms())
-                    running.add(asyncio.create_task(self.wait_result(id, timeout_ms=left_ms)))
-                    if len(running) >= RESULTS_AT_ONCE:
-                        break
-                if not running:
-                    return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+    def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> AsyncIterator[JobResult]:
+        """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them.
+
+        Raises TimedOut for those that are not done by then, and NotFound for those that never were, after all others have come.
+        """
+
+        def ask(id: str, wait_ms: int) -> Coroutine[Any, Any, JobResult]:
+            return self.result(id, wait_ms=wait_ms)
+
+        return ResultWatch(ask, self._core.clock, self.name, ids, timeout_ms).results()
 
     # ---- looking ----
 

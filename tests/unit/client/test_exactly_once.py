@@ -118,11 +118,8 @@ async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_othe
     """Whoever refused it, it may have been added: in other parts it would be added again. Everyone is told of the doubt."""
     calls, transport = calls_over(lost(), HttpReply(status, {}, b"<html>hm</html>"), added)
     messages = [outgoing(NewMessage(body=f"{n}".encode())) for n in range(4)]
-    outcomes: list[BaseException | Any]
-    if many:
-        outcomes = await asyncio.gather(OrderedAdds(calls, {}).send(messages), return_exceptions=True)
-    else:
-        outcomes = await asyncio.gather(*(calls.add(message) for message in messages), return_exceptions=True)
+    work: list[Any] = [OrderedAdds(calls, {}).send(messages)] if many else [calls.add(message) for message in messages]
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
     assert {type(one) for one in outcomes} == {kind}
     assert all(one.maybe_done for one in outcomes)
     assert len({request.body for request in transport.requests}) == 1
@@ -219,19 +216,15 @@ async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgot
     for number in range(1_100):
         book.of(None, f"q{number}")
     assert book.of(None, "first") is not calls
-    work = []
+    work: list[asyncio.Task[Any]] = []
     for number in range(4):
         work.append(asyncio.create_task(calls.add(outgoing(NewMessage(body=b"x")))))
-        work.append(asyncio.create_task(_discarded(calls.poll(1, 60_000 + number, None, None))))
+        work.append(asyncio.create_task(calls.poll(1, 60_000 + number, None, None)))
         for _ in range(5):
             await asyncio.sleep(0)
     await core.close()
     outcomes = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 5)
     assert {type(one) for one in outcomes} == {Closed}
-
-
-async def _discarded(call: Any) -> None:
-    await call
 
 
 class Hazard:

@@ -1,0 +1,103 @@
+"""The results of many messages, watched with few requests at a time and told as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tenantq.errors import NotFound, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+
+    from tenantq.client.values import JobResult
+    from tenantq.clock import Clock
+
+AT_ONCE: Final = 16
+"""Requests that may be out for one watch."""
+WAIT_SLICE_MS: Final = 20_000
+"""A longer wait is asked for in parts, so that no connection is silent for longer."""
+ROUND_MS: Final = 2_000
+"""How long a look at all results takes at most on purpose, where there are more than can be waited for at once."""
+WAIT_MS_MIN: Final = 50
+
+
+class _Look(NamedTuple):
+    """One request on its way."""
+
+    id: str
+    last: bool  # it is answered when the time is over
+
+
+class ResultWatch:
+    """Asks for each of many results, in turns, until all are done or the time is over."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, int], Coroutine[Any, Any, JobResult]],
+        clock: Clock,
+        queue: str,
+        ids: Iterable[str],
+        timeout_ms: int,
+    ) -> None:
+        """Watch ``ids`` of ``queue``; ``ask`` returns a result when it is done, or as it is after so many milliseconds."""
+        self._ask = ask
+        self._clock = clock
+        self._queue = queue
+        self._pending = deque(dict.fromkeys(ids))
+        self._count = len(self._pending)
+        self._unseen = self._count if self._count > AT_ONCE else 0  # not looked at yet: those that are done come first
+        self._timeout_ms = timeout_ms
+        self._end_ms = clock.monotonic_ms() + timeout_ms
+        self._running: dict[asyncio.Task[JobResult], _Look] = {}
+
+    async def results(self) -> AsyncIterator[JobResult]:
+        """Yield each result once, when it is completed or failed.
+
+        What never was there is raised when all others have come. Raises TimedOut when the time is over, after all that were done by
+        then have come.
+        """
+        not_found: list[NotFound] = []
+        late: list[str] = []
+        try:
+            while self._pending or self._running:
+                self._ask_more()
+                done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda task: task.exception() is not None):  # what has come comes first
+                    look = self._running.pop(task)
+                    try:
+                        result = task.result()
+                    except NotFound as error:
+                        not_found.append(error)
+                        continue
+                    if result.done:
+                        yield result
+                    elif look.last:
+                        late.append(look.id)
+                    else:
+                        self._pending.append(look.id)
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+        if not_found:
+            raise not_found[0]
+        if late:
+            text = f"{len(late)} of {self._count} have no result within {self._timeout_ms} ms"
+            raise TimedOut(text, queue=self._queue, id=late[0])
+
+    def _ask_more(self) -> None:
+        while self._pending and len(self._running) < AT_ONCE:
+            id = self._pending.popleft()
+            left_ms = max(0, self._end_ms - self._clock.monotonic_ms())
+            wait_ms = min(left_ms, self._wait_ms())
+            self._running[asyncio.create_task(self._ask(id, wait_ms))] = _Look(id, wait_ms == left_ms)
+
+    def _wait_ms(self) -> int:
+        """Return how long the next one may be waited for: long where nobody else has to wait for its turn, else only a little."""
+        if self._unseen:
+            self._unseen -= 1
+            return 0
+        open_count = len(self._pending) + len(self._running) + 1
+        return WAIT_SLICE_MS if open_count <= AT_ONCE else max(WAIT_MS_MIN, ROUND_MS * AT_ONCE // open_count)
