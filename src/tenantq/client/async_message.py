@@ -9,7 +9,7 @@ from tenantq import wire
 from tenantq.client.bodies import UNSET, Unset, to_bytes, to_wire
 from tenantq.client.queue_calls import Settling
 from tenantq.client.received import Held, Received, bounded_reason, reason_of
-from tenantq.errors import Invalid, LeaseLost, TenantqError
+from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,11 +71,15 @@ class AsyncMessage(Received):
         self._held.lease_ms = length
         if until is not None:
             self._held.lease_until = until
+        if self._timer is not None:  # it was set for the lease as it was
+            self._timer.cancel()
+            self._next_beat(length)
 
     def settling_result(self) -> Settling:
-        """Return what acks it with the ``result`` that was set, if any."""
+        """Return what acks it with the ``result`` that was set, if any; raises Invalid where that cannot be written."""
+        settling = self._settling(_completed(self.result))
         self.stop_heartbeat()
-        return self._settling(_completed(self.result))
+        return settling
 
     def was_settled(self) -> None:
         """Take note that it was acked together with others."""
@@ -110,12 +114,23 @@ class AsyncMessage(Received):
         await self.finish(error)
 
     async def finish(self, error: BaseException | None) -> None:
-        """End a block: ack, or nack or release if ``error`` left it. Trouble in doing the latter does not hide the error."""
+        """End a block: ack, or nack or release if ``error`` left it, or if the result is refused, which is an error as well.
+
+        Trouble in giving it back does not hide the error.
+        """
         if self.settled:
             return
-        if error is None:
-            await self.ack(self.result)
+        if error is not None:
+            await self._give_back(error)
             return
+        try:
+            await self.ack(self.result)
+        except (Invalid, TooLarge) as refused:
+            if not refused.maybe_done:
+                await self._give_back(refused)
+            raise
+
+    async def _give_back(self, error: BaseException) -> None:
         try:
             if isinstance(error, Exception):
                 await self.nack(reason=reason_of(error))

@@ -163,17 +163,23 @@ class AsyncQueue:
         ``"return"`` it stands in its place.
         """
         all_messages = list(messages)
-        outcomes: list[TenantqError | None] = []
-        for start in range(0, len(all_messages), ITEMS_MAX):
-            part = all_messages[start : start + ITEMS_MAX]
-            if any(message.queue != self.name for message in part):
+        outcomes: list[TenantqError | None] = [None] * len(all_messages)
+        ready: list[tuple[int, Settling]] = []
+        for place, message in enumerate(all_messages):
+            if message.queue != self.name:
                 raise Invalid(f"messages: all must be of the queue {self.name}")
-            settled = await self._calls.ack_batch([message.settling_result() for message in part])
-            for message, outcome in zip(part, settled, strict=True):
-                failed = outcome if isinstance(outcome, TenantqError) else None
-                if failed is None:
-                    message.was_settled()
-                outcomes.append(failed)
+            try:
+                ready.append((place, message.settling_result()))
+            except TenantqError as error:
+                outcomes[place] = error
+        for start in range(0, len(ready), ITEMS_MAX):
+            part = ready[start : start + ITEMS_MAX]
+            settled = await self._calls.ack_batch([settling for _, settling in part])
+            for (place, _), outcome in zip(part, settled, strict=True):
+                if isinstance(outcome, TenantqError):
+                    outcomes[place] = outcome
+                else:
+                    all_messages[place].was_settled()
         if errors == "raise":
             raise_first(outcomes)
         return outcomes

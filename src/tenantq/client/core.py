@@ -36,6 +36,7 @@ class Request(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     body: bytes | None = None
     repeatable: bool = True  # doing it twice is as good as once, so it is tried again when its answer was lost
     wait_ms: int = 0  # how long the server may take on purpose
+    answer_ms: int | None = None  # for the answer, where that must not take as long as the client's timeout
     patient: bool = True  # tried again after a pause where a limit refused it
     gzip: bool = False
     stop: asyncio.Future[None] | None = None  # resolved when nobody waits for the answer any more
@@ -128,11 +129,14 @@ class Core:
                 wire = self._wire(request.shorten(max(0, request.wait_ms - elapsed_ms)))
 
     def _wire(self, request: Request[R]) -> HttpRequest:
+        timeout_ms = self.settings.timeout_ms
+        if request.answer_ms is not None:
+            timeout_ms = min(timeout_ms, request.answer_ms)
         return HttpRequest(
             request.method,
             request.target,
             request.body,
-            timeout_ms=self.settings.timeout_ms + request.wait_ms,
+            timeout_ms=timeout_ms + request.wait_ms,
             waits=request.wait_ms > 0,
             fresh=not request.repeatable,
             gzip=request.gzip,

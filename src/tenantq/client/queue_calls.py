@@ -27,6 +27,8 @@ T = TypeVar("T")
 log = logging.getLogger("tenantq.client")
 
 _QUEUES_KEPT: Final = 1_024
+_TRIES_PER_LEASE: Final = 4  # an extension whose answer takes longer than that part of the lease is tried again
+_EXTEND_MS_MIN: Final = 100
 _TOLD_WITHIN_MS: Final = (
     2  # a server's times may differ from its clock by this; a lease must not be taken for longer than it is
 )
@@ -193,7 +195,8 @@ class QueueCalls:
             body = wire.ExtendRequest(receipts=receipts, lease_ms=arguments[0])
         else:
             body = wire.ReleaseRequest(receipts=receipts)
-        items, doubtful = await self._settle_call(kind, encode(body))
+        answer_ms = max(_EXTEND_MS_MIN, arguments[0] // _TRIES_PER_LEASE) if kind == "extend" else None
+        items, doubtful = await self._settle_call(kind, encode(body), answer_ms)
         now = self.core.clock.monotonic_ms()
         outcomes: list[int | TenantqError | None] = []
         for one, item in zip(batch, items, strict=True):
@@ -209,10 +212,18 @@ class QueueCalls:
             outcomes.append(error)
         return outcomes
 
-    async def _settle_call(self, kind: str, body: bytes) -> tuple[list[wire.SettledItem], bool]:
-        answer = await self.core.answer(
-            Request(method="POST", target=f"{self.path}/{kind}", decode=_settle_reply, body=body, patient=False)
+    async def _settle_call(
+        self, kind: str, body: bytes, answer_ms: int | None = None
+    ) -> tuple[list[wire.SettledItem], bool]:
+        request = Request(
+            method="POST",
+            target=f"{self.path}/{kind}",
+            decode=_settle_reply,
+            body=body,
+            patient=False,
+            answer_ms=answer_ms,
         )
+        answer = await self.core.answer(request)
         return answer.value.results, answer.doubtful
 
 

@@ -106,6 +106,20 @@ def test_a_block_that_fails_nacks_with_the_exceptions_name(client: Client) -> No
     assert (entry.outcome, entry.reason) == ("nacked", "ValueError: bad input")
 
 
+@pytest.mark.parametrize(("result", "error"), [(object(), Invalid), ("x" * (2 << 20), TooLarge)])
+def test_a_block_whose_result_is_refused_has_failed(client: Client, result: object, error: type[Exception]) -> None:
+    """What cannot be written, or is too large, is an error like any other: the message is nacked, and the error raised."""
+    queue = client.queue("mail")
+    added = queue.add("x")
+    (message,) = queue.poll()
+    with pytest.raises(error, match="result"), message:
+        message.result = result
+    (entry,) = queue.get(added.id).history
+    assert entry.outcome == "nacked"
+    assert entry.reason.startswith(f"{error.__name__}: result")
+    assert message.settled
+
+
 def test_a_block_that_is_interrupted_releases(client: Client) -> None:
     """Nobody's fault uses up no attempt."""
     queue = client.queue("mail")
@@ -235,6 +249,12 @@ def test_many_are_acked_together(server: ServerUnderTest, client: Client) -> Non
     assert queue.wait_result(next(one.id for one in added if one.id == others[0].id)).text == "done"
     with pytest.raises(LeaseLost):
         queue.ack_many([late])
+    queue.add_many(["d", "e"])
+    bad, good = queue.poll(2)
+    bad.result = object()
+    fates = queue.ack_many([bad, good], errors="return")
+    assert [type(fate) for fate in fates] == [Invalid, type(None)]
+    assert (bad.settled, good.settled) == (False, True)
     with pytest.raises(Invalid, match="other"):
         client.queue("other").ack_many([late])
 

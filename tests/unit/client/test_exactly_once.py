@@ -119,7 +119,7 @@ async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_othe
     calls, transport = calls_over(lost(), HttpReply(status, {}, b"<html>hm</html>"), added)
     messages = [outgoing(NewMessage(body=f"{n}".encode())) for n in range(4)]
     work: list[Any] = [OrderedAdds(calls, {}).send(messages)] if many else [calls.add(message) for message in messages]
-    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    outcomes: list[Any] = await asyncio.gather(*work, return_exceptions=True)
     assert {type(one) for one in outcomes} == {kind}
     assert all(one.maybe_done for one in outcomes)
     assert len({request.body for request in transport.requests}) == 1

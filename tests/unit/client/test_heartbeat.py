@@ -1,0 +1,82 @@
+"""The heartbeat of a message at work: in time for its lease as it is now, also when an answer does not come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq import wire
+from tenantq.client import AsyncClient
+from tenantq.client.async_message import AsyncMessage
+from tenantq.client.core import Core
+from tenantq.client.queue_calls import Leased, QueueCalls
+from tenantq.clock import ManualClock
+from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
+
+if TYPE_CHECKING:
+    from tenantq.client.pool import HttpRequest
+
+ITEM = wire.DeliveredItem(
+    id="id",
+    receipt="r",
+    body="x",
+    attempt=1,
+    priority=0,
+    attributes={},
+    added_at=0,
+    lease_until=0,
+    tenant="t",
+    queue="q",
+)
+EXTENDED = {"results": [{"receipt": "r", "ok": True, "lease_until": 1}]}
+
+
+def lengths(requests: list[HttpRequest]) -> list[int]:
+    """Return the lease lengths that were asked for."""
+    return [msgspec.json.decode(request.body or b"")["lease_ms"] for request in requests]
+
+
+async def turns() -> None:
+    """Let whatever is due happen."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_lease_that_was_made_shorter_is_extended_in_time() -> None:
+    """The next beat is a third of the new length away, not of the old."""
+    clock = ManualClock()
+    transport = ScriptedTransport(reply(EXTENDED))
+    calls = QueueCalls(Core(make_settings(clock=clock), transport), "/v1/queues/q", None, "q")
+    message = AsyncMessage(Leased(ITEM, 9_000, clock.monotonic_ms() + 9_000), calls)
+    async with message:
+        await message.extend(900)
+        for _ in range(3):
+            clock.advance(300)
+            await turns()
+        assert lengths(transport.requests) == [900] * 4
+        message._held.settled = True
+
+
+async def test_a_beat_that_gets_no_answer_is_tried_again_before_the_lease_ends() -> None:
+    """One stalled request costs a quarter of the lease, not the client's whole timeout."""
+    clock = ManualClock()
+    polled = msgspec.json.encode({"messages": [msgspec.to_builtins(ITEM)]})
+    acked = msgspec.json.encode({"results": [{"receipt": "r", "ok": True}]})
+    async with rough_server() as server:
+        server.behave = [say(body=polled), hang, say(body=msgspec.json.encode(EXTENDED)), say(body=acked)]
+        async with AsyncClient(settings=make_settings(server.url, clock=clock)) as client:
+            (message,) = await client.queue("q").poll(lease_ms=6_000)
+            started_ms = clock.monotonic_ms()
+            async with message:
+                clock.advance(2_000)
+                await until(lambda: len(server.heads) == 2)
+                clock.advance(1_500)
+                await turns()
+                clock.advance(50)
+                await until(lambda: len(server.heads) == 3)
+                assert clock.monotonic_ms() - started_ms < 6_000
+                await until(lambda: message.lease_until == 1)
+            assert message.settled
+        assert [head.split()[1].rpartition("/")[2] for head in server.heads] == ["poll", "extend", "extend", "ack"]
