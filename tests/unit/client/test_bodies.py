@@ -29,6 +29,11 @@ class Job:
     done: bool = False
 
 
+@dataclasses.dataclass
+class Share:
+    part: float
+
+
 class Model:
     """What a pydantic model looks like from outside."""
 
@@ -61,6 +66,11 @@ class Model:
         (Mail("x"), b'{"to":"x","copies":1}'),
         (Job("x"), b'{"name":"x","done":false}'),
         (Model("x"), b'{"to":"x"}'),
+        ([Model("x"), {"mails": (Model("y"), None)}], b'[{"to":"x"},{"mails":[{"to":"y"},null]}]'),
+        (
+            {"of": Mail("x"), "null": 0xCB7FF800000000, "no": None},
+            b'{"of":{"to":"x","copies":1},"null":57280123400880128,"no":null}',
+        ),
         (dt.date(2024, 2, 29), b'"2024-02-29"'),
     ],
 )
@@ -69,7 +79,29 @@ def test_a_body_is_bytes_text_or_json(given: object, sent: bytes) -> None:
     assert to_bytes(given) == sent
 
 
-@pytest.mark.parametrize("body", [object(), {1, object()}, "\ud800", {"a": object()}, Model])
+class Stubborn(Model):
+    """A model with something in it that cannot be written, as pydantic's may have."""
+
+    def model_dump_json(self) -> str:
+        """Fail in a way of its own."""
+        raise KeyError("unable to serialize unknown type")
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "body", [NAN, {"a": [1.5, -INFINITY]}, [None, Share(INFINITY)], {"b": Share(NAN), "c": "null"}]
+)
+def test_numbers_that_json_cannot_say_are_refused(body: object) -> None:
+    """They would arrive as null, and nobody would know."""
+    with pytest.raises(Invalid, match="NaN and infinity"):
+        to_bytes(body)
+
+
+@pytest.mark.parametrize(
+    "body", [object(), {1, object()}, "\ud800", {"a": object()}, Model, [Model], Stubborn("x"), {"a": [Stubborn("x")]}]
+)
 def test_what_cannot_be_a_body_is_refused_by_name(body: object) -> None:
     """With the field, and never with a traceback from the depths."""
     with pytest.raises(Invalid, match="body"):

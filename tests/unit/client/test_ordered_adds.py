@@ -154,6 +154,22 @@ async def test_what_concerns_the_queue_is_raised_with_how_far_it_came() -> None:
     assert len(transport.requests) == 2
 
 
+class Stubborn:
+    """A model that cannot be written, as pydantic's may be."""
+
+    def model_dump_json(self) -> str:
+        """Fail in a way of its own."""
+        raise KeyError("unable to serialize unknown type")
+
+
+async def test_a_model_that_cannot_be_written_keeps_nobody_out() -> None:
+    """Its error stands in its place."""
+    queue = LimitedQueue(10, 10)
+    outcomes = await queue.add_many(["a", Stubborn(), "b"])
+    assert queue.bodies == ["a", "b"]
+    assert [type(one.error) for one in outcomes] == [type(None), Invalid, type(None)]
+
+
 def test_errors_are_raised_or_told() -> None:
     """The first one, with a note on the others."""
     adds = OrderedAdds(LimitedQueue(1, 1).calls, {})
