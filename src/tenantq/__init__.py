@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tenantq.client import Added as Added
     from tenantq.client import AsyncClient as AsyncClient
     from tenantq.client import Client as Client
+    from tenantq.client import Received as Received
     from tenantq.clock import ManualClock as ManualClock
     from tenantq.clock import SystemClock as SystemClock
     from tenantq.config import QueueConfig as QueueConfig
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from tenantq.errors import TooLarge as TooLarge
     from tenantq.errors import Unauthenticated as Unauthenticated
     from tenantq.errors import Unavailable as Unavailable
-    from tenantq.message import Added as Added
     from tenantq.message import Caller as Caller
     from tenantq.message import Delivery as Delivery
     from tenantq.message import NewMessage as NewMessage
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from tenantq.worker import Worker as Worker
 
 _HOMES = {
-    "tenantq.client": ("AsyncClient", "Client"),
+    "tenantq.client": ("Added", "AsyncClient", "Client", "Received"),
     "tenantq.clock": ("ManualClock", "SystemClock"),
     "tenantq.config": ("QueueConfig", "ShardSettings", "TenantConfig"),
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
@@ -73,7 +74,7 @@ _HOMES = {
         "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
-    "tenantq.message": ("Added", "Caller", "Delivery", "NewMessage", "Outcome", "Result"),
+    "tenantq.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),
     "tenantq.worker": ("Worker",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

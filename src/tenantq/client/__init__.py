@@ -7,6 +7,7 @@ from tenantq.client.async_message import AsyncMessage
 from tenantq.client.async_queue import AsyncQueue
 from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.bodies import UNSET
+from tenantq.client.received import Received
 from tenantq.client.settings import NO_RETRIES, Retries, Settings, Tls
 from tenantq.client.sync_client import Client, Fleet, Message, Platform, Queue, Tenant
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
@@ -30,6 +31,7 @@ __all__ = [
     "Page",
     "Platform",
     "Queue",
+    "Received",
     "Retries",
     "Settings",
     "StoredMessage",

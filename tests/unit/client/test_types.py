@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import msgspec
 
+import tenantq
 from tenantq import wire
 from tenantq.client import (
     Added,
@@ -18,6 +19,7 @@ from tenantq.client import (
     Message,
     Page,
     Queue,
+    Received,
     StoredMessage,
     Tenant,
 )
@@ -36,6 +38,8 @@ def blocking(client: Client) -> None:
     queue = client.queue("mail")
     assert_type(queue, Queue)
     assert_type(queue.add({"a": 1}, priority=3, key="k"), Added)
+    known_by_its_short_name: tenantq.Added = queue.add("x")
+    assert_type(known_by_its_short_name, Added)
     assert_type(queue.add_many([b"a", "b"], errors="return"), list[Added])
     for message in queue.poll(10, wait_ms=1, lease_ms=5):
         assert_type(message, Message)
@@ -89,6 +93,19 @@ def working(worker: Worker) -> None:
     assert_type(send(Mail("x")), int)
     assert_type(send.add(Mail("x")), Added)
     assert_type(worker.run(burst=True), bool)
+
+    @worker.before
+    def before(message: Received) -> None:
+        message.json(Mail)
+
+    @worker.failure
+    async def failure(message: tenantq.Received, error: BaseException) -> None:
+        assert_type(message.attempt, int)
+
+    def rule(message: Received, error: Exception) -> int | None:
+        return message.attempt if isinstance(error, TimeoutError) else None
+
+    worker.task("again", retry=rule)
     some: Task[[Mail], int] = send
     some("x")  # type: ignore[arg-type]  # the wrong argument is found
 
