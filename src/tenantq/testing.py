@@ -25,7 +25,7 @@ from tenantq.client.sync_client import Client
 from tenantq.clock import Clock, SystemClock, Timer
 from tenantq.config import ShardSettings
 from tenantq.engine.shard import Shard
-from tenantq.errors import Closed, TenantqError
+from tenantq.errors import Closed, Invalid, TenantqError
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.http.connection import Connection
 from tenantq.http.listener import Listener
@@ -224,7 +224,9 @@ class FakeServer:
     # ---- starting and stopping ----
 
     def start(self) -> None:
-        """Start serving; takes some milliseconds."""
+        """Start serving; takes some milliseconds. One that was stopped starts anew, with nothing in it."""
+        if self._portal is not None:
+            raise Invalid("this fake server runs already: stop it first, or make another one")
         home = _IN_MEMORY if _IN_MEMORY.is_dir() else None
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-fake-", dir=home))
         self._portal = Portal.start("tenantq-fake-server")
@@ -232,6 +234,7 @@ class FakeServer:
             self._portal.run(self._open())
         except BaseException:
             self._portal.stop()
+            self._portal = None
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
         self.clock.attach(self._portal.run, self._settled)

@@ -15,7 +15,7 @@ from tenantq.client.core import Core, Request, encode, new_key
 from tenantq.client.poll_lane import PollLane
 from tenantq.client.problems import from_item
 from tenantq.client.values import Added
-from tenantq.errors import Invalid, LeaseLost, Limited, TenantqError, TooLarge
+from tenantq.errors import BadAnswer, Invalid, LeaseLost, Limited, TenantqError, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -82,6 +82,7 @@ class QueueCalls:
         reply = await self.core.call(
             Request(method="POST", target=f"{self.path}/messages", decode=_add_reply, body=body, patient=False)
         )
+        _check_count(batch, reply.messages)
         return [self._added(one, item) for one, item in zip(batch, reply.messages, strict=True)]
 
     def _added(self, sent: Outgoing, item: wire.AddedItem) -> Added | TenantqError:
@@ -197,6 +198,7 @@ class QueueCalls:
             body = wire.ReleaseRequest(receipts=receipts)
         answer_ms = max(_EXTEND_MS_MIN, arguments[0] // _TRIES_PER_LEASE) if kind == "extend" else None
         items, doubtful = await self._settle_call(kind, encode(body), answer_ms)
+        _check_count(batch, items)
         now = self.core.clock.monotonic_ms()
         outcomes: list[int | TenantqError | None] = []
         for one, item in zip(batch, items, strict=True):
@@ -225,6 +227,13 @@ class QueueCalls:
         )
         answer = await self.core.answer(request)
         return answer.value.results, answer.doubtful
+
+
+def _check_count(asked: Sequence[object], answered: Sequence[object]) -> None:
+    if len(asked) != len(answered):
+        error = BadAnswer(f"the answer is for {len(answered)} items, and {len(asked)} were sent: check the address")
+        error.maybe_done = True
+        raise error
 
 
 async def _each(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | TenantqError]:

@@ -159,7 +159,7 @@ def _split(url: object) -> tuple[bool, str, int, str]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise Invalid(f"url: is malformed; give one like {example}") from error
+        raise Invalid(f"url: is malformed; give an address, {example}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Invalid(f"url: must start with http:// or https:// and name a host, {example}")
     if parts.username is not None or parts.password is not None:

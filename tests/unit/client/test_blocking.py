@@ -301,6 +301,9 @@ def test_a_fake_that_is_stopped_is_gone() -> None:
     client = server.client()
     client.queue("mail").add("x")
     directory = server._directory
+    with pytest.raises(Invalid, match="already"):
+        server.start()
+    assert server._directory == directory
     assert directory is not None
     assert directory.exists()
     server.stop()

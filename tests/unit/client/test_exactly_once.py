@@ -17,6 +17,7 @@ from tenantq.client.outgoing import outgoing
 from tenantq.client.queue_calls import QueueBook, QueueCalls, Settling
 from tenantq.clock import ManualClock
 from tenantq.errors import (
+    BadAnswer,
     Closed,
     Conflict,
     ConnectionFailed,
@@ -206,6 +207,17 @@ async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> Non
     while not work.done():
         await asyncio.sleep(0)
         clock.advance(0)
+
+
+async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
+    """Nobody can tell whose it is, and what was asked for may be done."""
+    calls, _ = calls_over(reply({"messages": []}))
+    with pytest.raises(BadAnswer, match="for 0 items, and 2 were sent") as caught:
+        await OrderedAdds(calls, {}).send([outgoing(NewMessage(body=b"x"))] * 2)
+    assert caught.value.maybe_done
+    calls, _ = calls_over(settled(None, None))
+    with pytest.raises(BadAnswer, match="for 2 items, and 1 were sent"):
+        await calls.ack(Settling("r", 0))
 
 
 async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgotten() -> None:
