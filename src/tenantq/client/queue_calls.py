@@ -96,17 +96,16 @@ class QueueCalls:
     async def poll(self, max: int, wait_ms: int, lease_ms: int | None, consumer: str | None) -> list[Leased]:
         """Lease messages, together with others who poll with the same lease."""
         self.core.check_open()
-        if not self.core.settings.coalesce:
-            return await self._ask(max, wait_ms, lease_ms, consumer)
         key = (lease_ms, consumer, wait_ms > 0)
         lane = self._polls.get(key)
         if lane is None:
-            self._polls = {known: one for known, one in self._polls.items() if not one.idle}
 
             async def one_poll(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[Leased]:
                 return await self._ask(max, wait_ms, lease_ms, consumer, stop)
 
-            lane = self._polls[key] = PollLane(self.core, one_poll, self.release_quietly)
+            lane = PollLane(self.core, one_poll, self.release_quietly)
+            if self.core.settings.coalesce:
+                self._polls = {known: one for known, one in self._polls.items() if not one.idle} | {key: lane}
         return await lane.poll(max, wait_ms)
 
     async def _ask(
@@ -115,7 +114,7 @@ class QueueCalls:
         wait_ms: int,
         lease_ms: int | None,
         consumer: str | None,
-        stop: asyncio.Future[None] | None = None,
+        stop: asyncio.Future[None],
     ) -> list[Leased]:
         def body(wait_ms: int) -> wire.PollRequest:
             return wire.PollRequest(max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
@@ -253,7 +252,7 @@ async def ask(
     body: Callable[[int], msgspec.Struct],
     wait_ms: int,
     lease_ms: int | None,
-    stop: asyncio.Future[None] | None = None,
+    stop: asyncio.Future[None],
 ) -> list[Leased]:
     """Poll once; ``body`` makes the request for a length of waiting.
 

@@ -30,7 +30,7 @@ from tenantq.errors import (
 )
 from tenantq.message import NewMessage
 from tenantq.testing import FakeServer
-from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply
+from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,6 +207,28 @@ async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> Non
     while not work.done():
         await asyncio.sleep(0)
         clock.advance(0)
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) -> None:  # noqa: FBT001
+    """Whether or not polls go out together."""
+    answer = asyncio.Event()
+    item = {"id": "1", "receipt": "r", "body": "x", "attempt": 1, "priority": 0, "attributes": {}, "added_at": 0}
+
+    async def lease(_: HttpRequest) -> HttpReply:
+        await answer.wait()
+        return reply({"messages": [{**item, "lease_until": 0, "tenant": "t", "queue": "mail"}]})
+
+    calls, transport = calls_over(lease, settled(None), coalesce=coalesce)
+    poll = asyncio.create_task(calls.poll(1, 0, None, None))
+    await until(lambda: transport.requests)
+    poll.cancel()
+    await asyncio.sleep(0)
+    answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    await calls.core.close()
+    assert [request.target.rpartition("/")[2] for request in transport.requests] == ["poll", "release"]
 
 
 async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
