@@ -127,6 +127,9 @@ class AsyncQueue:
         Each is a body, or a ``NewMessage`` with options of its own. They go out in requests of at most 1,000 messages or 8 MiB, one
         after the other. An error of one message does not keep the others out: with ``errors="raise"`` the first such error is raised
         after all were tried; with ``"return"`` it stands in its ``Added``.
+
+        At a rate limit they wait as the server asks, as often as ``retries`` allows without any being added; those left then have the
+        limit's error. What concerns neither a message nor a limit is raised at once, with a note on how many had been sent.
         """
         adds = self.ordered_adds(
             priority=priority,
