@@ -134,7 +134,7 @@ class Lane(Generic[Item, Outcome]):
         try:
             await self._deliver(batch)
         except asyncio.CancelledError:
-            _refuse(batch, closed())
+            _refuse(batch, closed(maybe_done=True))
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
             bug = TenantqError(f"internal error of the client: {error!r}")
@@ -219,7 +219,9 @@ class Lane(Generic[Item, Outcome]):
             pauses.setdefault(entry.retries, []).append(entry)
         for retry, entries in pauses.items():
             pause_ms = self._core.pause_ms(retry, error)
-            if pause_ms is None or self._core.closed:
+            if self._core.closed:
+                _refuse(entries, closed())
+            elif pause_ms is None:
                 _refuse(entries, error)
             else:
                 self._resting += len(entries)
