@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
-from tenantq.client import Added, Client, NewMessage
+from tenantq.client import NO_RETRIES, Added, Client, NewMessage
 from tenantq.errors import (
     ConnectionFailed,
     Invalid,
@@ -21,6 +21,7 @@ from tenantq.errors import (
     TenantqError,
     Unauthenticated,
 )
+from tenantq.pipeline.connector import queue_writer
 from tenantq.pipeline.connector.enqueue import Enqueuer
 from tenantq.pipeline.connector.message_rows import MessageRow, check_columns
 from tenantq.pipeline.connector.options import WriteOptions, read_options
@@ -220,11 +221,12 @@ def test_a_write_id_makes_the_whole_write_repeatable_and_alike_rows_can_be_one(p
     assert write(bodies, queue="once", writeId="monday", identicalRows="once") == (2, 1)
 
 
-def test_a_rate_limit_is_waited_for(place: Place) -> None:
+def test_a_rate_limit_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused rows are sent again when the server says that they may; a bound ends the waiting with a clear error."""
     place.client.queue("slow").configure(limits={"write": {"ops_per_sec": 10, "burst": 10}})
     told = add_rows(_batches([f"{number}" for number in range(25)], 50), _options(place, queue="slow"), "w")
     assert (told.rows, told.added, len(place.bodies("slow"))) == (25, 25, 25)
+    monkeypatch.setattr(queue_writer, "_RETRIES", NO_RETRIES)  # the client's own patience is enough for this limit
     with pytest.raises(
         RateLimited,
         match=r"row \d+ of partition 0, for slow: rate_limited: .*maxWaitMs.*rows of this task were taken before",
