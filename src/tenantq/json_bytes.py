@@ -8,7 +8,7 @@ from typing import Final
 from tenantq.errors import Invalid
 
 SHORT_BYTES: Final = 1_024
-"""What is no longer than this is text wherever it can be."""
+"""What is no longer than this is text wherever it can be: even a full request of such bodies keeps its bounds."""
 
 _LONG: Final = bytes(code for code in range(32) if code not in b"\b\t\n\f\r")
 
@@ -27,9 +27,14 @@ def bytes_of(text: str | None, base64: str | None, field: str) -> bytes:
         raise Invalid(f"{field}_base64: is not base64 in the standard alphabet with padding") from error
 
 
+def bloats(data: bytes) -> bool:
+    """Tell whether more than an eighth is of characters that JSON writes as six."""
+    return len(data) - len(data.translate(None, _LONG)) > len(data) // 8
+
+
 def text_or_base64(data: bytes) -> tuple[str | None, str | None]:
-    """Return (text, None) for UTF-8, else (None, base64); also for much UTF-8 that would grow in JSON, which writes each of _LONG as six."""
-    if len(data) > SHORT_BYTES and len(data) - len(data.translate(None, _LONG)) > len(data) // 8:
+    """Return (text, None) for UTF-8, else (None, base64); also for UTF-8 that would be much longer as JSON text."""
+    if len(data) > SHORT_BYTES and bloats(data):
         return None, binascii.b2a_base64(data, newline=False).decode("ascii")
     try:
         return data.decode(), None

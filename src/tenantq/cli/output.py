@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tenantq.client.bodies import to_wire
+from tenantq.json_bytes import text_or_base64
 from tenantq.readable import printable
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def said(text: str) -> None:
 
 def body_fields(body: bytes, name: str = "body") -> dict[str, str]:
     """Return a body as JSON carries it: text, or base64 under another name."""
-    text, encoded = to_wire(body)
+    text, encoded = text_or_base64(body)
     return {name: text} if text is not None else {f"{name}_base64": encoded or ""}
 
 

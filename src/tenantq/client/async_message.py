@@ -6,10 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from tenantq import wire
-from tenantq.client.bodies import UNSET, Unset, to_bytes, to_wire
+from tenantq.client.bodies import UNSET, Unset, to_bytes
 from tenantq.client.queue_calls import Settling
 from tenantq.client.received import Held, Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
+from tenantq.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
     import asyncio
@@ -182,5 +183,5 @@ class AsyncMessage(Received):
 def _completed(result: Any | Unset) -> wire.WireResult | None:
     if isinstance(result, Unset):
         return None
-    text, encoded = to_wire(to_bytes(result, "result"))
+    text, encoded = text_or_base64(to_bytes(result, "result"))
     return wire.WireResult(value=text, value_base64=encoded)

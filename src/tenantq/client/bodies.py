@@ -14,11 +14,6 @@ from tenantq.errors import Invalid
 
 T = TypeVar("T")
 
-SHORT_BYTES: Final = 1_024
-"""Up to this a body is not looked at for how long it gets in JSON: even a full request of such bodies keeps its bounds."""
-_CONTROLS: Final = bytes(range(32))  # six characters each in JSON, or two
-_BASE64_PAYS_AT: Final = 15  # from one control character in so many bytes on, base64 is the shorter text
-
 _MAYBE_UNSAID: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # how NaN and the infinities look in MessagePack
 
 
@@ -71,21 +66,6 @@ def _is_unsaid(plain: object) -> bool:
 
 _encode = msgspec.json.Encoder(enc_hook=_dumped).encode
 _pack = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # a model has written its numbers itself
-
-
-def to_wire(body: bytes) -> tuple[str | None, str | None]:
-    """Return (text, base64): one of them is the body, the other None. Text, unless that would be much longer."""
-    if len(body) > SHORT_BYTES and bloats(body):
-        return None, base64.b64encode(body).decode()
-    try:
-        return body.decode(), None
-    except UnicodeDecodeError:
-        return None, base64.b64encode(body).decode()
-
-
-def bloats(body: bytes) -> bool:
-    """Tell whether a body has so many control characters that as JSON text it would be longer than as base64."""
-    return (len(body) - len(body.translate(None, _CONTROLS))) * _BASE64_PAYS_AT > len(body)
 
 
 def from_wire(text: str | None, encoded: str | None) -> bytes | None:

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from tenantq import limits, wire
-from tenantq.client.bodies import SHORT_BYTES, bloats, to_bytes, to_wire
+from tenantq.client.bodies import to_bytes
+from tenantq.json_bytes import SHORT_BYTES, bloats, text_or_base64
 from tenantq.message import NewMessage, check_message, is_plain
 
 _ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
@@ -50,7 +51,7 @@ def outgoing(message: NewMessage) -> Outgoing:
     plain = is_plain(message)
     if not plain:
         check_message(message)
-    text, encoded = to_wire(message.body)
+    text, encoded = text_or_base64(message.body)
     size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
     if plain:
         return Outgoing(
