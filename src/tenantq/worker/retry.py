@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ import msgspec
 
 from tenantq import limits
 from tenantq.client.received import Received
+from tenantq.errors import Invalid
+from tenantq.message import check_int
 
 if TYPE_CHECKING:
     from tenantq.randomness import Randomness
@@ -27,6 +30,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     base_ms: int = 1_000
     max_ms: int = 600_000
     factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_int("base_ms", self.base_ms, 0, limits.DELAY_MS_MAX)
+        check_int("max_ms", self.max_ms, 0, limits.DELAY_MS_MAX)
+        if type(self.factor) not in (int, float) or not 1 <= self.factor < math.inf:
+            raise Invalid(f"factor: {self.factor!r} is not a number from 1 on")
 
     def delay_ms(self, attempt: int, randomness: Randomness) -> int:
         """Return the pause after attempt number ``attempt``, from 1."""

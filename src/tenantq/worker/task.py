@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
@@ -42,21 +43,20 @@ class Task(Generic[P, R]):
         result: bool,
     ) -> None:
         self.queue = check_queue_name(queue)
-        self.name = getattr(function, "__name__", type(function).__name__)
         if not callable(function):
-            raise Invalid(f"task {queue}: the handler must be a function")
+            raise Invalid(f"task {queue}: the handler must be a function, or an object that can be called")
+        inner = _inner(function)
+        self.name = getattr(inner, "__name__", type(inner).__name__)
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, 1, TIMEOUT_MS_MAX)
         self.function = function
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  # asked is what kind of call it is
-        )
+        self.is_async = inspect.iscoroutinefunction(_code(inner))
         self.timeout_ms = timeout_ms
         self.retry = retry
         self.result = result
         self.takes, self.takes_message_too = _parameters(self)
         self._worker = worker
-        self.__doc__ = function.__doc__
+        self.__doc__ = inner.__doc__
 
     def __repr__(self) -> str:
         return f"<Task {self.name} of {self.queue}>"
@@ -91,6 +91,18 @@ class Task(Generic[P, R]):
         return (first, message) if self.takes_message_too else (first,)
 
 
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a partial function calls in the end."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what has the types of the parameters: a function itself, or how an object is called."""
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+
+
 def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
     """Return what the handler's first parameter wants, and whether a second one wants the message."""
     where = f"task {task.queue}: {task.name}"
@@ -104,7 +116,7 @@ def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
     if not 1 <= len(places) <= 2 or needed:
         raise Invalid(f"{where} must take one argument, the body or the message, or two, the body and the message")
     try:
-        hints = typing.get_type_hints(task.function)
+        hints = typing.get_type_hints(_code(_inner(task.function)))
     except (NameError, TypeError) as error:
         raise Invalid(f"{where}: the types of its parameters cannot be found: {error}") from error
     kind = hints.get(places[0].name, _AS_IT_IS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -243,6 +244,13 @@ def test_pauses_grow_up_to_their_bound() -> None:
     assert [retry.delay_ms(attempt, Half()) for attempt in (1, 2, 3, 4, 5_000)] == [75, 225, 675, 750, 750]
 
 
+@pytest.mark.parametrize("wrong", [{"base_ms": -5}, {"max_ms": -1}, {"factor": 0.5}, {"factor": float("nan")}])
+def test_pauses_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    """When they are made, not when the first message fails."""
+    with pytest.raises(Invalid, match=next(iter(wrong))):
+        Retry(**wrong)
+
+
 def test_a_coroutine_that_takes_too_long_is_cancelled(make_worker: Make, client: Client) -> None:
     """And its message nacked with the reason "timeout"."""
     worker = make_worker()
@@ -322,6 +330,40 @@ def test_a_timeout_of_the_handlers_own_is_an_ordinary_failure(make_worker: Make,
     assert "cancelled" in reasons["cancels"]
     assert "SystemExit" in reasons["exits"]
     assert "SystemExit" in reasons["exits-too"]
+
+
+def test_whatever_can_be_called_is_a_handler(make_worker: Make, client: Client) -> None:
+    """An object with a call of its own, ordinary or a coroutine function; a method; a function with some arguments given."""
+    worker = make_worker()
+    got: list[tuple[str, object]] = []
+
+    class Takes:
+        """Takes mail."""
+
+        def __call__(self, body: Mail) -> None:
+            got.append(("object", body))
+
+        def method(self, body: str) -> None:
+            got.append(("method", body))
+
+    class TakesToo:
+        async def __call__(self, body: Mail, message: AsyncMessage) -> None:
+            got.append((message.queue, body))
+
+    def both(name: str, body: Mail, *, extra: int) -> None:
+        got.append((name, body))
+
+    task = worker.task("object")(Takes())
+    assert (task.name, task.__doc__) == ("Takes", "Takes mail.")
+    worker.task("coroutine")(TakesToo())
+    worker.task("method")(Takes().method)
+    assert worker.task("partial")(functools.partial(functools.partial(both, "partial"), extra=1)).name == "both"
+    worker.task("partial-coroutine")(functools.partial(TakesToo()))
+    for queue in ("object", "coroutine", "method", "partial", "partial-coroutine"):
+        client.queue(queue).add({"to": "x"})
+    assert worker.run(burst=True)
+    names = ("coroutine", "object", "partial", "partial-coroutine")
+    assert sorted(got, key=str) == sorted([*((name, Mail("x")) for name in names), ("method", '{"to":"x"}')], key=str)
 
 
 def test_a_message_that_its_handler_settles_is_left_alone(make_worker: Make, client: Client) -> None:
