@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command import COMMAND, SECONDS_MAX
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,17 @@ def wait_for(path: str) -> None:
         time.sleep(0.01)
 
 nothing = 1
+
+shown = Worker("https://127.0.0.1:1", concurrency=2, prefetch=0)
+shown.task("sums")(lambda _: None)
+
+def show(*, burst):
+    settings = shown.settings
+    print(settings.url, settings.timeout_ms, settings.token, settings.tls.ca_file, settings.tls.certificate_file,
+          settings.tls.key_file, shown.concurrency, shown.prefetch)
+    return True
+
+shown.run = show
 """
 
 
@@ -43,10 +55,15 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def beside(place: Path) -> str:
+    """Return where a process looks for modules: there, and where this one does."""
+    return os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+
+
 def test_a_burst_does_what_there_is_and_ends(server: Served, place: Path) -> None:
     """The server and token of the environment go before those of the module."""
     ids = [server.ok("add", "sums", f"[1, {number}]").out.strip() for number in range(5)]
-    done = server.run("worker", "jobs:worker", "--burst", "--queue", "sums", PYTHONPATH=str(place))
+    done = server.run("worker", "jobs:worker", "--burst", "--queue", "sums", PYTHONPATH=beside(place))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "working on sums" in done.stderr
     results = [server.ok("message", "result", "sums", id).out for id in ids]
@@ -58,9 +75,24 @@ def test_another_tenants_work(server: Served, place: Path) -> None:
     server.ok("tenant", "create", "elsewhere")
     id = server.ok("add", "sums", "[20, 22]", "--tenant", "elsewhere").out.strip()
     arguments = ("worker", "jobs:worker", "--burst", "--queue", "sums", "--tenant", "elsewhere", "--log-level", "error")
-    done = server.run(*arguments, PYTHONPATH=str(place))
+    done = server.run(*arguments, PYTHONPATH=beside(place))
     assert (done.returncode, done.stderr) == (0, "")
     assert server.ok("message", "result", "sums", id, "--tenant", "elsewhere").out == "42\n"
+
+
+def test_what_the_command_says_of_the_connection_goes_before_the_module(server: Served, place: Path) -> None:
+    """With another server or with the module's own; what it does not say stays as the module has it."""
+    files = ("--ca-file", "ca.pem", "--cert-file", "own.pem", "--key-file", "own.key")
+
+    def shown(*options: str) -> list[str]:
+        done = server.run("worker", "jobs:shown", *options, PYTHONPATH=beside(place), TENANTQ_URL="", TENANTQ_TOKEN="")
+        return done.stdout.split()
+
+    there = server.run("worker", "jobs:shown", "--timeout", "3s", *files, PYTHONPATH=beside(place))
+    assert there.stdout.split()[1:] == ["3000", ADMIN_TOKEN, "ca.pem", "own.pem", "own.key", "2", "0"], there.stderr
+    wanted = ["https://127.0.0.1:1", "3000", "None", "ca.pem", "own.pem", "None", "7", "0"]
+    assert shown("--timeout", "3s", *files[:4], "--concurrency", "7") == wanted
+    assert shown()[:4] == ["https://127.0.0.1:1", "10000", "None", "None"]
 
 
 def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:
@@ -106,6 +138,6 @@ def test_a_worker_that_is_not_there(server: Served, arguments: tuple[str, ...], 
 
 def test_a_token_that_is_not_valid_ends_it(server: Served, place: Path) -> None:
     """It does not go on asking for ever."""
-    done = server.run("worker", "jobs:worker", PYTHONPATH=str(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
+    done = server.run("worker", "jobs:worker", PYTHONPATH=beside(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
     assert done.returncode == 4, done.stderr
     assert done.stderr.splitlines()[-1].startswith("tenantq: ")

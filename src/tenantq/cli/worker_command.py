@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
@@ -14,6 +15,8 @@ from tenantq.cli.logs import set_up_logs
 from tenantq.client import AsyncClient
 from tenantq.worker import Worker, load_worker
 from tenantq.worker.worker import CONCURRENCY_MAX
+
+_TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "key_file": "key_file"}
 
 
 @click.command()
@@ -49,6 +52,7 @@ def worker(
 
     MODULE:NAME is where it is, such as shop.tasks:worker; the working directory is searched first. It works where the module
     says, unless a server, a token or a profile is given here or in the environment. With --tenant it serves that tenant.
+    --timeout and the files for https go before what the module says, too.
 
     SIGTERM or Ctrl-C lets handlers finish and gives other messages back; a second signal ends it at once.
 
@@ -61,7 +65,9 @@ def worker(
     found = load_worker(address)
     _redirect(found, connection)
     if concurrency is not None:
-        found.concurrency = found.prefetch = concurrency
+        if found.prefetch == found.concurrency:  # as it is where the module says nothing else
+            found.prefetch = concurrency
+        found.concurrency = concurrency
     if queues:
         found.queues = list(queues)
     if drain_ms is not None:
@@ -73,9 +79,16 @@ def worker(
 def _redirect(worker: Worker, connection: Connection) -> None:
     """Have the worker work where the command says, as far as it says so."""
     target, given = connection.target, connection.given
+    tls = {field: getattr(target.tls, field) for option, field in _TLS_FIELDS.items() if option in given}
     if given & {"url", "profile"}:
-        worker.settings = AsyncClient(target.url, target.token, tls=target.tls).settings
-    elif "token" in given:
+        timeout_ms = worker.settings.timeout_ms
+        worker.settings = AsyncClient(target.url, target.token, timeout_ms=timeout_ms, tls=target.tls).settings
+    elif tls:
+        own = msgspec.structs.replace(worker.settings.tls, context=None, **tls)
+        worker.settings = msgspec.structs.replace(worker.settings, tls=own)
+    if "token" in given:
         worker.settings = msgspec.structs.replace(worker.settings, token=target.token)
+    if click.get_current_context().get_parameter_source("timeout_ms") is ParameterSource.COMMANDLINE:
+        worker.settings = msgspec.structs.replace(worker.settings, timeout_ms=connection.timeout_ms)
     if "tenant" in given and target.tenant is not None:
         worker.fleet, worker.tenants = True, [target.tenant]
