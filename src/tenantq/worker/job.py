@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from tenantq.message import check_int
 from tenantq.worker.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from tenantq.client.async_message import AsyncMessage
     from tenantq.client.portal import Portal
@@ -37,7 +38,9 @@ class TaskTimedOut(Exception):
 class Job:
     """A message, its task, and what runs the one on the other."""
 
-    __slots__ = ("_leave_place", "_plan", "_portal", "_threads", "keeps_place", "message", "task")
+    __slots__ = (
+        "_is_stopping", "_leave_place", "_plan", "_portal", "_thread", "_threads", "has_ended", "message", "task",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,21 +49,33 @@ class Job:
         plan: Plan,
         threads: Threads,
         portal: Portal,
-        leave_place: Callable[[], None],
+        leave_place: Callable[[asyncio.Future[Any] | None], None],
+        is_stopping: Callable[[], bool],
     ) -> None:
+        """Prepare it. ``leave_place`` is called once, when its handler has ended or, with its thread, is not waited for any more.
+
+        Whether the worker ``is_stopping`` tells who has cancelled a handler: the worker, or the handler itself.
+        """
         self.task = task
         self.message = message
-        self.keeps_place = False  # its thread goes on, though nobody waits for it
+        self.has_ended = (
+            False  # the handler, or the waiting for it; what remains is to settle the message, and to tell of it
+        )
         self._plan = plan
         self._threads = threads
         self._portal = portal
-        self._leave_place = leave_place  # called once, when its handler has ended
+        self._leave_place = leave_place
+        self._is_stopping = is_stopping
+        self._thread: asyncio.Future[Any] | None = None  # goes on, though nobody waits for it
 
     async def handle(self) -> None:
-        """Run the handler and settle the message; the place is free as soon as the handler has ended."""
+        """Run the handler and settle the message; the place is free as soon as the handler has ended.
+
+        Nothing that a handler or a hook raises gets out of here.
+        """
         task, message = self.task, self.message
-        clock = asyncio.get_running_loop().time
-        started = clock()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         result: Any = None
         error: BaseException | None = None
         try:
@@ -71,15 +86,27 @@ class Job:
                 message.result = result
             if not isinstance(message.result, Unset):
                 message.result = to_bytes(message.result, "result")  # what cannot be written has failed
-        except asyncio.CancelledError as cancelled:
-            error = cancelled if _is_cancelled() else RuntimeError("the handler was cancelled by its own doing")
         except Exception as failed:  # noqa: BLE001  # whatever a handler raises is the message's fate
             error = failed
+        except BaseException as odd:
+            if isinstance(odd, GeneratorExit) and loop.is_closed():
+                raise  # nobody raised it: this is being thrown away
+            error = odd
         finally:
-            if not self.keeps_place:
-                self._leave_place()
+            self.has_ended = True
+            self._leave_place(self._thread)
+        if _is_cancelled():
+            await _forget_cancels()
+        if error is not None and not isinstance(error, Exception):
+            error = self._what_ended_it(error)
         outcome = await self._settle(error)
-        await self._tell(result, error, outcome, int((clock() - started) * 1_000))
+        await self._tell(result, error, outcome, int((loop.time() - started) * 1_000))
+
+    def _what_ended_it(self, odd: BaseException) -> BaseException:
+        """Return what an exception stands for that would end more than the handler: the end of the worker, or just a failure."""
+        if not isinstance(odd, asyncio.CancelledError):
+            return RuntimeError(f"the handler raised {odd!r}")
+        return odd if self._is_stopping() else RuntimeError("the handler was cancelled by its own doing")
 
     async def _call(self) -> Any:
         """Return what the handler returns, within its time."""
@@ -88,11 +115,11 @@ class Job:
             return await self._call_in_thread()
         arguments = task.arguments(self.message)
         if task.timeout_ms is None:
-            return await _contained(task.function(*arguments))
+            return await task.function(*arguments)
         scope = asyncio.timeout(task.timeout_ms / 1_000)
         try:
             async with scope:
-                return await _contained(task.function(*arguments))
+                return await task.function(*arguments)
         except TimeoutError:
             if scope.expired():
                 raise _late(task) from None
@@ -106,17 +133,10 @@ class Job:
             await asyncio.wait([future], timeout=None if task.timeout_ms is None else task.timeout_ms / 1_000)
         finally:
             if not future.done():
-                self.keeps_place = True
-                future.add_done_callback(self._thread_ended)
+                self._thread = future
         if not future.done():
             raise _late(task)
         return future.result()
-
-    def _thread_ended(self, late: asyncio.Future[Any]) -> None:
-        """Give the place of a thread free that nobody waited for any more."""
-        if not late.cancelled():
-            late.exception()  # looked at, so that nobody complains
-        self._leave_place()
 
     async def _settle(self, error: BaseException | None) -> str:
         """Ack, nack or release, unless the handler has done so; return what became of the message."""
@@ -149,7 +169,7 @@ class Job:
         try:
             delay_ms = rule(message, error)  # type: ignore[arg-type]  # a cancelled handler does not come here
             return None if delay_ms is None else check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
-        except Exception:
+        except BaseException:  # also one that would end the worker
             log.exception("the retry rule of %s failed", task.queue, extra=_fields(task, message))
             return None
 
@@ -172,8 +192,12 @@ class Job:
         for hook in hooks:
             try:
                 await _called(hook, message, result if error is None else error)
-            except Exception:
+            except BaseException as odd:
+                if self._is_stopping() and isinstance(odd, asyncio.CancelledError):
+                    raise
                 log.exception("a hook failed", extra=fields)
+                if _is_cancelled():
+                    await _forget_cancels()
 
 
 async def _called(hook: Callable[..., Any], message: Received, *arguments: Any) -> None:
@@ -182,18 +206,19 @@ async def _called(hook: Callable[..., Any], message: Received, *arguments: Any) 
         await outcome
 
 
-async def _contained(work: Awaitable[Any]) -> Any:
-    """Return what a coroutine returns; what would end the event loop ends only the handler."""
-    try:
-        return await work
-    except (SystemExit, KeyboardInterrupt) as odd:
-        raise RuntimeError(f"the handler raised {odd!r}") from odd
-
-
 def _is_cancelled() -> bool:
-    """Tell whether the running task was told to end, and did not just meet something that was."""
+    """Tell whether somebody has cancelled the running task: the worker, or the handler itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def _forget_cancels() -> None:
+    """Have the running task go on, so that its message can be settled."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # where it has not been raised yet, it is now
 
 
 def _late(task: Task[Any, Any]) -> TaskTimedOut:

@@ -30,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CONCURRENCY_MAX = 10_000
+END_S = 0.25
 
 
 class Worker:
@@ -98,6 +99,7 @@ class Worker:
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._shift: Shift | None = None
+        self._is_stopped_early = False  # before it ran
 
     def __repr__(self) -> str:
         return f"<Worker for {', '.join(self.tasks) or 'no queues yet'} at {self.settings.url}>"
@@ -185,8 +187,13 @@ class Worker:
         The first signal lets handlers finish within ``drain_ms`` and gives everything else back; a second one ends it at once.
         Returns whether every handler that was begun has finished.
         """
-        with asyncio.Runner() as runner:
-            return runner.run(self._run(burst=burst))
+        loop = (
+            asyncio.new_event_loop()
+        )  # a Runner would wait for handlers that do not heed their cancellation, for ever
+        try:
+            return loop.run_until_complete(self._run(burst=burst))
+        finally:
+            loop.close()
 
     async def _run(self, *, burst: bool) -> bool:
         loop = asyncio.get_running_loop()
@@ -198,31 +205,46 @@ class Worker:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+            await _end_the_others()
 
     def _signalled(self) -> None:
         shift = self._shift
-        if shift is not None:
+        if shift is None:
+            self.stop()
+        else:
             shift.stop(force=shift.is_stopping)
 
     async def serve(self, *, burst: bool = False) -> bool:
         """Work on the running event loop until ``stop``, or until it is cancelled; signals are the caller's business.
 
-        Returns whether every handler that was begun has finished.
+        Returns whether every handler that was begun has finished. A coroutine that does not heed its cancellation is left to itself.
         """
         if self._shift is not None:
             raise Invalid("this worker is running already")
         async with AsyncClient(settings=self.settings) as client:
-            shift = self._shift = Shift(client, self._plan(), burst=burst)
+            shift = Shift(client, self._plan(), burst=burst)
+            with self._lock:
+                self._shift = shift
+                if self._is_stopped_early:
+                    shift.stop(force=False)
             try:
                 return await shift.work()
             finally:
-                self._shift = None
+                with self._lock:
+                    self._shift = None
+                    self._is_stopped_early = False
 
     def stop(self, *, force: bool = False) -> None:
-        """Stop it as a signal does, from any thread; with ``force`` as a second one does."""
-        shift = self._shift
-        if shift is not None:
-            shift.loop.call_soon_threadsafe(lambda: shift.stop(force=force))
+        """Stop it as a signal does, from any thread; with ``force`` as a second one does.
+
+        Where it does not run yet, it ends as soon as it does.
+        """
+        with self._lock:
+            shift = self._shift
+            if shift is None:
+                self._is_stopped_early = True
+                return
+        shift.loop.call_soon_threadsafe(lambda: shift.stop(force=force))
 
     def _plan(self) -> Plan:
         tasks = list(self.tasks.values())
@@ -247,3 +269,13 @@ class Worker:
             failure=self._failure,
             randomness=self.settings.randomness,
         )
+
+
+async def _end_the_others() -> None:
+    """Have whatever else runs on the loop end; what does not do so at once is left behind."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=END_S)
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,3 +42,10 @@ def make_worker(server: FakeServer) -> Iterator[Callable[..., Worker]]:
     yield make
     for worker in made:
         worker.close()
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    """Return when something has happened on another thread or over the wire."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # no event of this loop tells of it
+            await asyncio.sleep(0.005)

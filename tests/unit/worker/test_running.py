@@ -1,4 +1,4 @@
-"""Running: bounded, never idle while there is work, drained gracefully, and stubborn about a server in trouble."""
+"""Running: bounded, never idle while there is work, and drained gracefully."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.client import AsyncClient, AsyncMessage, Client, Message
-from tenantq.errors import Invalid, NotFound, Unauthenticated
+from tenantq.errors import Invalid, NotFound
 from tenantq.worker import Worker, load_worker
+from tests.unit.worker.conftest import soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from tenantq.testing import FakeServer
 
     Make = Callable[..., Worker]
-
-
-async def soon(condition: Callable[[], bool]) -> None:
-    """Return when something has happened on another thread or over the wire."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # no event of this loop tells of it
-            await asyncio.sleep(0.005)
 
 
 def test_no_more_handlers_run_than_allowed_and_no_place_idles(make_worker: Make, client: Client) -> None:
@@ -200,57 +194,6 @@ async def test_leases_are_kept_alive_while_messages_are_held(make_worker: Make, 
         assert await serving
         stats = await queue.stats()
         assert (attempts, stats.acked_total, stats.lease_expired_total) == ([1, 1], 2, 0)
-
-
-async def test_a_queue_that_is_not_there_yet_is_waited_for(
-    make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first message is worked on soon after it came."""
-    monkeypatch.setattr("tenantq.worker.shift._ABSENT_PAUSE_MS", 10)
-    worker = make_worker()
-    done = asyncio.Event()
-
-    @worker.task("later")
-    async def later(body: str) -> None:
-        done.set()
-
-    serving = asyncio.create_task(worker.serve())
-    await asyncio.sleep(0.05)
-    async with server.async_client() as client:
-        await client.queue("later").add("x")
-        await asyncio.wait_for(done.wait(), 20)
-    worker.stop()
-    assert await serving
-
-
-async def test_a_worker_outlives_an_outage(server: FakeServer) -> None:
-    """When the server is back it goes on, and nothing was lost."""
-    worker = Worker(server.settings(retries=1), wait_ms=1_000)
-    done: list[str] = []
-
-    @worker.task("mail")
-    async def send(body: str) -> None:
-        done.append(body)
-
-    async with server.async_client() as client:
-        queue = client.queue("mail")
-        await queue.add("before")
-        serving = asyncio.create_task(worker.serve())
-        await soon(lambda: done == ["before"])
-        with server.outage():
-            await asyncio.sleep(0.3)
-        await queue.add("after")
-        await soon(lambda: "after" in done)
-        worker.stop()
-        assert await serving
-
-
-def test_a_wrong_token_ends_the_worker_with_its_error(server: FakeServer) -> None:
-    """Nobody wants a worker that silently never works."""
-    worker = Worker(server.settings(token="tq_wrong"))  # noqa: S106  # of nobody
-    worker.task("mail")(lambda _: None)
-    with pytest.raises(Unauthenticated):
-        worker.run()
 
 
 def test_a_fleet_serves_all_tenants(make_worker: Make, client: Client) -> None:

@@ -1,0 +1,89 @@
+"""Polling: stubborn about a server in trouble, and plain about what no patience mends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tenantq.errors import NotFound, Unauthenticated
+from tenantq.worker import Worker
+from tests.unit.worker.conftest import soon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.testing import FakeServer
+
+    Make = Callable[..., Worker]
+
+
+async def test_a_queue_that_is_not_there_yet_is_waited_for(
+    make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first message is worked on soon after it came."""
+    monkeypatch.setattr("tenantq.worker.poller._ABSENT_PAUSE_MS", 10)
+    worker = make_worker()
+    done = asyncio.Event()
+
+    @worker.task("later")
+    async def later(body: str) -> None:
+        done.set()
+
+    serving = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0.05)
+    async with server.async_client() as client:
+        await client.queue("later").add("x")
+        await asyncio.wait_for(done.wait(), 20)
+    worker.stop()
+    assert await serving
+
+
+async def test_a_worker_outlives_an_outage(server: FakeServer) -> None:
+    """When the server is back it goes on, and nothing was lost."""
+    worker = Worker(server.settings(retries=1), wait_ms=1_000)
+    done: list[str] = []
+
+    @worker.task("mail")
+    async def send(body: str) -> None:
+        done.append(body)
+
+    async with server.async_client() as client:
+        queue = client.queue("mail")
+        await queue.add("before")
+        serving = asyncio.create_task(worker.serve())
+        await soon(lambda: done == ["before"])
+        with server.outage():
+            await asyncio.sleep(0.3)
+        await queue.add("after")
+        await soon(lambda: "after" in done)
+        worker.stop()
+        assert await serving
+
+
+def test_a_wrong_token_ends_the_worker_with_its_error(server: FakeServer) -> None:
+    """Nobody wants a worker that silently never works."""
+    worker = Worker(server.settings(token="tq_wrong"))  # noqa: S106  # of nobody
+    worker.task("mail")(lambda _: None)
+    with pytest.raises(Unauthenticated):
+        worker.run()
+
+
+async def test_an_address_that_leads_nowhere_is_told_once(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no queue that will come; but somebody may mend what stands between. A burst ends with the error."""
+    monkeypatch.setattr("tenantq.worker.poller._PAUSE_MS", (1, 5))
+    worker = Worker(msgspec.structs.replace(server.settings(), prefix="/v1"))
+    worker.task("mail")(lambda _: None)
+    serving = asyncio.create_task(worker.serve())
+    await soon(lambda: "check the address" in caplog.text)
+    await asyncio.sleep(0.1)  # some polls more
+    worker.stop()
+    assert await serving
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "fake.invalid:80/v1" in caplog.text
+    with pytest.raises(NotFound, match="nothing is served"):
+        await worker.serve(burst=True)

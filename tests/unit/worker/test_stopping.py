@@ -1,0 +1,167 @@
+"""Stopping: it takes as long as it may, whatever handlers do and however the server is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from tests.unit.worker.conftest import soon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+    from tenantq.testing import FakeServer
+    from tenantq.worker import Worker
+
+    Make = Callable[..., Worker]
+
+
+@contextlib.contextmanager
+def silence(server: FakeServer) -> Iterator[None]:
+    """Have the server answer nothing inside the block, and break no connection."""
+    assert server._portal is not None
+    go = threading.Event()
+
+    def hang() -> None:
+        go.wait(60)
+
+    server._portal.soon(hang)
+    try:
+        yield
+    finally:
+        go.set()
+
+
+async def test_a_handler_that_does_not_heed_its_cancellation_is_left_to_itself(
+    make_worker: Make, server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message is free for others, and who stopped the worker learns that it has not finished."""
+    worker = make_worker(drain_ms=10)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @worker.task("stubborn")
+    async def stubborn(body: str) -> None:
+        begun.set()
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go.wait()
+
+    async with server.async_client() as client:
+        await client.queue("stubborn").add("x")
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        worker.stop()
+        async with asyncio.timeout(10):
+            assert not await serving
+        assert "stubborn: does not end" in caplog.text
+        (again,) = await client.queue("stubborn").poll()
+        assert again.attempt == 1
+    go.set()
+
+
+PROGRAM = """
+import asyncio
+from tenantq.testing import FakeServer
+from tenantq.worker import Worker
+with FakeServer() as server:
+    worker = Worker(server.settings(), drain_ms=10)
+    @worker.task("stubborn")
+    async def stubborn(body: str) -> None:
+        print("begun", flush=True)
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                pass
+    stubborn.add("x")
+    clean = worker.run()
+    print("clean" if clean else "cut", server.client().queue("stubborn").stats().ready, flush=True)
+    worker.close()
+"""
+
+
+def test_a_signal_ends_a_process_whose_handler_does_not_heed_its_cancellation() -> None:
+    """The event loop does not wait for it either."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        try:
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert out.split() == ["cut", "1"]
+    assert process.returncode == 0
+
+
+async def test_a_server_that_does_not_answer_delays_no_stop(make_worker: Make, server: FakeServer) -> None:
+    """What could not be released in time comes back when its lease ends; forced, it is hardly waited for at all."""
+    loop = asyncio.get_running_loop()
+    took: dict[bool, float] = {}
+    for force in (False, True):
+        worker = make_worker(drain_ms=3_600_000 if force else 10, concurrency=1, prefetch=1)
+        begun = asyncio.Event()
+
+        async def slow(message, begun: asyncio.Event = begun) -> None:  # type: ignore[no-untyped-def]  # it takes the message
+            begun.set()
+            await asyncio.sleep(3_600)
+
+        worker.task("slow")(slow)
+        async with server.async_client() as client:
+            await client.queue("slow").add_many(["x", "y", "z"])
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        with silence(server):
+            started = loop.time()
+            worker.stop(force=force)
+            assert not await serving
+            took[force] = loop.time() - started
+    assert took[False] < 8  # of 63 s and more that a client has patience for
+    assert took[True] < 4
+
+
+async def test_threads_that_nobody_waits_for_are_given_the_time_of_the_drain(
+    make_worker: Make, server: FakeServer
+) -> None:
+    """One that ends in it has finished, though too late for its message."""
+    worker = make_worker(drain_ms=60_000)
+    go = threading.Event()
+
+    @worker.task("slow", timeout_ms=20)
+    def slow(body: str) -> None:
+        go.wait(30)
+
+    async with server.async_client() as client:
+        await client.queue("slow").add("x")
+        serving = asyncio.create_task(worker.serve())
+        while not (await client.queue("slow").stats()).nacked_total:  # noqa: ASYNC110  # the server tells when it is asked
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await asyncio.sleep(0.05)
+        assert not serving.done()
+        go.set()
+        assert await serving
+
+
+async def test_a_stop_before_the_start_counts(make_worker: Make, server: FakeServer) -> None:
+    """It ends as soon as it runs, and only once."""
+    worker = make_worker()
+    done: list[str] = []
+    worker.task("mail")(lambda message: done.append(message.text))
+    async with server.async_client() as client:
+        await client.queue("mail").add("x")
+    serving = asyncio.create_task(worker.serve())
+    worker.stop()  # before the task has taken its first step
+    async with asyncio.timeout(10):
+        assert await serving
+    serving = asyncio.create_task(worker.serve())
+    await soon(lambda: done == ["x"])
+    worker.stop()
+    assert await serving
