@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Closed, NotFound, TenantqError, Unauthenticated
+from tenantq.worker.named_fleet import NamedFleet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,11 +53,13 @@ class Poller:
         self._address = client.settings.url
         self._has_others = len(plan.tasks) > 1
         self._failures = 0
-        self._source: AsyncQueue | AsyncFleet
-        if plan.fleet:
-            self._source = client.fleet(task.queue, tenants=plan.tenants)
-        else:
+        self._source: AsyncQueue | AsyncFleet | NamedFleet
+        if not plan.fleet:
             self._source = client.queue(task.queue)
+        elif plan.tenants is None:
+            self._source = client.fleet(task.queue)
+        else:
+            self._source = NamedFleet(client, task.queue, plan.tenants)
 
     async def keep_polling(self) -> None:
         """Poll until cancelled. Raises Unauthenticated, and in a burst that the address leads nowhere."""
@@ -72,6 +75,9 @@ class Poller:
                     await self._rest(self._task.queue, ended_count)
         except Closed:
             return
+        finally:
+            if isinstance(self._source, NamedFleet):
+                self._source.close()
 
     async def _poll(self, *, is_busy: bool) -> list[AsyncMessage] | None:
         """Return what one poll brought; None where it failed, after a pause."""

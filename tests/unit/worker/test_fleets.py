@@ -1,0 +1,119 @@
+"""Fleets of named tenants: who refuses is left out, the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.errors import Unauthenticated
+from tenantq.worker import Worker
+from tests.unit.worker.conftest import soon
+
+if TYPE_CHECKING:
+    from tenantq.client import Client
+    from tenantq.testing import FakeServer
+    from tenantq.wire import CreatedKey
+
+NAMES = ("acme", "bolt")
+
+
+@pytest.fixture
+def key(client: Client) -> CreatedKey:
+    """Return a key that may consume in two tenants, and belongs to a third."""
+    client.tenant("home").configure()
+    key = client.tenant("home").create_key("worker", role="consumer")
+    for name in NAMES:
+        client.tenant(name).configure()
+        client.tenant(name).queue("mail").configure()
+        client.tenant(name).grant(f"key:{key.key_id}", role="consumer")
+    return key
+
+
+def serving(server: FakeServer, key: CreatedKey, *tenants: str) -> tuple[Worker, list[tuple[str, str]]]:
+    """Return a worker for tenants, and what it has done."""
+    worker = Worker(server.settings(token=key.token), fleet=True, tenants=tenants, wait_ms=100)
+    done: list[tuple[str, str]] = []
+    worker.task("mail")(lambda message: done.append((message.tenant, message.text)))
+    return worker, done
+
+
+async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
+    server: FakeServer,
+    client: Client,
+    key: CreatedKey,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its name is logged once, and once more when it is back; what waited there meanwhile is done."""
+    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    worker, done = serving(server, key, *NAMES)
+    task = asyncio.create_task(worker.serve())
+    client.tenant("bolt").queue("mail").add("1")
+    await soon(lambda: done == [("bolt", "1")])
+    client.tenant("bolt").revoke_grant(f"key:{key.key_id}")
+    await soon(lambda: "tenant bolt is left out" in caplog.text)
+    client.tenant("acme").queue("mail").add("2")
+    await soon(lambda: ("acme", "2") in done)
+    client.tenant("bolt").queue("mail").add("3")
+    await asyncio.sleep(0.1)  # some tries
+    assert len(done) == 2
+    client.tenant("bolt").grant(f"key:{key.key_id}", role="consumer")
+    await soon(lambda: ("bolt", "3") in done)
+    worker.stop()
+    assert await task
+    told = [record for record in caplog.records if "tenant bolt" in record.message]
+    assert [("is left out" in one.message, "is back" in one.message) for one in told] == [(True, False), (False, True)]
+    assert {one.__dict__["tenant"] for one in told} == {"bolt"}
+    assert client.tenant("bolt").queue("mail").stats().nacked_total == 0
+
+
+async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
+    server: FakeServer,
+    client: Client,
+    key: CreatedKey,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is served when it has been made, and again after somebody deleted another."""
+    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    worker = Worker(server.settings(), fleet=True, tenants=["acme", "late"], wait_ms=100)
+    done: list[tuple[str, str]] = []
+    worker.task("mail")(lambda message: done.append((message.tenant, message.text)))
+    task = asyncio.create_task(worker.serve())
+    client.tenant("acme").queue("mail").add("1")
+    await soon(lambda: done == [("acme", "1")])
+    client.tenant("acme").delete(confirm="acme", reason="no longer a customer")
+    await soon(lambda: "tenant acme is left out" in caplog.text)
+    assert "tenant late is left out" in caplog.text
+    client.tenant("late").configure()
+    client.tenant("late").queue("mail").add("2")
+    await soon(lambda: ("late", "2") in done)
+    worker.stop()
+    assert await task
+
+
+def test_a_burst_does_not_wait_for_tenants_who_refuse(server: FakeServer, client: Client, key: CreatedKey) -> None:
+    """It does what it may do, even where that is nothing."""
+    worker, done = serving(server, key, "acme", "foreign")
+    client.tenant("acme").queue("mail").add("1")
+    assert worker.run(burst=True)
+    assert done == [("acme", "1")]
+    nowhere, done = serving(server, key, "foreign", "strange")
+    assert nowhere.run(burst=True)
+    assert done == []
+
+
+async def test_a_credential_that_ends_while_everybody_is_left_out_ends_the_worker(
+    server: FakeServer, client: Client, key: CreatedKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does while somebody is served."""
+    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    worker, _ = serving(server, key, "foreign")
+    task = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0.05)
+    client.tenant("home").revoke_key(key.key_id)
+    async with asyncio.timeout(20):
+        with pytest.raises(Unauthenticated):
+            await task
