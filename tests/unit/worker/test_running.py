@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -299,9 +298,11 @@ def test_a_worker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 PROGRAM = """
-import sys, threading, time
+import logging, sys, threading, time
 from tenantq.testing import FakeServer
 from tenantq.worker import Worker
+logging.basicConfig(format="%(message)s")
+logging.getLogger("tenantq.worker").setLevel(logging.INFO)
 with FakeServer() as server:
     worker = Worker(server.settings(), drain_ms=int(sys.argv[1]))
     @worker.task("slow")
@@ -331,11 +332,10 @@ def test_a_second_signal_forces() -> None:
     with _program("3600000", "3600") as process:
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
+        while "stopping" not in process.stderr.readline():  # two signals of one kind may arrive as one
+            assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        deadline = threading.Timer(0.2, lambda: os.kill(process.pid, signal.SIGTERM))
-        deadline.start()  # two signals of one kind may arrive as one
         out, _ = process.communicate(timeout=30)
-        deadline.join()
     assert out.split() == ["cut", "1"]
 
 
