@@ -58,9 +58,7 @@ class Job:
         """
         self.task = task
         self.message = message
-        self.has_ended = (
-            False  # the handler, or the waiting for it; what remains is to settle the message, and to tell of it
-        )
+        self.has_ended = False  # the handler, or the waiting for it; the message may not be settled yet
         self._plan = plan
         self._threads = threads
         self._portal = portal

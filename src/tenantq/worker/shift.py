@@ -62,7 +62,7 @@ class Shift:
         names = [task.queue for task in plan.tasks]
         log.info("working on %s", ", ".join(names), extra={"queues": names, "concurrency": plan.concurrency})
         rest = self._rest if self._burst else None
-        for task in plan.tasks:
+        for task in () if self.is_stopping else plan.tasks:  # told to before it began: nothing is even asked for
             poller = Poller(self.client, task, plan, self._room, take=self._take, rest=rest)
             self._pollers.append(asyncio.create_task(poller.keep_polling()))
         stopped = asyncio.create_task(self._stopped.wait())

@@ -96,7 +96,7 @@ class Worker:
         self._before: list[Before] = list(before)
         self._after: list[After] = list(after)
         self._failure: list[Failure] = list(failure)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call stop() in the middle of anything
         self._client: Client | None = None
         self._shift: Shift | None = None
         self._is_stopped_early = False  # before it ran

@@ -150,6 +150,28 @@ async def test_threads_that_nobody_waits_for_are_given_the_time_of_the_drain(
         assert await serving
 
 
+def test_a_worker_whose_program_ends_without_it_gives_its_messages_back(make_worker: Make, server: FakeServer) -> None:
+    """Everything on the loop is cancelled then, also the handlers; no attempt is used up."""
+    worker = make_worker(drain_ms=10)
+
+    async def program() -> None:
+        begun = asyncio.Event()
+
+        @worker.task("loop")
+        async def on_loop(body: str) -> None:
+            begun.set()
+            await asyncio.sleep(3_600)
+
+        serving = asyncio.create_task(worker.serve())
+        await begun.wait()
+        assert not serving.done()
+
+    queue = server.client().queue("loop")
+    queue.add("x")
+    asyncio.run(program())
+    assert (queue.stats().ready, queue.stats().nacked_total) == (1, 0)
+
+
 async def test_a_stop_before_the_start_counts(make_worker: Make, server: FakeServer) -> None:
     """It ends as soon as it runs, and only once."""
     worker = make_worker()
