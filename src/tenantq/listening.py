@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from tenantq.tls import LoadCounts, TlsContext, TlsFiles
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from tenantq.clock import Clock, Timer
@@ -160,6 +161,48 @@ class Listening(Generic[C]):
         self._unsent_bytes = sum(connection.check(self.now_ms) for connection in list(self.connections))
         for tls in self._tls:
             tls.reload_if_changed()
+
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen on every address that a host stands for; port 0 takes a free one. OSError.
+
+    A family that this machine does not have, such as IPv6 behind ``localhost``, is left out where another one is there.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            try:
+                opened.append(_open_socket(family, kind, protocol, place))
+            except OSError as error:
+                if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
+                    raise
+                missing = error
+            if port == 0 and opened:
+                break  # another one would be another port
+    except BaseException:
+        for sock in opened:
+            sock.close()
+        raise
+    if missing is not None and not opened:
+        raise missing
+    return opened
+
+
+def _open_socket(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(place)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _let_go(future: asyncio.Future[None]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,6 +28,7 @@ from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.journal.target import open_target
+from tenantq.listening import open_sockets
 from tenantq.message import SYSTEM
 from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
 from tenantq.service.elsewhere import CredentialsElsewhere
@@ -43,10 +45,11 @@ from tenantq.shards.layout import HOME, first_tenant_id, shard_count, shard_dir
 from tenantq.shards.peers import Peers
 from tenantq.sqs import SqsEndpoint
 from tenantq.store.redis.address import parse_address
+from tenantq.tls import check_tls
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from tenantq.http.route import Route
@@ -74,12 +77,18 @@ class Server:
         seat: Seat | None = None,
         sockets: Sockets | None = None,
         opened: Callable[[], None] = lambda: None,
+        show_token: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare; with a ``seat`` it is one shard of several, listens on ``sockets``, and tells when the others can find it."""
+        """Prepare; with a ``seat`` it is one shard of several, listens on ``sockets``, and tells when the others can find it.
+
+        ``show_token`` shows the token of an administrator that is made up, at a time when ``port`` is known; where it raises,
+        the start fails, and there is no such administrator.
+        """
         self.settings = settings
         self._seat = seat
         self._sockets = sockets
         self._opened = opened
+        self._show_token = show_token
         self._home = Path(settings.data_dir if seat is None else seat.home_dir)  # where what all shards share lies
         self._peers: Peers | None = None
         self.clock = clock or SystemClock()
@@ -89,7 +98,6 @@ class Server:
             settings.rpc if settings.rpc is not None else rpc_default
         )  # one that was not set may be in use
         self.opening = ""  # the setting whose address is being opened
-        self.new_admin_token: str | None = None  # made on the first start, to be shown once
         number = seat.number if seat is not None else HOME
         self.shard = Shard(
             Path(settings.data_dir),
@@ -100,6 +108,8 @@ class Server:
             first_tenant_id=first_tenant_id(number),
         )
         self._admin_token = admin_token
+        self._http_sockets: tuple[socket.socket, ...] = sockets.http if sockets is not None else ()
+        self._rpc_sockets: tuple[socket.socket, ...] = sockets.rpc if sockets is not None else ()
         self._background: set[asyncio.Task[None]] = set()
         self._gates: Gatekeeper | None = None
         self._service: Service | None = None
@@ -113,8 +123,13 @@ class Server:
         self._backups: Backups | None = None
 
     async def start(self) -> None:
-        """Open the store, let the administrator in, and listen; whatever fails, nothing stays open."""
+        """Open the store and the addresses, let the administrator in, and serve; whatever fails, nothing stays open.
+
+        Nobody is served before there is an administrator, and none is made before everything is there that can fail.
+        """
         settings = self.settings
+        if settings.tls is not None:
+            check_tls(settings.tls)
         if self._seat is None and (count := shard_count(self._home)) > 1:
             raise Conflict(f"{self._home} has {count} shards, and one process serves one: use tenantq serve")
         jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
@@ -154,18 +169,15 @@ class Server:
             self._checkpointer.start()
             self.service.checks = self._make_checks(self._gates, self._sealing)
             self.service.checks.start()
+            if self._sockets is None:
+                self._open_addresses()
             if self._seat is None or self._seat.number == HOME:
-                self.new_admin_token = await self.service.bootstrap(self._admin_token)
+                await self.service.bootstrap(self._admin_token, self._show_token)
             turns = Turns(asyncio.get_running_loop())
             self._listener = await self._make_listener(self.service, self._gates, turns)
             await self._start_rpc(turns)
-            host, port = split_address("http", settings.http)
-            self.opening = "http"
-            if self._sockets is None:
-                self.port = await self._listener.start(host, port, settings.tls)
-            else:
-                for sock in self._sockets.http:
-                    await self._listener.start_on(sock, settings.tls)
+            for sock in self._http_sockets:
+                await self._listener.start_on(sock, settings.tls)
         except BaseException:
             await self.close(grace_ms=0)
             raise
@@ -232,27 +244,29 @@ class Server:
         settings = self.settings.sqs
         return SqsEndpoint(service, self.clock, settings).routes() if settings.enabled else ()
 
-    async def _start_rpc(self, turns: Turns) -> None:
-        """Listen for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
+    def _open_addresses(self) -> None:
+        """Take the addresses; a connection waits there until it is served."""
+        self.opening = "http"
+        self._http_sockets = tuple(open_sockets(*split_address("http", self.settings.http)))
+        self.port = self._http_sockets[0].getsockname()[1]
+        self.opening = "rpc"
+        self._rpc_sockets = self._open_rpc()
+        if self._rpc_sockets:
+            self.rpc_port = self._rpc_sockets[0].getsockname()[1]
+
+    def _open_rpc(self) -> tuple[socket.socket, ...]:
+        """Take the address for Cap'n Proto; where nobody asked for it and it cannot be had, say so and go on without."""
         address, asked = self.rpc_address, self.settings.rpc is not None
-        if self._sockets is not None and self._sockets.rpc:
-            await self._start_rpc_on(self._sockets.rpc, turns)
-            return
         if address is None or address == OFF:
-            return
-        try:
-            from tenantq.rpc.listener import RpcListener  # noqa: PLC0415  # needs pycapnp, which is an extra
-        except ImportError as error:
+            return ()
+        if find_spec("capnp") is None:
             missing = "Cap'n Proto needs pycapnp: install tenantq[rpc]"
             if asked:
-                raise Invalid(f'rpc: {missing}, or set rpc = "off"') from error
+                raise Invalid(f'rpc: {missing}, or set rpc = "off"')
             log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
-            return
-        listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
-        host, port = split_address("rpc", address)
-        self.opening = "rpc"
+            return ()
         try:
-            self.rpc_port = await listener.start(host, port, self.settings.tls)
+            return tuple(open_sockets(*split_address("rpc", address)))
         except OSError as error:
             if asked:
                 raise
@@ -260,21 +274,22 @@ class Server:
             log.warning(
                 'no Cap\'n Proto on %s: %s. Choose another address with --rpc, or set rpc = "off"', address, why
             )
+            return ()
+
+    async def _start_rpc(self, turns: Turns) -> None:
+        """Listen for Cap'n Proto, if its address was taken."""
+        if not self._rpc_sockets:
             return
-        self._rpc_listener = listener
-        self.service.include_metrics(listener.figures)
-
-    async def _start_rpc_on(self, sockets: Iterable[socket.socket], turns: Turns) -> None:
-        """Listen for Cap'n Proto as one of several shards."""
         from tenantq.rpc.listener import RpcListener  # noqa: PLC0415  # needs pycapnp, which is an extra
-        from tenantq.rpc.passing import RpcPassing  # noqa: PLC0415  # the same
 
-        assert self._peers is not None
-        assert isinstance(self._listener, ShardListener)
         listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
-        passing = self._listener.passing
-        listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
-        await listener.start_on(sockets, self.settings.tls)
+        if self._peers is not None:
+            from tenantq.rpc.passing import RpcPassing  # noqa: PLC0415  # the same
+
+            assert isinstance(self._listener, ShardListener)
+            passing = self._listener.passing
+            listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
+        await listener.start_on(self._rpc_sockets, self.settings.tls)
         self._rpc_listener = listener
         self.service.include_metrics(listener.figures)
 
@@ -294,6 +309,8 @@ class Server:
     async def close(self, grace_ms: int | None = None) -> None:
         """Finish requests in flight, journal what is held back, and close the store. A second call forces the end."""
         await self.drain(grace_ms)
+        for sock in (*self._http_sockets, *self._rpc_sockets):  # of a start that failed; else they are closed
+            sock.close()
         if self._peers is not None:
             peers, self._peers = self._peers, None
             await peers.close()

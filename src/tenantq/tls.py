@@ -36,8 +36,6 @@ class TlsContext:
     """A server's TLS context. ``reload_if_changed`` keeps it in step with its files; connections that are open stay."""
 
     def __init__(self, files: TlsFiles, figures: LoadCounts, *, alpn: str | None = None) -> None:
-        if files.verify != "none" and files.client_ca is None:
-            raise Invalid("client_ca: is needed where clients' certificates are verified")
         self._files = files
         self._figures = figures
         self._alpn = alpn  # the protocol to agree on with clients who ask for one
@@ -77,7 +75,14 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def check_tls(files: TlsFiles) -> None:
+    """Raise Invalid naming what is wrong where the files cannot be used."""
+    _new_context(files, None)
+
+
 def _new_context(files: TlsFiles, alpn: str | None) -> ssl.SSLContext:
+    if files.verify != "none" and files.client_ca is None:
+        raise Invalid("client_ca: is needed where clients' certificates are verified")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION

@@ -35,6 +35,54 @@ def test_the_first_start_shows_a_token_once(tmp_path: Path) -> None:
         second.ok("tenant", "list", TENANTQ_TOKEN=token)
 
 
+@pytest.mark.parametrize(
+    "options", [("--http", "{busy}"), ("--rpc", "{busy}"), ("--tls-certificate", "none.pem", "--tls-key", "none.pem")]
+)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_first_start_that_fails_does_not_use_up_the_token(
+    tmp_path: Path, options: tuple[str, ...], shards: int
+) -> None:
+    """Whatever stood in the way, the start that works shows a token, and it works."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        place = f"127.0.0.1:{busy.getsockname()[1]}"
+        given = [option.format(busy=place) for option in options]
+        failed = run(
+            "serve",
+            "--data-dir",
+            tmp_path / "data",
+            "--http",
+            "127.0.0.1:0",
+            "--shards",
+            shards,
+            *given,
+            TENANTQ_ADMIN_TOKEN="",
+        )
+    assert failed.returncode in {2, 6}
+    assert "tq_" not in failed.stdout
+    _shows_a_token_that_works(tmp_path / "data", shards)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_token_that_could_not_be_shown_does_not_count(tmp_path: Path, shards: int) -> None:
+    """The start fails in one line that says what to do, and the next one shows another token."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123  # a device
+        failed = subprocess.run(
+            [COMMAND, "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--shards", str(shards), "--log-level", "error"],
+            stdout=full, stderr=subprocess.PIPE, timeout=SECONDS_MAX, check=False, env=environment(), text=True,
+        )  # fmt: skip
+    assert failed.returncode == 6, failed
+    assert "cannot be shown on stdout: No space left on device" in failed.stderr
+    assert (failed.stderr.count("\n"), "Traceback" in failed.stderr) == (1, False), failed.stderr
+    _shows_a_token_that_works(tmp_path / "data", shards)
+
+
+def _shows_a_token_that_works(data_dir: Path, shards: int) -> None:
+    with serving(data_dir, "--shards", shards, TENANTQ_ADMIN_TOKEN="") as served:
+        (token,) = re.findall(r"^│ (tq_\w+) +│$", served.output, re.MULTILINE)
+        assert f"--url {served.url} " in served.output
+        served.ok("tenant", "list", TENANTQ_TOKEN=token)
+
+
 def test_the_environment_sets_the_first_token(tmp_path: Path) -> None:
     """Then nothing secret is printed at all."""
     with serving(tmp_path / "data") as served:

@@ -1,4 +1,4 @@
-"""Addresses to listen on: opened, shown, and what is said where that cannot be."""
+"""Addresses to listen on: kept, shown, and what is said where that cannot be."""
 
 from __future__ import annotations
 
@@ -9,33 +9,8 @@ import socket
 import msgspec
 
 from tenantq.errors import Unavailable
-from tenantq.settings import split_address
-
-BACKLOG = 1_024
-
-
-def open_sockets(setting: str, address: str) -> list[socket.socket]:
-    """Return sockets that listen on every address that HOST:PORT stands for; port 0 takes a free one. OSError."""
-    host, port = split_address(setting, address)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    opened: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, place in dict.fromkeys(found):
-            sock = socket.socket(family, kind, protocol)
-            opened.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(place)
-            sock.listen(BACKLOG)
-            sock.setblocking(False)
-            if port == 0:
-                break  # another one would be another port
-    except BaseException:
-        for sock in opened:
-            sock.close()
-        raise
-    return opened
+from tenantq.listening import BACKLOG, open_sockets
+from tenantq.settings import ServerSettings, split_address
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -68,7 +43,7 @@ def reserve(setting: str, address: str) -> tuple[list[Place], list[socket.socket
 
     Another server there is found out first: sockets that share an address would share it with that one's, too.
     """
-    found = open_sockets(setting, address)
+    found = open_sockets(*split_address(setting, address))
     places = [Place(sock.family, *sock.getsockname()[:2]) for sock in found]
     for sock in found:
         sock.close()
@@ -85,6 +60,12 @@ def shown_address(setting: str, address: str, port: int) -> str:
     """Return an address with the port that was taken."""
     host, _ = split_address(setting, address)
     return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def shown_url(settings: ServerSettings, port: int) -> str:
+    """Return a server's address as clients write it."""
+    scheme = "https" if settings.tls is not None else "http"
+    return f"{scheme}://{shown_address('http', settings.http, port)}"
 
 
 def cannot_listen(error: OSError, setting: str, address: str) -> Unavailable:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.addresses import cannot_listen, shown_address
+from tenantq.cli.addresses import cannot_listen, shown_address, shown_url
 from tenantq.cli.box import boxed
 from tenantq.cli.durations import duration
 from tenantq.cli.logs import set_up_logs
@@ -184,8 +184,6 @@ async def _supervise(settings: ServerSettings, count: int, admin_token: str | No
         url = await supervisor.start(signals.asked)
         if url is None:
             return await supervisor.stop()
-        if supervisor.new_admin_token is not None:
-            click.echo(_token_box(supervisor.new_admin_token, url))
         if supervisor.rpc_address is not None:
             click.echo(f"Cap'n Proto on {supervisor.rpc_address}")
         click.echo(f"ready on {url}")
@@ -216,13 +214,17 @@ async def start(server: Server) -> str:
         if server.opening == "rpc" and server.rpc_address is not None:
             setting, address = "rpc", server.rpc_address
         raise cannot_listen(error, setting, address) from error
-    scheme = "https" if server.settings.tls is not None else "http"
-    return f"{scheme}://{shown_address('http', server.settings.http, server.port)}"
+    return shown_url(server.settings, server.port)
 
 
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     signals = StopSignals()
-    server = Server(settings, admin_token=admin_token, rpc_default=RPC_DEFAULT)
+    server = Server(
+        settings,
+        admin_token=admin_token,
+        rpc_default=RPC_DEFAULT,
+        show_token=lambda token: show_token(token, shown_url(settings, server.port)),
+    )
     url = await _started(server, signals)
     if url is None:
         log.info("stopped", extra={"because": signals.name})
@@ -231,8 +233,6 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     log.info(
         "store open", extra={"data_dir": settings.data_dir, "store": store, "durability": settings.shard.durability}
     )
-    if server.new_admin_token is not None:
-        click.echo(_token_box(server.new_admin_token, url))
     rpc = None
     if server.rpc_port is not None and server.rpc_address is not None:
         rpc = shown_address("rpc", server.rpc_address, server.rpc_port)
@@ -284,15 +284,20 @@ async def _until_stopped(server: Server, signals: StopSignals) -> bool:
     return server.shard.failure is not None
 
 
-def _token_box(token: str, url: str) -> str:
-    return boxed(
-        "first administrator",
-        [
-            "This token may do everything. It is shown this once and stored hashed:",
-            "",
-            token,
-            "",
-            f"Keep it: tenantq profile add admin --url {url}",
-            "which asks for the token. Or: export TENANTQ_TOKEN=<token>",
-        ],
-    )
+def show_token(token: str, url: str) -> None:
+    """Show the first administrator's token on stdout, or raise Unavailable: a token that nobody saw must not count."""
+    lines = [
+        "This token may do everything. It is shown this once and stored hashed:",
+        "",
+        token,
+        "",
+        f"Keep it: tenantq profile add admin --url {url}",
+        "which asks for the token. Or: export TENANTQ_TOKEN=<token>",
+    ]
+    try:
+        click.echo(boxed("first administrator", lines))
+    except OSError as error:
+        raise Unavailable(
+            f"the first administrator's token cannot be shown on stdout: {error.strerror}; "
+            f"start where it can be read, or set {ADMIN_TOKEN}"
+        ) from error

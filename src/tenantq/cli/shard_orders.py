@@ -30,7 +30,6 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a shard process tells: a line of JSON each."""
 
     what: str  # "opened", "ready", "failed", "alive" or "drained"
-    admin_token: str | None = None  # made on the first start, to be shown once
     code: str = ""  # of the error for which it could not start
     message: str = ""
 

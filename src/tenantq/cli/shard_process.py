@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.cli import exit_codes
+from tenantq.cli.addresses import shown_url
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.serve_command import run_loop, store_failed
+from tenantq.cli.serve_command import run_loop, show_token, store_failed
 from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, News, Orders
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
@@ -96,6 +97,7 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         seat=orders.seat,
         sockets=sockets,
         opened=lambda: control.tell(News(what="opened")),
+        show_token=lambda token: show_token(token, shown_url(orders.settings, orders.http_places[0].port)),
     )
     try:
         if not await _started(server, heard):
@@ -109,7 +111,7 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         control.tell(News(what="failed", code=failure.code, message=failure.message))
         return exit_codes.UNAVAILABLE
     log.info("store open", extra={"data_dir": orders.settings.data_dir, "pid": os.getpid()})
-    control.tell(News(what="ready", admin_token=server.new_admin_token))
+    control.tell(News(what="ready"))
     telling = asyncio.ensure_future(control.keep_telling())
     stops = [heard, asyncio.ensure_future(server.shard.stopped.wait())]
     await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)

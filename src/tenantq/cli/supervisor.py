@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.cli import exit_codes
-from tenantq.cli.addresses import Place, cannot_listen, open_sockets, port_of, reserve, shown_address
+from tenantq.cli.addresses import Place, cannot_listen, port_of, reserve, shown_address, shown_url
 from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, DRAIN, LENGTH_BYTES, News, Orders
 from tenantq.clock import SystemClock
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
+from tenantq.listening import open_sockets
 from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.settings import OFF, RPC_DEFAULT
+from tenantq.settings import OFF, RPC_DEFAULT, split_address
 from tenantq.shards.layout import HOME, check_there, remember_count, shard_dir
 from tenantq.shards.link import error_of
 from tenantq.shards.seat import Seat
@@ -176,7 +177,6 @@ class Supervisor:
         self._failed = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
         self._stopping = False
-        self.new_admin_token: str | None = None  # made on the first start, to be shown once
         self.rpc_address: str | None = None
 
     async def start(self, asked: asyncio.Event) -> str | None:
@@ -205,10 +205,8 @@ class Supervisor:
             if self._stopping:
                 return None
             self._check_started(shard)
-        self.new_admin_token = home.news.admin_token
         self._watching = [asyncio.get_running_loop().create_task(self._watch(shard)) for shard in self._shards]
-        scheme = "https" if self._settings.tls is not None else "http"
-        return f"{scheme}://{shown_address('http', self._settings.http, self._places[0].port)}"
+        return shown_url(self._settings, self._places[0].port)
 
     def _claim(self) -> None:
         """Take the data directory for this supervisor; StoreLocked where another one has it. Its shards lock what each has."""
@@ -441,7 +439,7 @@ class Supervisor:
 
 def _opened(setting: str, address: str) -> list[socket.socket]:
     try:
-        return open_sockets(setting, address)
+        return open_sockets(*split_address(setting, address))
     except OSError as error:
         raise cannot_listen(error, setting, address) from error
 

@@ -15,6 +15,8 @@ from tenantq.service.control import Control
 from tenantq.wire import CreatedKey, GrantItem, KeyItem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenantq.engine.access_book import AccessBook
     from tenantq.service.call import Call
 
@@ -25,18 +27,22 @@ BOOTSTRAP: Final = Caller("system")
 class Credentials(Control):
     """Who may come in, and what for."""
 
-    async def bootstrap(self, admin_token: str | None) -> str | None:
-        """Make sure that there is a platform administrator; return its token if it was made up just now."""
+    async def bootstrap(self, admin_token: str | None, show: Callable[[str], None] | None = None) -> None:
+        """Make sure that there is a platform administrator: with the token that is given, else with one that is made up.
+
+        One that is made up counts only once ``show`` has shown it: where that raises, or there is no ``show``, there is no
+        administrator yet, and the next start makes up another one.
+        """
         if admin_token is not None:
             hash = token_hash(check_token(admin_token))
             if self.shard.access.key(hash) is None:
                 await self._put_platform_key(hash.hex()[:16], hash)
-            return None
-        if self._administrators():
-            return None
+            return
+        if show is None or self._administrators():
+            return
         made = self.gates.keys.new_key()
+        show(made.token)
         await self._put_platform_key(made.id, made.token_hash)
-        return made.token
 
     async def _put_platform_key(self, id: str, hash: bytes) -> None:
         key = StoredKey(
