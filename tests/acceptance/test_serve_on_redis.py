@@ -41,6 +41,7 @@ class Process:
         self.log = directory / f"{name}.log"
         environment = {
             **os.environ, "TENANTQ_ADMIN_TOKEN": TOKEN, "TENANTQ_REDIS__LEASE_MS": "1000",
+            "TENANTQ_REDIS__PATIENCE_MS": "1000",
             "TENANTQ_STORE": f"redis://:{PASSWORD}@127.0.0.1:{redis.port}",
         }  # fmt: skip
         command = [sys.executable, "-m", "tenantq", "serve", "--rpc", "off", "--http", f"127.0.0.1:{self.port}"]
@@ -110,3 +111,23 @@ def test_a_server_on_redis_is_followed_by_the_one_that_stands_by(redis: RedisSer
     assert "standing by: the shard is owned by" in told
     assert "took over from" in told
     assert PASSWORD not in told
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_a_redis_that_goes_away_ends_the_server_in_one_line(
+    redis: RedisServer, tmp_path: Path, number: signal.Signals | None
+) -> None:
+    """With exit code 1 when its patience is over, also where it was asked to stop meanwhile."""
+    server = Process(tmp_path, "one", redis)
+    try:
+        server.until("/readyz", 200)
+        redis.kill()
+        if number is not None:
+            server.process.send_signal(number)
+        assert server.process.wait(10) == 1
+    finally:
+        server.process.kill()
+        server.process.wait()
+    told = server.log.read_text()
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith("tenantq: the store failed, so the server stops: ")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +17,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.bench_output import notes, print_report
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
+from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.given_settings import byte_size
 from tenantq.cli.local_server import LocalServer, file_system
 from tenantq.cli.output import json_option, print_json
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 _IN_FLIGHT_MAX: Final = 1_024
 _COALESCE: Final = {"on": (True,), "off": (False,), "both": (True, False)}
 _OWN: Final = Load()
-_SPARE_FILES: Final = 256  # beside the connections
 
 
 @click.command()
@@ -129,7 +127,7 @@ def bench(
         raise click.UsageError("--data-dir and --durability are for --local.")
     else:
         _confirm(connection.target.url, yes=yes)
-    _allow_files(max(load.in_flight, load.flood_connections))
+    raise_file_limit()
 
     def make_run(server: LoadedServer, **more: Any) -> Run:
         return Run(server, load, chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more)
@@ -221,17 +219,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
-
-
-def _allow_files(connections: int) -> None:
-    """Let this process, and those it starts, have as many connections open as were asked for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(
-                resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-            )
 
 
 # ---- what is told ----

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tenantq.cli import exit_codes
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.serve_command import keep_private, run_loop, start, store_failed
+from tenantq.cli.serve_command import closed, keep_private, run_loop, start
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.demo import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
 from tenantq.errors import Invalid, TenantqError
@@ -90,9 +90,9 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
         if server.shard.failure is None:
             raise
     finally:
-        await server.close(grace_ms=0 if left is None else None)
-    if left is None:
-        return store_failed(server)
+        code = await closed(server, 0 if left is None else None)
+    if left is None or code != exit_codes.OK:
+        return code
     click.echo(f"stopped: {left[0]} messages are ready, {left[1]} leases are kept, all of it is in {settings.data_dir}")
     return exit_codes.OK
 

@@ -14,7 +14,9 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.addresses import cannot_listen, shown_address, shown_url
 from tenantq.cli.box import boxed
+from tenantq.cli.connection_bounds import within_limit
 from tenantq.cli.durations import duration
+from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty
@@ -129,6 +131,7 @@ def serve(
         flags["tls"] = tls
     settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
     set_up_logs(settings.log_level, settings.log_format)
+    settings = within_limit(settings, raise_file_limit())
     data_dir = Path(settings.data_dir)
     if (home := parent_of(data_dir)) is not None:
         raise Invalid(f"data_dir: {data_dir} is one shard of {home}; serve that one")
@@ -242,11 +245,10 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
     failed = await _until_stopped(server, signals)
     log.info("stopping", extra={"because": "the store failed" if failed else signals.name})
-    await server.close(grace_ms=0 if failed else None)
-    if failed:
-        return store_failed(server)
-    log.info("stopped")
-    return exit_codes.OK
+    code = await closed(server, 0 if failed else None)
+    if code == exit_codes.OK:
+        log.info("stopped")
+    return code
 
 
 async def _started(server: Server, signals: StopSignals) -> str | None:
@@ -264,12 +266,17 @@ async def _started(server: Server, signals: StopSignals) -> str | None:
         asked.cancel()
 
 
-def store_failed(server: Server) -> int:
-    """Say in one line why a server had to stop, and return the exit code."""
-    assert server.shard.failure is not None
-    click.echo(
-        f"tenantq: the store failed, so the server stops: {server.shard.failure.message} [unavailable]", err=True
-    )
+async def closed(server: Server, grace_ms: int | None = None) -> int:
+    """Close a server and return its exit code. A store that has failed, before or meanwhile, is told of in one line."""
+    try:
+        await server.close(grace_ms)
+    except (TenantqError, OSError):
+        if server.shard.failure is None:
+            raise
+    failure = server.shard.failure
+    if failure is None:
+        return exit_codes.OK
+    click.echo(f"tenantq: the store failed, so the server stops: {failure.message} [unavailable]", err=True)
     return exit_codes.ERROR
 
 

@@ -20,7 +20,7 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.addresses import shown_url
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.serve_command import run_loop, show_token, store_failed
+from tenantq.cli.serve_command import closed, run_loop, show_token
 from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, News, Orders
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
@@ -117,15 +117,13 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
     await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
     telling.cancel()
     if server.shard.failure is not None:
-        await server.close(grace_ms=0)
-        return store_failed(server)
+        return await closed(server, grace_ms=0)
     has_supervisor = not heard.done() or bool(heard.result())
     await server.drain(None if has_supervisor else min(ORPHAN_GRACE_MS, orders.settings.grace_ms))
     if has_supervisor:  # else nobody is there who could say that the others are done
         control.tell(News(what="drained"))
         await _until_closing(control, heard)
-    await server.close()
-    return exit_codes.OK
+    return await closed(server)
 
 
 async def _started(server: Server, heard: asyncio.Future[bytes]) -> bool:

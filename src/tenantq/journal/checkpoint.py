@@ -115,10 +115,14 @@ class Checkpointer:
         self._background = background
         self._timer: Timer | None = None
         self._signing = False
+        self._signed_seq = (
+            0  # kept here: asking the store every second would hold everything up while it does not answer
+        )
         self._signed_ms = clock.monotonic_ms()
 
     def start(self) -> None:
         """Look every second from now on."""
+        self._signed_seq = self._journal.last_checkpoint()
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
 
     async def close(self) -> None:
@@ -133,7 +137,7 @@ class Checkpointer:
             log.warning("the end of the journal is not signed: %s", error)
 
     def _unsigned(self) -> int:
-        return self._journal.journal_synced[1] - self._journal.last_checkpoint()
+        return self._journal.journal_synced[1] - self._signed_seq
 
     def _tick(self) -> None:
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
@@ -146,6 +150,7 @@ class Checkpointer:
     async def _sign(self) -> None:
         try:
             await self._journal.put_checkpoint(self._key)
+            self._signed_seq = self._journal.last_checkpoint()
             self._signed_ms = self._clock.monotonic_ms()
         finally:
             self._signing = False

@@ -62,6 +62,22 @@ async def test_a_checkpoint_comes_after_some_time_if_there_is_anything_new(
     assert shard.journal_span[1] == row.seq
 
 
+async def test_looking_whether_to_sign_does_not_ask_the_store(
+    shard: Shard, key: SigningKey, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked at the start and after a signature: while it does not answer, nobody waits for a look."""
+    asked: list[int] = []
+    real = shard.last_checkpoint
+    monkeypatch.setattr(shard, "last_checkpoint", lambda: asked.append(real()) or asked[-1])
+    checkpointer = made(shard, key, clock, checkpoint_records=10)
+    for number in range(15):
+        await shard.add(T, Q, [message(f"{number}")])
+        await pass_time(shard, clock, 1_000)
+    (row,) = await journal_rows(shard, op="checkpoint")
+    assert asked == [0, row.seq]
+    await checkpointer.close()
+
+
 async def test_closing_signs_what_is_not_signed_yet(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
     """Once."""
     checkpointer = made(shard, key, clock)

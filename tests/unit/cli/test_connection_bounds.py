@@ -1,0 +1,47 @@
+"""How many connections a server takes of those that were set, by how many files its process may open."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import TYPE_CHECKING
+
+from tenantq.cli.connection_bounds import within_limit
+from tenantq.cli.file_limit import raise_file_limit
+from tenantq.settings import ServerSettings
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_settings_that_fit_are_left_alone() -> None:
+    """The store's files are counted beside them."""
+    settings = ServerSettings()
+    assert within_limit(settings, 20_600) is settings
+
+
+def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Half of a small limit is the store's; both listeners have their part of the rest."""
+    with caplog.at_level(logging.WARNING):
+        fitting = within_limit(ServerSettings(), 1_024)
+    assert (fitting.listener.connections_max, fitting.rpc_listener.connections_max) == (256, 256)
+    assert within_limit(ServerSettings(rpc="off"), 1_024).listener.connections_max == 512
+    assert within_limit(ServerSettings(rpc="off"), 4_096).listener.connections_max == 3_496
+    assert "may have 1024 files open" in caplog.text
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system refuses, it stays as it is; where it names none, a plain number is asked for."""
+    raised: list[tuple[int, int]] = []
+
+    def refuse(_: int, wanted: tuple[int, int]) -> None:
+        raise ValueError(wanted)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: raised.append(wanted))
+    assert raise_file_limit() == 4_096
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, resource.RLIM_INFINITY))
+    assert raise_file_limit() == 65_536
+    assert raised == [(4_096, 4_096), (65_536, resource.RLIM_INFINITY)]
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_file_limit() == 1_024
