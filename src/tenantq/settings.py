@@ -49,6 +49,7 @@ _NOT_SETTINGS: Final = {
     "TENANTQ_PROFILE",
     "TENANTQ_TENANT",
     "TENANTQ_FLIPS",
+    "TENANTQ_DEBUG",
 }
 
 

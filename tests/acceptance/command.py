@@ -16,7 +16,7 @@ from unittest import mock
 
 import msgspec
 
-from tenantq.cli.main import run as run_here
+from tenantq.cli.command_line import run as run_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.cli.main import run
+from tenantq.cli.command_line import run
 from tenantq.journal.checkpoint import CHECKPOINT_ROW, AuditSettings, unpack
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Record, seal, unseal

@@ -114,6 +114,13 @@ def test_lines_that_cannot_be_added_are_named_and_the_others_added(server: Serve
     assert [told[0]["error"], told[1]["id"], told[1]["error"]["code"]] == [None, None, "invalid"]
 
 
+def test_a_line_is_called_by_its_number_in_the_input(server: Served) -> None:
+    """Empty ones count, too, though nothing is added for them."""
+    done = server.call("add", "numbers", "--jsonl", "--json", stdin=b'\n\n{"body": "x"}\n\nnonsense\n')
+    assert [one["line"] for one in done.json_lines] == [3, 5]
+    assert done.err.startswith("tenantq: line 5: ")
+
+
 def test_many_from_plain_lines(server: Served) -> None:
     """A message a line, empty ones left out."""
     done = server.ok("add", "plain", "--lines", "--group", "g", stdin=b"one\ntwo\r\n\nthree")

@@ -274,6 +274,16 @@ def test_the_audit_trail_page_by_page(server: Served) -> None:
     assert server.ok("audit", "--tenant", "watched", "--result", "DENIED", "--all").out == ""
 
 
+def test_options_before_a_command_of_the_audit_are_not_dropped(server: Served, tmp_path: Path) -> None:
+    """They are those of the list, so before another command they are wrong usage, and nothing is written."""
+    file = tmp_path / "audit.csv"
+    done = server.call("audit", "--tenant", "jj", "export", "--format", "csv", "--out", file)
+    assert (done.code, file.exists()) == (2, False)
+    assert server.call("audit", "--newest", "list").code == 2
+    given = ("--limit", 1, "--newest", "--json")
+    assert server.call("audit", *given) == server.call("audit", "list", *given)
+
+
 def test_a_real_process_says_the_same(server: Served) -> None:
     """The command as it is installed, once."""
     done = server.run("tenant", "list", "--json")

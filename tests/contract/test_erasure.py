@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tenantq.cli.main import run
+from tenantq.cli.command_line import run
 from tenantq.doctor import examine
 from tenantq.errors import Invalid, LegalHold, NotFound
 from tenantq.journal.certificate import check_certificate, read_certificate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.cli.main import run as command_line
+from tenantq.cli.command_line import run as command_line
 from tenantq.pipeline import run as runs
 from tenantq.pipeline.lineage import MAKERS, as_html, as_markdown, lineage
 from tenantq.pipeline.tables import TABLES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.cli.main import run as command_line
+from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.report.write import file_name, write_reports
 from tenantq.pipeline.schemas import USAGE_HOURLY, VERDICTS

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.cli.main import run as command_line
+from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid
 from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY

@@ -14,7 +14,7 @@ import pytest
 
 from tenantq import errors
 from tenantq.cli.exit_codes import exit_code
-from tenantq.cli.main import tenantq as command_line
+from tenantq.cli.command_line import tenantq as command_line
 from tenantq.config import Encryption, QueueConfig, ShardSettings, TenantConfig
 from tenantq.doctor import Kind
 from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import sys
 import time
 from contextlib import contextmanager
-from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -96,7 +96,7 @@ def add(
 
 def _body(argument: str | None) -> bytes:
     if argument is not None and argument != "-":
-        return os.fsencode(argument)
+        return argument.encode()
     if sys.stdin.isatty():
         said("Type the message; Ctrl-D ends it.")
     return sys.stdin.buffer.read()
@@ -125,6 +125,8 @@ def _json_messages(given: dict[str, Any]) -> Callable[[bytes], NewMessage]:
             fields = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"is no JSON ({error})") from error
+        except RecursionError as error:
+            raise Invalid("is JSON that is nested too deeply") from error
         if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
             raise Invalid("is no object with body or body_base64")
         unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
@@ -154,7 +156,12 @@ class _Tally:
 
     def __init__(self) -> None:
         self.added = self.duplicates = self.refused = 0
+        self.last_line = 0  # whose outcome is known
         self.worst = exit_codes.OK
+
+    def so_far(self) -> str:
+        """Return what is known where not everything was sent."""
+        return f"added {self.added} so far; nothing after line {self.last_line}, as far as is known"
 
     def refuse(self, line: int, error: TenantqError) -> None:
         self.refused += 1
@@ -168,17 +175,18 @@ class _Tally:
 def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bool) -> int:
     tally = _Tally()
     started = time.monotonic()
-    with _progress(sys.stdin.buffer) as advance:
-        numbered = enumerate(_read_lines(sys.stdin.buffer), 1)
-        while batch := list(islice(numbered, _BATCH)):
-            try:
+    try:
+        with _progress(sys.stdin.buffer) as advance:
+            numbered = _read_lines(sys.stdin.buffer)
+            while batch := list(itertools.islice(numbered, _BATCH)):
                 _send(queue, batch, parse, tally, as_json=as_json)
-            except TenantqError as error:
-                error.add_note(
-                    f"{tally.added} messages were added; not line {batch[0][0]} and after, as far as is known"
-                )
-                raise
-            advance(sum(len(line) + 1 for _, line in batch), tally.added)
+                advance(sum(len(line) + 1 for _, line in batch), tally.added)
+    except TenantqError as error:
+        error.add_note(tally.so_far())
+        raise
+    except KeyboardInterrupt:
+        click.echo(f"tenantq: interrupted; {tally.so_far()}", err=True)
+        raise
     if not as_json:
         took = time.monotonic() - started
         click.echo(f"added {tally.added} ({tally.duplicates} duplicates, {tally.refused} refused) in {took:.1f} s")
@@ -203,6 +211,7 @@ def _send(
         else:
             tally.added += 1
             tally.duplicates += added.duplicate
+        tally.last_line = number
         if as_json:
             print_json_line(_outcome(number, added))
 
@@ -217,14 +226,17 @@ def _outcome(line: int, added: Added) -> dict[str, Any]:
     }
 
 
-def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines that are not empty, without their ends. A line beyond any message's size ends the command."""
-    while line := stream.readline(_LINE_BYTES_MAX + 1):
+def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, with their numbers, without their ends. One beyond any message's size ends the command."""
+    for number in itertools.count(1):
+        line = stream.readline(_LINE_BYTES_MAX + 1)
+        if not line:
+            return
         if len(line) > _LINE_BYTES_MAX:
-            raise Invalid(f"a line is longer than {_LINE_BYTES_MAX} bytes; no message can be that large")
+            raise Invalid(f"line {number} is longer than {_LINE_BYTES_MAX} bytes; no message can be that large")
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         if line.strip():
-            yield line
+            yield number, line
 
 
 @contextmanager

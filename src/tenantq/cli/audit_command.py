@@ -25,21 +25,23 @@ _all = click.option("--all", "everything", is_flag=True, help="All rows, however
 _cursor = click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 
 
-@click.group(cls=LazyGroup, places=_PLACES, invoke_without_command=True)
-@conditions
-@_limit
-@_all
-@_cursor
-@json_option
-@connected
-def audit(connection: Connection, **options: Any) -> None:
-    """Show the audit trail, oldest first, as `audit list` does. With --json every row is one line.
+class _AuditGroup(LazyGroup):
+    """Options without a command are those of ``list``: before another command they would be lost."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the arguments for those of ``list`` where they name no command."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_AuditGroup, places=_PLACES)
+def audit() -> None:
+    """Show the audit trail, as `audit list` does, whose options can follow at once. Or write and verify it.
 
     \b
     tenantq audit --tenant acme --start 1h --result DENIED
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    if click.get_current_context().invoked_subcommand is None:
-        _show(connection, **options)
 
 
 @audit.command("list")
@@ -50,7 +52,7 @@ def audit(connection: Connection, **options: Any) -> None:
 @json_option
 @connected
 def list_rows(connection: Connection, **options: Any) -> None:
-    """Show the audit trail of a tenant, or with --platform of everything.
+    """Show the audit trail of a tenant, or with --platform of everything, oldest first. With --json every row is one line.
 
     \b
     tenantq audit list --platform --newest --action delete_tenant --action delete_queue

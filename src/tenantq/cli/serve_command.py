@@ -18,6 +18,7 @@ from tenantq.cli.connection_bounds import within_limit
 from tenantq.cli.durations import duration
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
+from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
@@ -187,10 +188,7 @@ async def _supervise(settings: ServerSettings, count: int, admin_token: str | No
         url = await supervisor.start(signals.asked)
         if url is None:
             return await supervisor.stop()
-        if supervisor.rpc_address is not None:
-            click.echo(f"Cap'n Proto on {supervisor.rpc_address}")
-        click.echo(f"ready on {url}")
-        sys.stdout.flush()
+        _announce(url, supervisor.rpc_address)
         log.info("ready", extra={"url": url, "shards": count, "rpc": supervisor.rpc_address or OFF, "pid": os.getpid()})
         failure = await supervisor.run(signals.asked)
         log.info("stopping", extra={"because": failure or signals.name})
@@ -202,6 +200,17 @@ async def _supervise(settings: ServerSettings, count: int, admin_token: str | No
         return exit_codes.ERROR
     log.info("stopped")
     return code
+
+
+def _announce(url: str, rpc: str | None) -> None:
+    """Say on stdout where the server listens; one that nobody listens to serves all the same, and its log says as much."""
+    try:
+        if rpc is not None:
+            click.echo(f"Cap'n Proto on {rpc}")
+        click.echo(f"ready on {url}")
+    except OSError as error:
+        log.warning("stdout cannot be written: %s", error.strerror)
+        give_up_stdout()
 
 
 async def start(server: Server) -> str:
@@ -239,9 +248,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     rpc = None
     if server.rpc_port is not None and server.rpc_address is not None:
         rpc = shown_address("rpc", server.rpc_address, server.rpc_port)
-        click.echo(f"Cap'n Proto on {rpc}")
-    click.echo(f"ready on {url}")
-    sys.stdout.flush()
+    _announce(url, rpc)
     log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
     failed = await _until_stopped(server, signals)
     log.info("stopping", extra={"because": "the store failed" if failed else signals.name})
@@ -304,6 +311,7 @@ def show_token(token: str, url: str) -> None:
     try:
         click.echo(boxed("first administrator", lines))
     except OSError as error:
+        give_up_stdout()
         raise Unavailable(
             f"the first administrator's token cannot be shown on stdout: {error.strerror}; "
             f"start where it can be read, or set {ADMIN_TOKEN}"

@@ -11,7 +11,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json
-from tenantq.errors import TenantqError
+from tenantq.errors import Invalid, TenantqError
 from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def extend(
 def _settle(
     connection: Connection, how: How, queue: str, given: tuple[str, ...], *, as_json: bool, **options: Any
 ) -> int:
-    receipts = [line.strip() for line in sys.stdin if line.strip()] if given == ("-",) else list(given)
+    receipts = _read_receipts() if given == ("-",) else list(given)
     outcomes = connection.queue(queue).settle(how, receipts, **options)
     failed = [one for one in outcomes if isinstance(one, TenantqError)]
     if as_json:
@@ -97,6 +97,13 @@ def _settle(
             if isinstance(one, TenantqError):
                 click.echo(f"tenantq: {receipt[:80]}: {one.message} [{one.code}]", err=True)
     return exit_codes.exit_code(failed[0]) if failed else exit_codes.OK
+
+
+def _read_receipts() -> list[str]:
+    try:
+        return sys.stdin.buffer.read().decode().split()
+    except UnicodeDecodeError as error:
+        raise Invalid("receipts: what stdin gives is not UTF-8") from error
 
 
 def _item(receipt: str, outcome: int | TenantqError | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from tenantq.backup.backups import Backups
 from tenantq.backup.manifest import MANIFEST, read_backup_manifest, verify_backup
 from tenantq.backup.restore import restore_backup
-from tenantq.cli.main import run
+from tenantq.cli.command_line import run
 from tenantq.doctor import examine
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged

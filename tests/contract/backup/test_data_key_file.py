@@ -12,7 +12,7 @@ import pytest
 from tenantq.backup.data_keys import read_data_keys, write_data_keys
 from tenantq.backup.manifest import MANIFEST
 from tenantq.backup.restore import restore_backup
-from tenantq.cli.main import run
+from tenantq.cli.command_line import run
 from tenantq.errors import StoreDamaged, Unavailable
 from tenantq.journal.certificate import check_certificate
 from tenantq.journal.signing import PublicKey, SigningKey

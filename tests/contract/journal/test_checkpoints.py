@@ -68,7 +68,12 @@ async def test_looking_whether_to_sign_does_not_ask_the_store(
     """It is asked at the start and after a signature: while it does not answer, nobody waits for a look."""
     asked: list[int] = []
     real = shard.last_checkpoint
-    monkeypatch.setattr(shard, "last_checkpoint", lambda: asked.append(real()) or asked[-1])
+
+    def last_checkpoint() -> int:
+        asked.append(real())
+        return asked[-1]
+
+    monkeypatch.setattr(shard, "last_checkpoint", last_checkpoint)
     checkpointer = made(shard, key, clock, checkpoint_records=10)
     for number in range(15):
         await shard.add(T, Q, [message(f"{number}")])

@@ -12,9 +12,9 @@ import pytest
 from tenantq import errors
 from tenantq.cli import exit_codes
 from tenantq.cli.box import boxed
+from tenantq.cli.command_line import error_line
+from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.main import error_line
-from tenantq.cli.main import tenantq as command_line
 from tenantq.cli.output import print_facts, print_table
 from tenantq.readable import age, preview, printable
 
