@@ -64,6 +64,9 @@ MATRIX: Final[dict[str, frozenset[str]]] = {
 }
 """What each role may do inside the tenant it is granted in; ``platform-admin`` may do it in every tenant."""
 
+PRINCIPALS: Final = ("key", "jwt", "cert")
+"""The kinds of principals to whom something can be granted, before a colon and who it is."""
+
 PATTERNS_MAX: Final = 32
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,80}")
 
@@ -117,6 +120,12 @@ def check_grant(grant: Grant) -> Grant:
     if grant.expires_at is not None:
         check_int("expires_at", grant.expires_at, 0, limits.TIME_MS_MAX)
     return grant
+
+
+def can_be_granted_to(principal: str) -> bool:
+    """Tell whether a text names somebody to whom something can be granted; ``anonymous`` and ``system`` are not."""
+    kind, _, who = principal.partition(":")
+    return kind in PRINCIPALS and bool(who)
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -101,6 +101,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     except msgspec.ValidationError as error:
         raise Invalid(f"settings: {error}") from error
     check_int("notice_ms", settings.notice_ms, 0, NOTICE_MS_MAX)
+    check_int("grace_ms", settings.grace_ms, 0, 86_400_000)
     check_shard(settings.shard)
     check_shards(settings.shards)
     check_http(settings.listener)

@@ -16,7 +16,7 @@ log = logging.getLogger("tenantq")
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where certificates are, as PEM files."""
 
     certificate: str  # the server's, followed by its chain

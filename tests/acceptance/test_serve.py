@@ -224,6 +224,10 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         ((), {}, "colour = 'red'", "unknown field `colour`"),
         ((), {}, "[shard]\nround_ms = 'x'", "round_ms"),
         ((), {}, "= nonsense", "settings file"),
+        ((), {}, "[listener]\ncolour = 1", "unknown field `colour`"),
+        ((), {}, "grace_ms = -5", "grace_ms: -5 is not a whole number from 0"),
+        ((), {"TENANTQ_ADMIN_TOKEN": "short"}, "", "TENANTQ_ADMIN_TOKEN: it takes 16 to 512 characters"),
+        ((), {"TENANTQ_ADMIN_TOKEN": "with spaces in the middle"}, "", "TENANTQ_ADMIN_TOKEN: must be printable ASCII"),
     ],
 )
 def test_a_wrong_setting_is_2_and_named(
@@ -245,7 +249,6 @@ def test_a_wrong_setting_is_2_and_named(
         (("--http", "no.host.invalid:1"), {}, 6, "the host no.host.invalid is not known here"),
         (("--http", "192.0.2.1:1"), {}, 6, "that is no address of this machine"),
         (("--tls-certificate", "/nowhere.pem", "--tls-key", "/nowhere.key"), {}, 2, "/nowhere.pem"),
-        ((), {"TENANTQ_ADMIN_TOKEN": "short"}, 2, "token: it takes 16 to 512 characters"),
     ],
 )
 def test_what_keeps_it_from_starting_is_one_line(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.acceptance.command import SECONDS_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,6 +200,18 @@ def test_a_key_from_its_making_to_its_end(server: Served) -> None:
     assert server.ok("key", "revoke", key_id, "--tenant", "keyed").out == f"revoked key {key_id}\n"
     assert server.call("add", "mail", "hello", TENANTQ_TOKEN=token).code == 4
     assert server.call("key", "revoke", "nobody", "--tenant", "keyed").code == 3
+
+
+def test_a_key_whose_time_is_over_is_shown_as_expired(server: Served) -> None:
+    """And one that would be over at once is not made."""
+    server.ok("tenant", "create", "brief")
+    past = server.call("key", "create", "late", "--tenant", "brief", "--role", "viewer", "--expires", "2020-01-31")
+    assert (past.code, "expires_at: is in the past" in past.err) == (2, True)
+    server.ok("key", "create", "short", "--tenant", "brief", "--role", "viewer", "--expires", "1s", "--quiet")
+    ends = time.monotonic() + SECONDS_MAX
+    while "\tvalid\n" in server.ok("key", "list", "--tenant", "brief").out:
+        assert time.monotonic() < ends
+    assert "\texpired\n" in server.ok("key", "list", "--tenant", "brief").out
 
 
 def test_without_a_tenant_the_credentials_own_is_meant(server: Served) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
+from tenantq.access import can_be_granted_to
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import json_option, print_json
@@ -127,7 +129,14 @@ def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts:
 
 def _import_grants(tenant: Tenant, grants: list[GrantItem]) -> int:
     known = {grant.principal for grant in tenant.grants()}
-    new = [grant for grant in grants if grant.principal not in known]
+    now = time.time_ns() // 1_000_000
+    new = [
+        grant
+        for grant in grants
+        if grant.principal not in known
+        and can_be_granted_to(grant.principal)
+        and (grant.expires_at is None or grant.expires_at > now)
+    ]
     for grant in new:
         tenant.grant(
             grant.principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at

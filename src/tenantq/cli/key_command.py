@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import click
 
 from tenantq.cli.box import boxed
@@ -9,6 +12,9 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.readable import moment
+
+if TYPE_CHECKING:
+    from tenantq.wire import KeyItem
 
 _platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
 
@@ -64,6 +70,7 @@ def list_keys(connection: Connection, *, platform: bool, as_json: bool) -> None:
     if as_json:
         print_json({"keys": keys})
         return
+    now = time.time_ns() // 1_000_000
     rows = [
         (
             one.key_id,
@@ -72,11 +79,17 @@ def list_keys(connection: Connection, *, platform: bool, as_json: bool) -> None:
             one.queues,
             moment(one.expires_at),
             moment(one.last_used_at),
-            "revoked" if one.revoked_at is not None else "valid",
+            _state(one, now),
         )
         for one in keys
     ]
     print_table(("id", "name", "may", "queues", "expires", "last used", "state"), rows, empty="no keys")
+
+
+def _state(one: KeyItem, now_ms: int) -> str:
+    if one.revoked_at is not None:
+        return "revoked"
+    return "expired" if one.expires_at is not None and one.expires_at <= now_ms else "valid"
 
 
 @key.command()

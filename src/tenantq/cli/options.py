@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tenantq.errors import Invalid
+from tenantq.errors import Invalid, Unavailable
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings, check_redis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tenantq.store.interface import Store
 
@@ -65,6 +66,21 @@ def store_options(command: _C) -> _C:
     ):
         command = option(command)
     return command
+
+
+@contextmanager
+def files_to_examine() -> Iterator[None]:
+    """Raise Unavailable where a file cannot be used: that says nothing about what is in it."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_use(error) from error
+
+
+def cannot_use(error: OSError) -> Unavailable:
+    """Return what is told where a file cannot be opened, read or written."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return Unavailable(f"{where}{error.strerror or error}; check the path and its permissions")
 
 
 def store_to_read(url: str, name: str, shard: str) -> Callable[[Path], Store]:

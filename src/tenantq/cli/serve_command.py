@@ -18,10 +18,12 @@ from tenantq.cli.connection_bounds import within_limit
 from tenantq.cli.durations import duration
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
+from tenantq.cli.options import cannot_use
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
+from tenantq.gates.api_key import check_token
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
 from tenantq.shards.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
@@ -121,6 +123,7 @@ def serve(
       1    the store failed at work; nothing unconfirmed counts
       2    wrong usage or settings
       6    cannot start: the address or the directory is in use, or cannot be used
+      7    cannot start: fewer shards than there are, and one that is to go has a tenant
       128+ a second signal forced the end; the number is 128 plus the signal's
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if durability is not None:
@@ -137,7 +140,7 @@ def serve(
     if (home := parent_of(data_dir)) is not None:
         raise Invalid(f"data_dir: {data_dir} is one shard of {home}; serve that one")
     keep_private(data_dir)
-    admin_token = os.environ.get(ADMIN_TOKEN) or None
+    admin_token = _admin_token()
     before = shard_count(data_dir)
     check_there(data_dir)
     count = settings.shards.count or before
@@ -154,6 +157,15 @@ def serve(
     if count == 1:
         return run_loop(_serve(settings, admin_token))
     return run_loop(_supervise(settings, count, admin_token))
+
+
+def _admin_token() -> str | None:
+    """Return the token that the environment sets for the first administrator, or raise Invalid naming the variable."""
+    token = os.environ.get(ADMIN_TOKEN) or None
+    try:
+        return check_token(token) if token is not None else None
+    except Invalid as error:
+        raise Invalid(f"{ADMIN_TOKEN}: {error.message.removeprefix('token: ')}") from error
 
 
 def keep_private(data_dir: Path) -> None:
@@ -221,7 +233,7 @@ async def start(server: Server) -> str:
         raise
     except OSError as error:
         if error.filename is not None:
-            raise Unavailable(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
+            raise cannot_use(error) from error
         setting, address = "http", server.settings.http
         if server.opening == "rpc" and server.rpc_address is not None:
             setting, address = "rpc", server.rpc_address

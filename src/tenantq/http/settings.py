@@ -7,7 +7,7 @@ import msgspec
 from tenantq.message import check_int
 
 
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one listener takes from its clients, and how long it waits for them."""
 
     connections_max: int = 10_000  # open at a time; one more is answered 503 and closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.access import can_be_granted_to
 from tenantq.errors import Conflict, NotFound, Unavailable
 from tenantq.migration.notes import Incoming, incoming
 
@@ -109,9 +110,14 @@ class Filling:
             return any(self._is_ours(incoming(one.suspension)) for one in self._target.queues().values())
 
     def copy_grants(self) -> int:
-        """Store the source's grants at the target; return how many."""
+        """Store the source's grants at the target, but those that are over; return how many."""
         with self._source.calling():
-            grants = self._source.tenant.grants()
+            now = self._source.now()
+            grants = [
+                one
+                for one in self._source.tenant.grants()
+                if can_be_granted_to(one.principal) and (one.expires_at is None or one.expires_at > now)
+            ]
         with self._target.calling():
             for one in grants:
                 self._target.tenant.grant(

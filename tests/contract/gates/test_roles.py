@@ -250,6 +250,28 @@ async def test_52_a_grant_that_expires_is_over_on_the_millisecond(house: House) 
     assert await house.service.fleet_poll(worker, "work") == []
 
 
+async def test_52_what_is_over_already_is_not_granted(house: House) -> None:
+    """A key or grant whose end is not ahead is a mistake, which nobody would notice before it is refused."""
+    await house.tenant("acme")
+    for until in (0, house.clock.wall_ms() - 1, house.clock.wall_ms()):
+        grant = Grant(role="viewer", expires_at=until)
+        for act in (
+            house.service.create_key(house.admin, "acme", "late", grant),
+            house.service.put_grant(house.admin, "acme", "jwt:late", grant),
+            house.service.create_platform_key(house.admin, "late", Grant(role="platform-admin", expires_at=until)),
+        ):
+            with pytest.raises(Invalid, match="expires_at: is in the past"):
+                await act
+
+
+@pytest.mark.parametrize("principal", ["nonsense", "key:", "key", "user:bob", "system", " jwt:bob"])
+async def test_52_a_grant_is_for_somebody_who_can_come(house: House, principal: str) -> None:
+    """Whatever names no key, subject or certificate is refused: it would grant nothing to anybody."""
+    await house.tenant("acme")
+    with pytest.raises(Invalid, match="principal: "):
+        await house.service.put_grant(house.admin, "acme", principal, Grant(role="viewer"))
+
+
 async def test_52_a_deleted_grant_is_over_at_once(house: House) -> None:
     """The decision cache is emptied by the change."""
     await house.tenant("acme")
@@ -462,7 +484,7 @@ async def test_52_nobody_hands_out_more_than_he_has(house: House) -> None:
         end = await house.journal_end()
         with pytest.raises(Forbidden):
             await service.create_key(call, None, "more", grant)
-        for principal in (f"key:{key_id}", "jwt:somebody", "anonymous"):
+        for principal in (f"key:{key_id}", "jwt:somebody", "cert:DNS:somebody"):
             with pytest.raises(Forbidden):
                 await service.put_grant(call, None, principal, grant)
         rows = await house.rows(end)
@@ -568,7 +590,9 @@ async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_i
     house = await open_house(settings=GateSettings(anonymous_default=True))
     await house.tenant("acme")
     for tenant in ("acme", "default"):
-        await house.service.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
+        with pytest.raises(Invalid, match="principal"):
+            await house.service.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
+        await house.shard.put_grant(tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version let in
     nobody = house.call(None)
     await house.add(nobody, "work")
     assert len(await house.take(nobody, "work")) == 1
