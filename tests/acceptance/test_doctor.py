@@ -96,6 +96,17 @@ def test_a_running_server_is_6_and_named(tmp_path: Path) -> None:
     assert done.stderr == f"tenantq: {told} [unavailable]\n"
 
 
+def test_files_that_cannot_be_used_are_6_and_named(data: Path) -> None:
+    """That is no finding: nothing was examined."""
+    (data / "lock").unlink()
+    (data / "lock").mkdir()
+    for command in (("doctor",), ("audit", "verify")):
+        done = run(*command, "--data-dir", data)
+        assert (done.returncode, done.stdout) == (6, "")
+        told = f"{data / 'lock'}: Is a directory; check the path and its permissions"
+        assert done.stderr.splitlines()[-1] == f"tenantq: {told} [unavailable]"
+
+
 def test_no_store_is_refused(tmp_path: Path) -> None:
     """An empty, absent or strange directory is refused in one line, and nothing is made."""
     (tmp_path / "file").write_text("x")

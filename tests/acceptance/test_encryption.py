@@ -87,6 +87,10 @@ def test_a_keyring_of_ones_own(tmp_path: Path) -> None:
     assert call("keyring", "protect", *where, "--new-passphrase-file", passphrase).code == 0
     assert call("keyring", "list", *where).code == 2
     other = ("--keyring", tmp_path / "ring.json", "--passphrase-file", passphrase)
+    unknown = call("keyring", "remove", "mian", *other)
+    assert (unknown.code, "there is no key 'mian'" in unknown.err) == (3, True)
+    nobody = call("keyring", "remove", "main", *other)
+    assert (nobody.code, "Nobody can be asked here: give --yes." in nobody.err) == (2, True)
     assert call("keyring", "remove", "main", *other, "--yes").out == "destroyed local:main\n"
     assert call("keyring", "list", *other, "--json").json == {"keys": []}
     assert call("keyring", "list", "--data-dir", tmp_path / "nowhere").code == 2

@@ -297,6 +297,8 @@ def test_results(server: Served) -> None:
 
     ids = [server.ok("add", "asked", body).out.strip() for body in ("good", "bad", "open")]
     assert server.call("message", "result", "asked", ids[0]).code == 6
+    pending = server.call("message", "result", "asked", ids[0], "--json")
+    assert (pending.code, pending.json["status"]) == (6, "pending")
     environment = server.environment()
     with Client(environment["TENANTQ_URL"], environment["TENANTQ_TOKEN"]) as client:
         good, bad = client.queue("asked").poll(2)
@@ -311,6 +313,8 @@ def test_results(server: Served) -> None:
         "value_hidden": False,
         "error": None,
     }
+    failed = server.call("message", "result", "asked", ids[1], "--json")
+    assert (failed.code, failed.json["status"], failed.json["error"]) == (1, "failed", "it broke")
     failed = server.call("message", "result", "asked", ids[1])
     assert (failed.code, failed.out, failed.err) == (1, "", "tenantq: it failed: it broke\n")
     late = server.call("message", "result", "asked", ids[2], "--wait", "20ms")

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from tenantq import errors
-from tenantq.cli.exit_codes import exit_code
 from tenantq.cli.command_line import tenantq as command_line
+from tenantq.cli.exit_codes import exit_code
 from tenantq.config import Encryption, QueueConfig, ShardSettings, TenantConfig
 from tenantq.doctor import Kind
 from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401

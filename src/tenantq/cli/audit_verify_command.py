@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.options import store_options, store_to_read
+from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
@@ -74,17 +74,18 @@ def verify(
       0  everything is as it was written
       1  there are findings
       2  wrong usage
-      6  the store cannot be examined: in use, or no store there
+      6  it cannot be examined: the store is in use or not there, or files cannot be read
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
-    keys = _keys(data_dir, public_keys)
     wanted = dict(_known(text) for text in known)
     open_store = store_to_read(store, store_name, shard) if store is not None else None
-    if data_dir is not None and store is None and shard_count(data_dir) > 1:
-        shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
-    else:
-        shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
+    with files_to_examine():
+        keys = _keys(data_dir, public_keys)
+        if data_dir is not None and store is None and shard_count(data_dir) > 1:
+            shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
+        else:
+            shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
     if keys is None:
         click.echo("no public key: the chain is verified, the signatures are not", err=True)
     findings += _compare_known(wanted, found)

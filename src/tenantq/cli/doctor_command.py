@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.cli.options import store_options, store_to_read
+from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.doctor import examine, examine_shards, open_embedded
 from tenantq.shards.layout import shard_count
 from tenantq.store.redis.address import parse_address
@@ -40,13 +40,14 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
       0  everything adds up
       1  there are findings
       2  wrong usage
-      6  the store cannot be examined: in use, or no store there
+      6  the store cannot be examined: in use, no store there, or files that cannot be read
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    if store is None and shard_count(data_dir) > 1:
-        report = _examine_visibly(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
-    else:
-        open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
-        report = _examine_visibly(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
+    with files_to_examine():
+        if store is None and shard_count(data_dir) > 1:
+            report = _examine_visibly(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
+        else:
+            open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
+            report = _examine_visibly(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
     where = str(parse_address(store)) if store is not None else str(data_dir)
     if as_json:
         _print_json(report, where)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tenantq.cli.confirmation import confirm
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.errors import Invalid
 from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
@@ -164,10 +165,9 @@ def enable(settings: LocalSettings, *, name: str) -> None:
 def remove(settings: LocalSettings, *, name: str, yes: bool) -> None:
     """Destroy a key: what only it has wrapped cannot be read again, save with a copy of the keyring."""
     ring = _open(settings)
+    ring.read().known(name)
     if not yes:
-        typed = click.prompt("This cannot be undone. Type the key's name to go on", default="", show_default=False)
-        if typed != name:
-            raise click.ClickException("that is not its name; nothing was changed")
+        confirm(f"This destroys local:{name}; what only it has wrapped cannot be read again", name)
     ring.remove_key(name)
     click.echo(f"destroyed local:{name}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,7 @@ from tenantq.cli.output import body_fields, json_option, print_facts, print_json
 from tenantq.cli.stored_message import stored_fields
 from tenantq.readable import moment
 
+_RESULT_CODES: Final = {"failed": exit_codes.ERROR, "pending": exit_codes.UNAVAILABLE}
 queue_argument = click.argument("queue")
 id_argument = click.argument("id")
 
@@ -68,22 +69,22 @@ def trace(connection: Connection, *, queue: str, id: str, as_json: bool) -> None
 def result(connection: Connection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
     """Show what a consumer reported of a message.
 
-    The value goes to stdout byte for byte; a failed one's error to stderr, with exit code 1. Pending is 6.
+    The value goes to stdout byte for byte; a failed one's error to stderr, with exit code 1. Pending is 6. With --json
+    the exit codes are the same.
     """
     there = connection.queue(queue)
     found = there.wait_result(id, timeout_ms=wait_ms) if wait_ms else there.result(id)
     if as_json:
         value: dict[str, Any] = body_fields(found.value, "value") if found.value is not None else {"value": None}
         print_json({"id": id, "status": found.status, **value, "value_hidden": found.hidden, "error": found.error})
-        return exit_codes.OK
+        return _RESULT_CODES.get(found.status, exit_codes.OK)
     if found.status == "failed":
         click.echo(f"tenantq: it failed: {found.error}", err=True)
-        return exit_codes.ERROR
-    if found.status == "pending":
+    elif found.status == "pending":
         click.echo("tenantq: it is pending; --wait 1m waits for it [unavailable]", err=True)
-        return exit_codes.UNAVAILABLE
-    click.echo("(hidden: this token may not read it)" if found.hidden else found.value or b"")
-    return exit_codes.OK
+    else:
+        click.echo("(hidden: this token may not read it)" if found.hidden else found.value or b"")
+    return _RESULT_CODES.get(found.status, exit_codes.OK)
 
 
 @message.command()

@@ -148,6 +148,13 @@ class Keyring:
     def __repr__(self) -> str:
         return f"Keyring({len(self.document.keys)} keys)"
 
+    def known(self, name: str) -> NamedKey:
+        """Return a key, enabled or not; NotFound."""
+        key = self.document.keys.get(check_key_name(name))
+        if key is None:
+            raise NotFound(f"key: there is no key {name!r} in the keyring")
+        return key
+
     def wrap(self, name: str, plaintext: bytes, aad: bytes, random_bytes: Callable[[int], bytes]) -> bytes:
         """Return ``plaintext`` wrapped by the newest version; KeyDisabled."""
         version = self._key(name).current
@@ -273,7 +280,7 @@ class KeyringFile:
     def rotate_key(self, name: str, now_ms: int) -> int:
         """Give a key a new version, which wraps from now on, and return it. Older ones unwrap as before."""
         with self._changing() as keyring:
-            key = _known(keyring, name)
+            key = keyring.known(name)
             if len(key.versions) >= VERSIONS_MAX:
                 raise Invalid(f"key: a key has up to {VERSIONS_MAX} versions; add another key and rewrap to it")
             version = key.current + 1
@@ -283,13 +290,13 @@ class KeyringFile:
     def set_enabled(self, name: str, *, enabled: bool) -> None:
         """Let a key be used, or not."""
         with self._changing() as keyring:
-            key = msgspec.structs.replace(_known(keyring, name), enabled=enabled)
+            key = msgspec.structs.replace(keyring.known(name), enabled=enabled)
             self._write(keyring.with_key(name, key))
 
     def remove_key(self, name: str) -> None:
         """Destroy a key in this file: what only it has wrapped is lost, save for copies of the file."""
         with self._changing() as keyring:
-            _known(keyring, name)
+            keyring.known(name)
             self._write(keyring.with_key(name, None))
 
     def protect_with(self, unlock: Unlock, *, scrypt_n: int = SCRYPT_N) -> None:
@@ -344,10 +351,3 @@ class KeyringFile:
             raise Conflict(f"{self.path}: this keyring is there already; it is left as it is") from None
         except OSError as error:
             raise Invalid(f"{self.path}: the keyring cannot be written: {error.strerror}") from None
-
-
-def _known(keyring: Keyring, name: str) -> NamedKey:
-    key = keyring.document.keys.get(check_key_name(name))
-    if key is None:
-        raise NotFound(f"key: there is no key {name!r} in the keyring")
-    return key
