@@ -12,13 +12,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
-from tenantq.cli.output import json_option, print_json, print_json_line, said
+from tenantq.cli.output import console, json_option, print_json, print_json_line, said
 from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
 from tenantq.errors import Invalid, TenantqError
@@ -242,13 +241,13 @@ def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 @contextmanager
 def _progress(stream: IO[bytes]) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr where that is a terminal; how much there is is known of files only."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    stderr = console(stderr=True)
+    if not stderr.is_terminal:
         yield lambda _, __: None
         return
     found = os.fstat(stream.fileno())
     total = found.st_size if stat.S_ISREG(found.st_mode) else None
     columns = (TextColumn("{task.fields[added]:,} added"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=stderr, transient=True) as progress:
         task = progress.add_task("add", total=total, added=0)
         yield lambda size, added: progress.update(task, advance=size, added=added)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tenantq.cli.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.output import json_option, print_json
+from tenantq.cli.output import console, json_option, print_json
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
 from tenantq.readable import moment
@@ -87,7 +86,7 @@ class _Bar:
             TextColumn("{task.fields[at]}"),
             TimeElapsedColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self._progress = Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty())
         self._task = self._progress.add_task("", total=None, at="")
 
     def __enter__(self) -> Self:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from tenantq.cli import exit_codes
 from tenantq.cli.logs import set_up_logs
+from tenantq.cli.output import console
 from tenantq.cli.serve_command import closed, keep_private, run_loop, start
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.demo import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
@@ -27,6 +27,8 @@ from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, load_settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tenantq.settings import ServerSettings
 
 _HEADINGS: Final = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "p50 ms", "p99 ms")
@@ -148,20 +150,20 @@ def _this_command() -> str:
 
 async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds: int | None) -> None:
     """Show the figures once a second until asked to stop, the time is over or something fails."""
-    console = Console()
+    stdout = console()
     ends: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(signals.asked.wait()),
         asyncio.ensure_future(server.shard.stopped.wait()),
     ]
     second = 0
     try:
-        with Live(console=console, auto_refresh=False, transient=False) as live:
+        with Live(console=stdout, auto_refresh=False, transient=False) as live:
             while second != seconds:
                 done, _ = await asyncio.wait([*ends, traffic.failed], timeout=1, return_when=asyncio.FIRST_COMPLETED)
                 if done:
                     break
                 second += 1
-                _show_lines(await traffic.lines(), second, live, console)
+                _show_lines(await traffic.lines(), second, live, stdout)
     finally:
         for end in ends:
             end.cancel()
@@ -169,8 +171,8 @@ async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds:
         raise traffic.failed.result()
 
 
-def _show_lines(lines: list[Line], second: int, live: Live, console: Console) -> None:
-    if console.is_terminal:
+def _show_lines(lines: list[Line], second: int, live: Live, stdout: Console) -> None:
+    if stdout.is_terminal:
         live.update(_table(lines, second), refresh=True)
         return
     for line in lines:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,7 @@ from rich.text import Text
 from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.options import files_to_examine, store_options, store_to_read
+from tenantq.cli.output import console, print_table
 from tenantq.doctor import examine, examine_shards, open_embedded
 from tenantq.shards.layout import shard_count
 from tenantq.store.redis.address import parse_address
@@ -21,6 +21,8 @@ from tenantq.store.redis.address import parse_address
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from rich.console import Console
 
     from tenantq.doctor import Finding, Report
 
@@ -58,8 +60,8 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
 
 def _examine_visibly(exam: Callable[[Callable[[str, int], None] | None], Report], *, quietly: bool) -> Report:
     """Examine with a progress bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    if quietly or not console.is_terminal:
+    stderr = console(stderr=True)
+    if quietly or not stderr.is_terminal:
         return exam(None)
     columns = (
         SpinnerColumn(),
@@ -68,7 +70,7 @@ def _examine_visibly(exam: Callable[[Callable[[str, int], None] | None], Report]
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=stderr, transient=True) as progress:
         task = progress.add_task("opening", total=None, rows=0)
         return exam(lambda where, rows: progress.update(task, description=where, rows=rows))
 
@@ -85,10 +87,10 @@ def _print_json(report: Report, where: str) -> None:
 
 
 def _print(report: Report, where: str) -> None:
-    console = Console()
+    stdout = console()
     figures = msgspec.structs.asdict(report.figures)
-    if console.is_terminal:
-        _print_tables(console, report, figures)
+    if stdout.is_terminal:
+        _print_tables(stdout, report, figures)
     else:
         for name, figure in figures.items():
             click.echo(f"{name} {figure}")
@@ -98,29 +100,23 @@ def _print(report: Report, where: str) -> None:
     if hidden:
         click.echo(f"{hidden} more findings are not listed")
     verdict = "clean" if report.clean else f"{report.findings_total} findings"
-    console.print(
+    stdout.print(
         Text(f"{where}: {verdict}", style="bold green" if report.clean else "bold red"),
         soft_wrap=True,
         highlight=False,
     )
 
 
-def _print_tables(console: Console, report: Report, figures: dict[str, int]) -> None:
+def _print_tables(stdout: Console, report: Report, figures: dict[str, int]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
     for name, figure in figures.items():
         table.add_row(name.replace("_", " "), f"{figure:,}")
-    console.print(table)
-    if not report.findings:
-        return
-    table = Table(pad_edge=False)
-    table.add_column("kind", style="red", no_wrap=True)
-    table.add_column("where", overflow="fold")
-    table.add_column("finding", overflow="fold")
-    for finding in report.findings:
-        table.add_row(finding.kind, Text(_place(finding)), Text(finding.text))
-    console.print(table)
+    stdout.print(table)
+    if report.findings:
+        rows = [(finding.kind, _place(finding), finding.text) for finding in report.findings]
+        print_table(("kind", "where", "finding"), rows, empty="")
 
 
 def _place(finding: Finding) -> str:

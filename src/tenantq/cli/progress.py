@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tenantq.cli.output import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ class SecondsBar:
     """Shows how far something is that takes a known time. The block gets what tells it: what, the seconds so far, of how many, messages."""
 
     def __enter__(self) -> Callable[[str, float, float, int], None]:
-        console = Console(stderr=True)
+        stderr = console(stderr=True)
         columns = (
             BarColumn(bar_width=20),
             TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
@@ -23,7 +24,7 @@ class SecondsBar:
             TextColumn("{task.description}", markup=False),
         )
         self._progress = Progress(
-            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+            *columns, console=stderr, transient=True, auto_refresh=False, disable=not stderr.is_terminal
         )
         self._progress.start()
         self._task = self._progress.add_task("", total=1, messages=0)
@@ -47,14 +48,14 @@ class ByteBar:
     """Shows how far something is that is counted in bytes. The block gets what tells it: what, done, of how many (0: unknown)."""
 
     def __enter__(self) -> Callable[[str, int, int], None]:
-        console = Console(stderr=True)
+        stderr = console(stderr=True)
         columns = (
             BarColumn(bar_width=20),
             DownloadColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.description}", markup=False),
         )
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal)
         self._progress.start()
         self._task = self._progress.add_task("", total=None)
         return self._show

@@ -6,11 +6,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tenantq.cli.connection import Connection, connected
-from tenantq.cli.output import json_option, print_json
+from tenantq.cli.output import console, json_option, print_json
 
 if TYPE_CHECKING:
     from tenantq.client import Queue
@@ -71,14 +70,14 @@ def redrive(
 
 def _finished(queue: Queue, task: RedriveReply) -> RedriveReply:
     """Wait until a redrive has ended, with a bar on stderr where that is a terminal. Who interrupts leaves it running."""
-    console = Console(stderr=True)
+    stderr = console(stderr=True)
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[moved]:,} moved"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         shown = progress.add_task("redrive", total=None, moved=task.moved)
         while task.state == "running":
             time.sleep(_LOOK_EVERY_S)

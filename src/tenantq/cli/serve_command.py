@@ -135,7 +135,6 @@ def serve(
         flags["tls"] = tls
     settings = load_settings(config, os.environ, {**flags, "grace_ms": grace})
     set_up_logs(settings.log_level, settings.log_format)
-    settings = within_limit(settings, raise_file_limit())
     data_dir = Path(settings.data_dir)
     if (home := parent_of(data_dir)) is not None:
         raise Invalid(f"data_dir: {data_dir} is one shard of {home}; serve that one")
@@ -154,6 +153,7 @@ def serve(
     if count < before:
         check_empty(data_dir, count, before)
         remember_count(data_dir, count)
+    settings = within_limit(settings, raise_file_limit())
     if count == 1:
         return run_loop(_serve(settings, admin_token))
     return run_loop(_supervise(settings, count, admin_token))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -15,11 +17,12 @@ from tenantq.cli.box import boxed
 from tenantq.cli.command_line import error_line
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.output import print_facts, print_table
+from tenantq.cli.output import console, print_facts, print_table
+from tenantq.cli.progress import ByteBar, SecondsBar
 from tenantq.readable import age, preview, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,61 @@ def test_a_table_for_a_pipe_is_tabs_and_one_line_a_row(capsys: pytest.CaptureFix
     print_table(("a",), [], empty="none")
     print_facts({"a": {"b": {"c": 1}}, "d": {}})
     assert capsys.readouterr().out == "a.b.c\t1\nd\t-\n"
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], None]:
+    """Have stdout be a terminal, of so many columns."""
+    capsys.readouterr()
+
+    def set_width(width: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", str(width))
+
+    return set_width
+
+
+ID = "01a1e761-5fee-7471-8337-74e13eecd7f9"
+
+
+def test_a_table_that_fits_stands_under_its_headings(
+    columns: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers to the right; only a text at the end is read over several lines."""
+    columns(70)
+    print_table(("id", "bytes", "body"), [(ID, 1_234, "a text that is a little longer than its place")], empty="none")
+    lines = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == f"{'id':36}  bytes  body"
+    assert lines[1].startswith(f"{ID}  1,234  a text that is a little")
+    assert [line[:45].strip() for line in lines[2:]] == [""] * len(lines[2:])
+    assert len(lines) == 3
+
+
+def test_a_table_that_does_not_fit_is_a_block_for_each_row(
+    columns: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No id is ever broken, so that it can be copied; what a row does not have is left out."""
+    columns(60)
+    print_table(("id", "bytes", "body"), [(ID, 1_234, "some text that is long"), (ID, 5, None)], empty="none")
+    assert capsys.readouterr().out == (
+        f"id     {ID}\nbytes  1,234\nbody   some text that is long\n\nid     {ID}\nbytes  5\n"
+    )
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_pipe_is_no_terminal_whatever_the_environment_says(
+    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No bar and no escape code goes into a file."""
+    monkeypatch.setenv(variable, "1")
+    with ByteBar() as show, SecondsBar() as tell:
+        show("copying", 1, 2)
+        tell("working", 1, 2, 3)
+    console().print("[bold]plain[/bold]")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("plain\n", "")
 
 
 def test_previews_and_ages_are_short() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tenantq.cli.output import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,12 +19,12 @@ class StageProgress:
 
     def __init__(self, stages: Sequence[str] = ()) -> None:
         self._stages = list(stages)
-        console = Console(stderr=True)
+        stderr = console(stderr=True)
         columns = [SpinnerColumn(), TextColumn("{task.description}")]
         if stages:
             columns += [BarColumn(), MofNCompleteColumn()]
         self._bar = Progress(
-            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+            *columns, TimeElapsedColumn(), console=stderr, transient=True, disable=not stderr.is_terminal,
             redirect_stdout=False, redirect_stderr=False,  # what is printed goes where it was sent, not where the bar is
         )  # fmt: skip
         self._task = self._bar.add_task("starting Spark", total=len(stages) or None)
