@@ -48,6 +48,11 @@ def show_moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and what it counts: ``1 message``, ``2,000 messages``."""
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
 def moment(ms: int | None) -> str | None:
     """Return a point of time for a table; None: there is none."""
     return None if ms is None else show_moment(ms)

@@ -111,7 +111,7 @@ def test_a_queue_that_was_there_is_not_touched(server: Served) -> None:
     assert "there is a queue used already" in refused.err
     refused = server.call("bench", *SHORT, "--queue", "used", "--reuse")
     assert (refused.code, refused.out) == (7, "")
-    assert "holds 1 messages" in refused.err
+    assert "holds 1 message" in refused.err
     assert {**server.ok("queue", "show", "used", "--json").json, "oldest_age_ms": 0} == {**before, "oldest_age_ms": 0}
 
 

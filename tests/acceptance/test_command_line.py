@@ -38,6 +38,16 @@ def test_help_says_what_there_is(command: tuple[str, ...], words: tuple[str, ...
         assert word in done.out
 
 
+@pytest.mark.parametrize("group", [(), ("queue",), ("backup",)])
+def test_help_is_not_cut_on_a_narrow_terminal(group: tuple[str, ...]) -> None:
+    """Every command has its whole sentence; the many of the program stand under headings."""
+    done = call(*group, "--help", COLUMNS="60")
+    assert (done.code, "..." in done.out.partition("]...")[2]) == (0, False), done.out
+    assert max(map(len, done.out.splitlines())) <= 60
+    for heading in ("Messages:", "Tenants and access:", "Server:") if not group else ("Commands:",):
+        assert f"\n{heading}\n" in done.out
+
+
 def test_version() -> None:
     """The installed version, nothing else."""
     done = run("--version")
@@ -60,7 +70,7 @@ def test_no_server_is_6_and_names_the_address() -> None:
     done = call("queue", "list", "--url", "http://127.0.0.1:1", "--token", "x")
     assert (done.code, done.out, done.err.count("\n")) == (6, "", 1)
     assert done.err.startswith("tenantq: http://127.0.0.1:1: ")
-    assert "[unavailable" in done.err
+    assert "'tenantq serve' starts one, --url names another [unavailable" in done.err
 
 
 @pytest.mark.parametrize(
@@ -154,6 +164,14 @@ def test_a_damaged_profiles_file_is_said_to_be_so(tmp_path: Path) -> None:
     assert "secret" not in done.err
 
 
+def test_a_damaged_profiles_file_is_in_nobodys_way_who_needs_none(server: Served, tmp_path: Path) -> None:
+    """With an address and a token in the environment, nothing of it would count."""
+    (tmp_path / "tenantq").mkdir()
+    (tmp_path / "tenantq" / "profiles.json").write_text("{")
+    server.ok("queue", "list", XDG_CONFIG_HOME=str(tmp_path))
+    assert server.call("queue", "list", "--profile", "local", XDG_CONFIG_HOME=str(tmp_path)).code == 2
+
+
 # ---- shells and terminals ----
 
 
@@ -185,11 +203,11 @@ def test_destroying_asks_for_the_name(server: Served) -> None:
     server.ok("add", "doomed", "hello")
     code, shown = server.on_a_terminal("queue", "delete", "doomed", typed=["domed\n"])
     assert code == 1
-    assert "This deletes queue doomed with 1 messages. This cannot be undone." in shown
+    assert "This deletes queue doomed with 1 message. This cannot be undone." in shown
     assert "that is not its name; nothing was changed" in shown
     assert server.ok("queue", "show", "doomed", "--json").json["ready"] == 1
     code, shown = server.on_a_terminal("queue", "purge", "doomed", typed=["doomed\n", "no longer needed\n"])
-    assert (code, "purged 1 messages" in shown) == (0, True)
+    assert (code, "purged 1 message" in shown) == (0, True)
     code, shown = server.on_a_terminal("queue", "delete", "doomed", typed=["doomed\n", "no longer needed\n"])
     assert (code, "deleting queue doomed" in shown) == (0, True)
 

@@ -219,6 +219,25 @@ def test_following_a_queue(server: Served) -> None:
     assert process.returncode == 130
 
 
+def test_following_a_queue_that_is_not_there_yet(server: Served) -> None:
+    """It is waited for; without --follow that is an error."""
+    assert server.call("poll", "not-yet").code == 3
+    process = subprocess.Popen(
+        [COMMAND, "poll", "not-yet", "--follow", "--ack", "--body"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
+    )  # fmt: skip
+    try:
+        while not [row for row in server.ok("audit", "--queue", "not-yet", "--json").json_lines if row["op"] == "poll"][
+            1:
+        ]:
+            assert process.poll() is None
+        server.ok("add", "not-yet", "first")
+        assert read_until(process, "first") == "first\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_reader_that_goes_away_leaves_nothing_acked_that_it_did_not_get(server: Served) -> None:
     """A closed pipe ends the command without noise, and messages that were not printed are free again at once."""
     server.ok("add", "piped", "--lines", stdin=b"".join(b"%06d %s\n" % (n, b"x" * 2_000) for n in range(200)))

@@ -7,9 +7,9 @@ from typing import Any, Final
 import click
 
 from tenantq.cli.audit_options import conditions, pages
+from tenantq.cli.command_group import LazyGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.journal_rows import print_rows
-from tenantq.cli.lazy_group import LazyGroup
 from tenantq.cli.output import json_option, print_json_line
 
 _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "message_id", "details")

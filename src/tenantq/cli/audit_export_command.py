@@ -15,7 +15,7 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import console, json_option, print_json
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
-from tenantq.readable import moment
+from tenantq.readable import counted, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def export(connection: Connection, *, kind: str, out: str, as_json: bool, **chos
         if as_json:
             print_json({"file": out, "rows": rows, "format": kind, "incomplete": incomplete})
         else:
-            click.echo(f"{rows} rows in {out}")
+            click.echo(f"{counted(rows, 'row')} in {out}")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ F = TypeVar("F", bound="Callable[..., object]")
 
 _CONDITIONS: Final = (
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),
-    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"]), help="Only with this outcome."),
+    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only with this outcome."),
     click.option("--principal", metavar="WHO", help="Only by this one, such as key:<id> or jwt:<subject>."),
     click.option("--queue", metavar="NAME", help="Only about this queue."),
     click.option("--message", metavar="ID", help="Only about this message."),

@@ -14,6 +14,7 @@ from tenantq.cli.output import print_json_line
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
+from tenantq.readable import counted
 from tenantq.shards.layout import numbered_dirs, shard_count
 
 if TYPE_CHECKING:
@@ -265,4 +266,4 @@ def _print(shown: dict[str, Any]) -> None:
         click.echo(f"end: {shown['end']}")
     for one in shown.get("shards", ()) if shown["clean"] else ():
         click.echo(f"end of shard {one['shard']}: {one['end']}")
-    click.echo("everything is as it was written" if shown["clean"] else f"{len(shown['findings'])} findings")
+    click.echo("everything is as it was written" if shown["clean"] else counted(len(shown["findings"]), "finding"))

@@ -9,6 +9,7 @@ import click
 
 from tenantq.backup.manifest import verify_backup
 from tenantq.backup.restore_shards import parts_of, restore_server
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import json_option, print_json, print_table
@@ -32,7 +33,7 @@ from_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def backup() -> None:
     """Make, list, verify and restore backups of a server."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.lazy_group import LazyGroup
+from tenantq.cli.command_group import LazyGroup
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.errors import TenantqError
 
@@ -24,36 +24,46 @@ DEBUG: Final = "TENANTQ_DEBUG"
 """The variable that has the place of a bug shown."""
 
 _COMMANDS: Final = {
-    "serve": "tenantq.cli.serve_command:serve",
-    "add": "tenantq.cli.add_command:add",
-    "poll": "tenantq.cli.poll_command:poll",
-    "ack": "tenantq.cli.settle_command:ack",
-    "nack": "tenantq.cli.settle_command:nack",
-    "release": "tenantq.cli.settle_command:release",
-    "extend": "tenantq.cli.settle_command:extend",
-    "redrive": "tenantq.cli.redrive_command:redrive",
-    "worker": "tenantq.cli.worker_command:worker",
-    "message": "tenantq.cli.message_command:message",
-    "queue": "tenantq.cli.queue_command:queue",
-    "tenant": "tenantq.cli.tenant_command:tenant",
-    "key": "tenantq.cli.key_command:key",
-    "grant": "tenantq.cli.grant_command:grant",
-    "usage": "tenantq.cli.usage_command:usage",
-    "encryption": "tenantq.cli.encryption_command:encryption",
-    "keyring": "tenantq.cli.keyring_command:keyring",
-    "audit": "tenantq.cli.audit_command:audit",
-    "profile": "tenantq.cli.profile_command:profile",
-    "completion": "tenantq.cli.completion_command:completion",
-    "export": "tenantq.cli.export_command:export",
-    "import": "tenantq.cli.import_command:import_",
-    "migrate": "tenantq.cli.migrate_command:migrate",
-    "topology": "tenantq.cli.topology_command:topology",
-    "backup": "tenantq.cli.backup_command:backup",
-    "doctor": "tenantq.cli.doctor_command:doctor",
-    "pipeline": "tenantq.cli.pipeline_command:pipeline",
-    "bench": "tenantq.cli.bench_command:bench",
-    "demo": "tenantq.cli.demo_command:demo",
-    "console": "tenantq.cli.console_command:console",
+    "Messages": {
+        "add": "tenantq.cli.add_command:add",
+        "poll": "tenantq.cli.poll_command:poll",
+        "ack": "tenantq.cli.settle_command:ack",
+        "nack": "tenantq.cli.settle_command:nack",
+        "release": "tenantq.cli.settle_command:release",
+        "extend": "tenantq.cli.settle_command:extend",
+        "redrive": "tenantq.cli.redrive_command:redrive",
+        "worker": "tenantq.cli.worker_command:worker",
+        "message": "tenantq.cli.message_command:message",
+        "queue": "tenantq.cli.queue_command:queue",
+    },
+    "Tenants and access": {
+        "tenant": "tenantq.cli.tenant_command:tenant",
+        "key": "tenantq.cli.key_command:key",
+        "grant": "tenantq.cli.grant_command:grant",
+        "usage": "tenantq.cli.usage_command:usage",
+        "encryption": "tenantq.cli.encryption_command:encryption",
+        "audit": "tenantq.cli.audit_command:audit",
+        "profile": "tenantq.cli.profile_command:profile",
+    },
+    "Moving": {
+        "export": "tenantq.cli.export_command:export",
+        "import": "tenantq.cli.import_command:import_",
+        "migrate": "tenantq.cli.migrate_command:migrate",
+    },
+    "Server": {
+        "serve": "tenantq.cli.serve_command:serve",
+        "doctor": "tenantq.cli.doctor_command:doctor",
+        "backup": "tenantq.cli.backup_command:backup",
+        "keyring": "tenantq.cli.keyring_command:keyring",
+        "topology": "tenantq.cli.topology_command:topology",
+        "pipeline": "tenantq.cli.pipeline_command:pipeline",
+    },
+    "Looking and trying": {
+        "console": "tenantq.cli.console_command:console",
+        "bench": "tenantq.cli.bench_command:bench",
+        "demo": "tenantq.cli.demo_command:demo",
+        "completion": "tenantq.cli.completion_command:completion",
+    },
 }
 
 

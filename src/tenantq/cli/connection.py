@@ -10,10 +10,10 @@ import msgspec
 from click.core import ParameterSource
 
 from tenantq.cli.durations import duration
-from tenantq.cli.profiles import Profile, load_profiles
+from tenantq.cli.profiles import Profile, Profiles, load_profiles
 from tenantq.client import NO_RETRIES, AsyncClient, Client, Retries, Tls
 from tenantq.client.settings import URL_DEFAULT
-from tenantq.errors import BadAnswer, ConnectionFailed, Unauthenticated
+from tenantq.errors import BadAnswer, ConnectionFailed, Invalid, Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -128,8 +128,13 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
             if connection.target.token is None:
                 error.args = (f"{error.message} Give a token with --token, TENANTQ_TOKEN or a profile.",)
             raise
-        except (BadAnswer, ConnectionFailed) as error:
+        except BadAnswer as error:
             error.args = (f"{connection.target.url}: {error.message}",)
+            raise
+        except ConnectionFailed as error:
+            error.args = (
+                f"{connection.target.url}: {error.message}. Is a server there? 'tenantq serve' starts one, --url names another",
+            )
             raise
         finally:
             connection.close()
@@ -155,13 +160,23 @@ def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:
     return Client(profile.url, profile.token, timeout_ms=timeout_ms, retries=retries, tls=tls)
 
 
+def _profiles(given: Mapping[str, str | None]) -> Profiles:
+    """Return the stored profiles; a file that is damaged is in nobody's way who says everything without it."""
+    try:
+        return load_profiles()
+    except Invalid:
+        if given["profile"] or not (given["url"] and given["token"]):
+            raise
+        return Profiles()
+
+
 def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Target:
     """Return the target: flag, then environment, then profile, then default. ``flags`` are those of ``given`` that were flags.
 
     A profile that a flag names goes before the environment. A profile's token is only for the profile's server, and its
     tenant only for its token.
     """
-    profiles = load_profiles()
+    profiles = _profiles(given)
     name = given["profile"] or profiles.current
     profile = profiles.get(name) if name is not None else Profile(url=URL_DEFAULT)
     ours = {field: text for field, text in given.items() if text and ("profile" not in flags or field in flags)}

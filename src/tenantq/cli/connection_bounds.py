@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tenantq.settings import OFF
-
-if TYPE_CHECKING:
-    from tenantq.settings import ServerSettings
+from tenantq.settings import OFF, ServerSettings
 
 log = logging.getLogger("tenantq")
 
@@ -18,10 +15,15 @@ RESERVE: Final = 600
 """Files for the store, the journal's export and other servers, at most about; the store keeps 512 open. Of a small limit it is half."""
 
 
+PLENTY: Final = 2_048
+"""Connections that hardly anybody misses any beyond, who has not asked for them."""
+
+
 def within_limit(settings: ServerSettings, limit: int) -> ServerSettings:
     """Return the settings with no more connections than ``limit`` leaves beside the store, and say so where it is fewer.
 
-    A connection too many is refused; a file that the store cannot open would end the server.
+    A connection too many is refused; a file that the store cannot open would end the server. It is a warning where somebody wanted
+    more, or few are left.
     """
     room = limit - min(RESERVE, limit // 2)
     http = settings.listener.connections_max
@@ -30,7 +32,10 @@ def within_limit(settings: ServerSettings, limit: int) -> ServerSettings:
         return settings
     fewer_http = max(1, room * http // (http + rpc))
     fewer_rpc = max(1, room - fewer_http)
-    log.warning(
+    default = ServerSettings()
+    was_set = settings.listener != default.listener or settings.rpc_listener != default.rpc_listener
+    log.log(
+        logging.WARNING if was_set or room < PLENTY else logging.INFO,
         "this process may have %s files open, so it takes fewer connections than set: raise the limit (ulimit -n, LimitNOFILE=)",
         limit,
         extra={"http": fewer_http, "rpc": fewer_rpc if rpc else OFF},

@@ -15,6 +15,7 @@ from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import console, print_table
 from tenantq.doctor import examine, examine_shards, open_embedded
+from tenantq.readable import counted
 from tenantq.shards.layout import shard_count
 from tenantq.store.redis.address import parse_address
 
@@ -99,7 +100,7 @@ def _print(report: Report, where: str) -> None:
     hidden = report.findings_total - len(report.findings)
     if hidden:
         click.echo(f"{hidden} more findings are not listed")
-    verdict = "clean" if report.clean else f"{report.findings_total} findings"
+    verdict = "clean" if report.clean else counted(report.findings_total, "finding")
     stdout.print(
         Text(f"{where}: {verdict}", style="bold green" if report.clean else "bold red"),
         soft_wrap=True,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.readable import moment, show_duration
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tenantq.wire import EncryptionReply
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def encryption() -> None:
     """Look at a tenant's encryption; make new data keys, or wrap them anew.
 

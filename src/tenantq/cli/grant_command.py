@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.readable import moment
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def grant() -> None:
     """Let principals of elsewhere work in a tenant: store, list and delete grants."""
 

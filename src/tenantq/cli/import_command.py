@@ -15,6 +15,7 @@ from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import ByteBar
 from tenantq.errors import Invalid, NotFound
+from tenantq.readable import counted
 from tenantq.wire import (
     ExportedKey,
     ExportedMessage,
@@ -56,8 +57,8 @@ def import_(connection: Connection, *, file: Path, new_name: str | None, as_json
         print_json({"tenant": new_name or export.manifest.tenant, "export": export.manifest.export, **counts})
         return
     click.echo(
-        f"imported {file} into {new_name or export.manifest.tenant}: {counts['queues']:,} queues,"
-        f" {counts['messages']:,} messages, {counts['results']:,} results, {counts['grants']:,} grants"
+        f"imported {file} into {new_name or export.manifest.tenant}: {counted(counts['queues'], 'queue')},"
+        f" {counted(counts['messages'], 'message')}, {counted(counts['results'], 'result')}, {counted(counts['grants'], 'grant')}"
     )
     for what, text in (
         ("duplicate_parts", "parts were imported before"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tenantq.cli.box import boxed
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def key() -> None:
     """Make, list and revoke API keys, of a tenant or of the platform."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirm
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.errors import Invalid
@@ -70,7 +71,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keyring() -> None:
     """Make and change the keyring of the local key management.
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.journal_rows import print_rows
@@ -19,7 +20,7 @@ queue_argument = click.argument("queue")
 id_argument = click.argument("id")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def message() -> None:
     """Look at a message by its id: facts, history, result. Or remove it."""
 

@@ -22,7 +22,7 @@ from tenantq.errors import TenantqError
 from tenantq.migration import Migration, Side
 from tenantq.migration.abort import empty, let_go
 from tenantq.migration.move import LeasesLeft, NotSame
-from tenantq.readable import show_duration
+from tenantq.readable import counted, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -254,7 +254,9 @@ def _print_plan(plan: Plan) -> None:
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]
     print_table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, empty="it has no queues")
-    click.echo(f"{plan.messages:,} messages, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {plan.grants} grants")
+    click.echo(
+        f"{counted(plan.messages, 'message')}, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {counted(plan.grants, 'grant')}"
+    )
     if plan.encrypted:
         click.echo("encrypted: messages are opened at the source and sealed anew at the target")
     if plan.hold:
@@ -269,7 +271,9 @@ def _print_plan(plan: Plan) -> None:
 
 def _print_done(plan: Plan, done: Outcome, target: Side, *, new_keys: bool) -> None:
     again = f", {done.skipped_parts} parts were there already" if done.skipped_parts else ""
-    click.echo(f"moved {done.messages:,} messages in {done.queues} queues, {done.grants} grants{again}; verified")
+    click.echo(
+        f"moved {counted(done.messages, 'message')} in {counted(done.queues, 'queue')}, {counted(done.grants, 'grant')}{again}; verified"
+    )
     click.echo(f"the source is {done.source}")
     click.echo("clients have to change:")
     click.echo(f"  address: {target.url}")

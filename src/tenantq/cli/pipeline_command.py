@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from tenantq.cli import pipeline as commands
-from tenantq.cli.lazy_group import LazyGroup
+from tenantq.cli.command_group import LazyGroup
 
 _ORDER: Final = ("run", "stream", "reconcile", "explain", "report", "archive", "erase", "simulate", "lineage")
 _SUFFIX: Final = "_command"

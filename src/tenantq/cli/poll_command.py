@@ -14,7 +14,7 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json_line, said
 from tenantq.cli.stored_message import delivered_fields
-from tenantq.errors import TenantqError, Unavailable
+from tenantq.errors import NotFound, TenantqError, Unavailable
 from tenantq.readable import printable, show_duration
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
 @click.option(
     "--lease", "lease_ms", type=duration, help="How long they are yours.  [default: as the queue is configured]"
 )
-@click.option("--follow", is_flag=True, help="Go on until interrupted, also over a restart of the server.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on until interrupted, also over a restart of the server. A queue that is not there yet is waited for.",
+)
 @click.option("--ack", "acks", is_flag=True, help="Finish each message once it is printed.")
 @click.option("--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, a line end after each.")
 @json_option
@@ -83,7 +87,8 @@ def poll(
     wait_ms = max(wait_ms, _FOLLOW_WAIT_MS) if follow else wait_ms
     insist = False  # a server that was reached once is waited for
     while True:
-        messages = _tried(partial(there.poll, limit, wait_ms=wait_ms, lease_ms=lease_ms), insist=insist)
+        poll_once = partial(there.poll, limit, wait_ms=wait_ms, lease_ms=lease_ms)
+        messages = _tried(partial(_awaited, poll_once) if follow else poll_once, insist=insist)
         insist = follow
         _print_all(messages, acks=acks, only_body=only_body, as_json=as_json)
         if acks and messages:
@@ -93,6 +98,21 @@ def poll(
             break
     if not messages:
         said("no messages")
+
+
+def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
+    """Return messages of a queue as soon as there is such a queue."""
+    told = False
+    while True:
+        try:
+            return poll()
+        except NotFound as error:
+            if error.queue is None:
+                raise
+            if not told:
+                said(f"{error.message} It is waited for.")
+            told = True
+            time.sleep(_TRY_AGAIN_S)
 
 
 def _tried(call: Callable[[], T], *, insist: bool) -> T:

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.profiles import Profile, load_profiles, profiles_file, save_profiles
 from tenantq.client import Client
@@ -15,7 +16,7 @@ from tenantq.errors import Conflict
 name_argument = click.argument("name")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def profile() -> None:
     """Keep servers and tokens under names, in a file that only you can read."""
 

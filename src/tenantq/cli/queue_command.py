@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
@@ -15,7 +16,7 @@ from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.cli.stored_message import stored_fields
 from tenantq.clock import SystemClock
 from tenantq.errors import Conflict, NotFound
-from tenantq.readable import age, preview
+from tenantq.readable import age, counted, preview
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def _queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queue() -> None:
     """Make, change, look at, pause, empty and delete queues."""
 
@@ -129,7 +130,7 @@ def delete(connection: Connection, *, name: str, force: bool, yes: bool, reason:
     """Delete a queue and its messages, once its leases have settled."""
     there = connection.queue(name)
     figures = there.stats()
-    what = f"This deletes queue {name} with {_count(figures):,} messages"
+    what = f"This deletes queue {name} with {counted(_count(figures), 'message')}"
     why = confirmed_reason(what, name, yes=yes, reason=reason)
     there.delete(confirm=name, reason=why, force=force)
     if as_json:
@@ -147,13 +148,13 @@ def delete(connection: Connection, *, name: str, force: bool, yes: bool, reason:
 def purge(connection: Connection, *, name: str, yes: bool, reason: str | None, as_json: bool) -> None:
     """Delete all messages of a queue; the queue stays."""
     there = connection.queue(name)
-    what = f"This deletes {_count(there.stats()):,} messages of queue {name}"
+    what = f"This deletes {counted(_count(there.stats()), 'message')} of queue {name}"
     why = confirmed_reason(what, name, yes=yes, reason=reason)
     purged = there.purge(confirm=name, reason=why)
     if as_json:
         print_json({"name": name, "purged": purged})
     else:
-        click.echo(f"purged {purged:,} messages of queue {name}")
+        click.echo(f"purged {counted(purged, 'message')} of queue {name}")
 
 
 @queue.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.given_settings import parse_settings, set_option
@@ -25,7 +26,7 @@ why_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tenant() -> None:
     """Make, change, look at and delete tenants. For the platform's administrators."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected, open_profile
 from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
@@ -28,7 +29,7 @@ _PROBE_MS: Final = 5_000
 _LISTED: Final = 50
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topology() -> None:
     """Shards and their regions: which there are, where a tenant belongs, what another topology would move."""
 

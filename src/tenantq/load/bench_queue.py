@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
+from tenantq.readable import counted
 
 if TYPE_CHECKING:
     from tenantq.client import AsyncQueue
@@ -40,7 +41,7 @@ class BenchQueue:
             )
         held = _held(there)
         if held or there.status != "active":
-            state = f"holds {held:,} messages" if held else f"is {there.status}"
+            state = f"holds {counted(held, 'message')}" if held else f"is {there.status}"
             raise Conflict(f"the queue {name} {state}: only an empty, active one is used")
         self._added_before = there.added_total
 

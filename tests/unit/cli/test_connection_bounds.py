@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import resource
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tenantq.cli.connection_bounds import within_limit
 from tenantq.cli.file_limit import raise_file_limit
+from tenantq.http.settings import HttpSettings
 from tenantq.settings import ServerSettings
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_settings_that_fit_are_left_alone() -> None:
@@ -28,6 +27,23 @@ def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) 
     assert within_limit(ServerSettings(rpc="off"), 1_024).listener.connections_max == 512
     assert within_limit(ServerSettings(rpc="off"), 4_096).listener.connections_max == 3_496
     assert "may have 1024 files open" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "level"),
+    [
+        (ServerSettings(), 1_024, "WARNING"),
+        (ServerSettings(), 20_000, "INFO"),
+        (ServerSettings(listener=HttpSettings(connections_max=15_000)), 20_000, "WARNING"),
+    ],
+)
+def test_it_is_a_warning_where_somebody_wanted_more_or_few_are_left(
+    settings: ServerSettings, limit: int, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody asked for, and hardly anybody misses, is only noted."""
+    with caplog.at_level(logging.INFO):
+        within_limit(settings, limit)
+    assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console, print_facts, print_table
 from tenantq.cli.progress import ByteBar, SecondsBar
-from tenantq.readable import age, preview, printable
+from tenantq.readable import age, counted, preview, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,6 +145,7 @@ def test_previews_and_ages_are_short() -> None:
         "1d1h",
     ]
     assert printable("tab\tline\n") == "tab\tline\n"
+    assert [counted(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
 
 
 @pytest.fixture
