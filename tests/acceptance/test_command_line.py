@@ -149,7 +149,7 @@ def test_profiles_from_their_making_to_their_end(server: Served, tmp_path: Path)
     assert server.ok("profile", "list", "--json", **here).json["profiles"][1] == {
         "name": "dead", "url": "http://127.0.0.1:1", "tenant": None, "token": True, "current": True,
     }  # fmt: skip
-    server.ok("profile", "remove", "dead", **here)
+    assert server.ok("profile", "remove", "dead", "--json", **here).json == {"name": "dead", "removed": True}
     missing = server.call("tenant", "list", "--profile", "dead", **here)
     assert (missing.code, missing.err) == (3, "tenantq: there is no profile 'dead'; there are: local [not_found]\n")
 

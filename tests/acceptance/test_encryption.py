@@ -91,6 +91,16 @@ def test_a_keyring_of_ones_own(tmp_path: Path) -> None:
     assert (unknown.code, "there is no key 'mian'" in unknown.err) == (3, True)
     nobody = call("keyring", "remove", "main", *other)
     assert (nobody.code, "Nobody can be asked here: give --yes." in nobody.err) == (2, True)
+    told = [
+        call("keyring", *words, *other, "--json").json
+        for words in (("add", "spare"), ("rotate", "spare"), ("disable", "spare"))
+    ]
+    assert told == [
+        {"name": "spare", "version": 1},
+        {"name": "spare", "version": 2},
+        {"name": "spare", "enabled": False},
+    ]
+    assert call("keyring", "remove", "spare", *other, "--yes", "--json").json == {"name": "spare", "removed": True}
     assert call("keyring", "remove", "main", *other, "--yes").out == "destroyed local:main\n"
     assert call("keyring", "list", *other, "--json").json == {"keys": []}
     assert call("keyring", "list", "--data-dir", tmp_path / "nowhere").code == 2

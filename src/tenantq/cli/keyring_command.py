@@ -12,7 +12,7 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirm
-from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.cli.output import json_option, print_done, print_json, print_table
 from tenantq.errors import Invalid
 from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
 from tenantq.kms.keyring import KeyringFile
@@ -80,8 +80,9 @@ def keyring() -> None:
 
 
 @keyring.command()
+@json_option
 @on_keyring
-def create(settings: LocalSettings) -> None:
+def create(settings: LocalSettings, *, as_json: bool) -> None:
     """Make an empty keyring, and a random master key for it unless there is one, or a passphrase is given."""
     path = Path(settings.keyring)
     if not path.parent.is_dir():
@@ -90,7 +91,7 @@ def create(settings: LocalSettings) -> None:
         _open(settings).create()
     else:
         make_keyring(path, Path(settings.master_key_file or ""))
-    click.echo(f"made {path}; back it up, apart from the data")
+    print_done(f"made {path}; back it up, apart from the data", {"keyring": str(path)}, as_json=as_json)
 
 
 @keyring.command("list")
@@ -123,64 +124,79 @@ def list_keys(settings: LocalSettings, *, as_json: bool) -> None:
 
 @keyring.command()
 @click.argument("name")
+@json_option
 @on_keyring
-def add(settings: LocalSettings, *, name: str) -> None:
+def add(settings: LocalSettings, *, name: str, as_json: bool) -> None:
     """Add a key, which tenants can name as local:NAME."""
     _open(settings).add_key(name, _now_ms())
-    click.echo(f"added local:{name}")
+    print_done(f"added local:{name}", {"name": name, "version": 1}, as_json=as_json)
 
 
 @keyring.command()
 @click.argument("name")
+@json_option
 @on_keyring
-def rotate(settings: LocalSettings, *, name: str) -> None:
+def rotate(settings: LocalSettings, *, name: str, as_json: bool) -> None:
     """Give a key a new version, which wraps from now on. Older ones unwrap as before; rewrap to be rid of them."""
     version = _open(settings).rotate_key(name, _now_ms())
-    click.echo(
-        f"version {version} of local:{name} wraps from now on; to use it for all data keys: tenantq encryption rewrap"
+    print_done(
+        f"version {version} of local:{name} wraps from now on; to use it for all data keys: tenantq encryption rewrap",
+        {"name": name, "version": version},
+        as_json=as_json,
     )
 
 
 @keyring.command()
 @click.argument("name")
+@json_option
 @on_keyring
-def disable(settings: LocalSettings, *, name: str) -> None:
+def disable(settings: LocalSettings, *, name: str, as_json: bool) -> None:
     """Let a key be used no more; what is in a server's memory works on until it is too old."""
     _open(settings).set_enabled(name, enabled=False)
-    click.echo(f"disabled local:{name}")
+    print_done(f"disabled local:{name}", {"name": name, "enabled": False}, as_json=as_json)
 
 
 @keyring.command()
 @click.argument("name")
+@json_option
 @on_keyring
-def enable(settings: LocalSettings, *, name: str) -> None:
+def enable(settings: LocalSettings, *, name: str, as_json: bool) -> None:
     """Let a key be used again."""
     _open(settings).set_enabled(name, enabled=True)
-    click.echo(f"enabled local:{name}")
+    print_done(f"enabled local:{name}", {"name": name, "enabled": True}, as_json=as_json)
 
 
 @keyring.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @on_keyring
-def remove(settings: LocalSettings, *, name: str, yes: bool) -> None:
+def remove(settings: LocalSettings, *, name: str, yes: bool, as_json: bool) -> None:
     """Destroy a key: what only it has wrapped cannot be read again, save with a copy of the keyring."""
     ring = _open(settings)
     ring.read().known(name)
     if not yes:
         confirm(f"This destroys local:{name}; what only it has wrapped cannot be read again", name)
     ring.remove_key(name)
-    click.echo(f"destroyed local:{name}")
+    print_done(f"destroyed local:{name}", {"name": name, "removed": True}, as_json=as_json)
 
 
 @keyring.command()
 @click.option("--new-master-key-file", metavar="FILE", help="What is to unlock it: a file with 32 random bytes.")
 @click.option("--new-passphrase-file", metavar="FILE", help="What is to unlock it: a file with a passphrase.")
+@json_option
 @on_keyring
-def protect(settings: LocalSettings, *, new_master_key_file: str | None, new_passphrase_file: str | None) -> None:
+def protect(
+    settings: LocalSettings, *, new_master_key_file: str | None, new_passphrase_file: str | None, as_json: bool
+) -> None:
     """Change what unlocks a keyring. Its keys stay the same. Stop the server first, and change its settings."""
     if (new_master_key_file is None) == (new_passphrase_file is None):
         raise Invalid("give exactly one of --new-master-key-file and --new-passphrase-file")
     wanted = _settings(Path(settings.keyring), new_master_key_file, new_passphrase_file)
     _open(settings).protect_with(unlock_of(wanted, os.environ))
-    click.echo(f"{settings.keyring} is unlocked by {new_master_key_file or new_passphrase_file} from now on")
+    unlocks = new_master_key_file or new_passphrase_file
+    print_done(
+        f"{settings.keyring} is unlocked by {unlocks} from now on",
+        {"keyring": settings.keyring, "unlocked_by": unlocks},
+        as_json=as_json,
+    )

@@ -35,6 +35,14 @@ def print_json_line(value: object) -> None:
     click.echo(_encode(value))
 
 
+def print_done(text: str, facts: Mapping[str, object], *, as_json: bool) -> None:
+    """Print what was done: a sentence for people, or facts as one JSON document."""
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(text)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return the way to stdout or stderr: colours, width and movement only where that is a terminal, whatever the environment says."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.cli.output import json_option, print_done, print_json, print_table
 from tenantq.cli.profiles import Profile, load_profiles, profiles_file, save_profiles
 from tenantq.client import Client
 from tenantq.client.settings import URL_DEFAULT
@@ -46,6 +46,7 @@ def profile() -> None:
 )
 @click.option("--use", "current", is_flag=True, help="Use it where none is named; the first one is used anyway.")
 @click.option("--replace", is_flag=True, help="Replace the one of this name.")
+@json_option
 def add(
     *,
     name: str,
@@ -57,6 +58,7 @@ def add(
     key_file: str | None,
     current: bool,
     replace: bool,
+    as_json: bool,
 ) -> None:
     """Store a server and a token under a name. Better than --token: the token is in no process list and no shell history."""
     profiles = load_profiles()
@@ -69,7 +71,8 @@ def add(
     if current or profiles.current is None:
         profiles.current = name
     save_profiles(profiles)
-    click.echo(f"stored profile {name} in {profiles_file()}")
+    file = profiles_file()
+    print_done(f"stored profile {name} in {file}", {"name": name, "url": url, "file": str(file)}, as_json=as_json)
 
 
 @profile.command("list")
@@ -90,18 +93,20 @@ def list_profiles(*, as_json: bool) -> None:
 
 @profile.command()
 @name_argument
-def use(*, name: str) -> None:
+@json_option
+def use(*, name: str, as_json: bool) -> None:
     """Use a profile where none is named."""
     profiles = load_profiles()
     found = profiles.get(name)
     profiles.current = name
     save_profiles(profiles)
-    click.echo(f"using profile {name}: {found.url}")
+    print_done(f"using profile {name}: {found.url}", {"name": name, "url": found.url}, as_json=as_json)
 
 
 @profile.command()
 @name_argument
-def remove(*, name: str) -> None:
+@json_option
+def remove(*, name: str, as_json: bool) -> None:
     """Forget a profile. Its token stays valid: revoke it with 'tenantq key revoke'."""
     profiles = load_profiles()
     profiles.get(name)
@@ -109,7 +114,7 @@ def remove(*, name: str) -> None:
     if profiles.current == name:
         profiles.current = None
     save_profiles(profiles)
-    click.echo(f"removed profile {name}")
+    print_done(f"removed profile {name}", {"name": name, "removed": True}, as_json=as_json)
 
 
 def _token(given: str | None) -> str | None:
