@@ -217,10 +217,7 @@ class Supervisor:
                 fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 self._let_go()
-                DirectoryLock(self._home).close()  # which names the process that has it
-                raise StoreLocked(
-                    f"{self._home}: another server starts or stops there; wait for it, or choose another directory"
-                ) from error
+                raise StoreLocked(_who_has(self._home)) from error
             except OSError:
                 log.debug("this file system has no locks of directories")
 
@@ -435,6 +432,20 @@ class Supervisor:
             http_places=tuple(self._places),
             rpc_places=tuple(self._rpc_places),
         )
+
+
+def _who_has(home: Path) -> str:
+    """Return which server has a directory: its supervisor, where the system tells, since a shard's process is not to be stopped."""
+    try:
+        DirectoryLock(home).close()
+    except StoreLocked as locked:
+        try:
+            shard = int((home / "lock").read_text(encoding="ascii"))
+            supervisor = Path(f"/proc/{shard}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        except (OSError, ValueError, IndexError):
+            return locked.message
+        return f"{home} is in use by process {supervisor}; stop it, or choose another directory"
+    return f"{home}: another server starts or stops there; wait for it, or choose another directory"
 
 
 def _opened(setting: str, address: str) -> list[socket.socket]:

@@ -413,7 +413,11 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(tmp_path: Path) -> None
     """As for a single shard: a directory in use, wrong settings, an address in use; and no shard is left behind."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         for options, code, text in (
-            (("--data-dir", tmp_path / "data", "--http", "127.0.0.1:0"), 6, "is in use by process"),
+            (
+                ("--data-dir", tmp_path / "data", "--http", "127.0.0.1:0"),
+                6,
+                f"is in use by process {server.served.process.pid};",
+            ),
             (
                 ("--data-dir", tmp_path / "new", "--http", server.url.removeprefix("http://"), "--shards", 2),
                 6,
