@@ -35,7 +35,7 @@ def within_limit(settings: ServerSettings, limit: int) -> ServerSettings:
     default = ServerSettings()
     was_set = settings.listener != default.listener or settings.rpc_listener != default.rpc_listener
     log.log(
-        logging.WARNING if was_set or room < PLENTY else logging.INFO,
+        logging.WARNING if was_set or room < PLENTY else logging.DEBUG,
         "this process may have %s files open, so it takes fewer connections than set: raise the limit (ulimit -n, LimitNOFILE=)",
         limit,
         extra={"http": fewer_http, "rpc": fewer_rpc if rpc else OFF},

@@ -33,15 +33,15 @@ def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) 
     ("settings", "limit", "level"),
     [
         (ServerSettings(), 1_024, "WARNING"),
-        (ServerSettings(), 20_000, "INFO"),
+        (ServerSettings(), 20_000, "DEBUG"),
         (ServerSettings(listener=HttpSettings(connections_max=15_000)), 20_000, "WARNING"),
     ],
 )
 def test_it_is_a_warning_where_somebody_wanted_more_or_few_are_left(
     settings: ServerSettings, limit: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What nobody asked for, and hardly anybody misses, is only noted."""
-    with caplog.at_level(logging.INFO):
+    """What nobody asked for, and hardly anybody misses, is said to who looks closely."""
+    with caplog.at_level(logging.DEBUG):
         within_limit(settings, limit)
     assert [record.levelname for record in caplog.records] == [level]
 
