@@ -25,8 +25,11 @@ def time_ago(text: str) -> int:
 
 
 def time_ahead(text: str) -> int:
-    """Return the wall clock's milliseconds of ISO 8601 text, or of a duration from now."""
-    return _moment(text, 1, "from now")
+    """Return the wall clock's milliseconds of ISO 8601 text, or of a duration from now. What is over already is refused."""
+    moment = _moment(text, 1, "from now")
+    if moment <= SystemClock().wall_ms():
+        raise click.BadParameter(f"{text!r} is in the past; give a time that is still to come")
+    return moment
 
 
 def _moment(text: str, sign: Literal[-1, 1], direction: str) -> int:
