@@ -221,6 +221,7 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "metrics": ((), {}),
     "change_leases": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER, "held_ms_max": (9, st.just(9))}),
     "edit_queue": ((TENANT, QUEUE, EDIT), {}),
+    "make_queue": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
     "note_refused": ((("acme", st.just("acme")), ("add", st.just("add")), ("work", st.just("work")), NOT_THERE), {}),
     "topology": ((), {}),
     "log_in": ((), {}),

@@ -47,7 +47,10 @@ _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "task": ({"type": "string", "minLength": 1}, "The redrive's id."),
     "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's id."),
     "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
-    "principal": ({"type": "string", "minLength": 1}, "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`."),
+    "principal": (
+        {"type": "string", "pattern": r"^(key|jwt|cert):[^\u0000]+$"},
+        "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`.",
+    ),
 }
 _MAY_BE_ERASED: Final = {"add", "poll", "ack", "peek", "get", "result", "rotate_keys", "rewrap_keys"}  # they need keys
 _HEADERS_ALWAYS: Final = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
