@@ -172,9 +172,9 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     opened: list[socket.socket] = []
     missing: OSError | None = None
     try:
-        for family, kind, protocol, _, place in dict.fromkeys(found):
+        for family, place in dict.fromkeys((family, place) for family, _, _, _, place in found):
             try:
-                opened.append(_open_socket(family, kind, protocol, place))
+                opened.append(open_socket(family, place))
             except OSError as error:
                 if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
                     raise
@@ -190,14 +190,20 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def _open_socket(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
+def open_socket(
+    family: int, place: tuple[object, ...], *, is_shared: bool = False, listens: bool = True
+) -> socket.socket:
+    """Return a socket at one address. Those that are shared stand beside each other there; one that does not listen keeps the address. OSError."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(place)
-        sock.listen(BACKLOG)
+        if listens:
+            sock.listen(BACKLOG)
         sock.setblocking(False)
     except BaseException:
         sock.close()

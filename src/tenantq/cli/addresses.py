@@ -9,7 +9,7 @@ import socket
 import msgspec
 
 from tenantq.errors import Unavailable
-from tenantq.listening import BACKLOG, open_sockets
+from tenantq.listening import open_socket, open_sockets
 from tenantq.settings import ServerSettings, split_address
 
 
@@ -22,20 +22,7 @@ class Place(msgspec.Struct, frozen=True):
 
     def opened(self, *, listens: bool = True) -> socket.socket:
         """Return a socket there; one that does not listen keeps the address for the others. OSError."""
-        sock = socket.socket(self.family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if self.family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((self.host, self.port))
-            if listens:
-                sock.listen(BACKLOG)
-            sock.setblocking(False)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+        return open_socket(self.family, (self.host, self.port), is_shared=True, listens=listens)
 
 
 def reserve(setting: str, address: str) -> tuple[list[Place], list[socket.socket]]:
