@@ -136,6 +136,23 @@ def test_a_worker_that_is_not_there(server: Served, arguments: tuple[str, ...], 
     assert text in done.err
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\nraise ValueError('boom')\n", ("ValueError: boom", "broken.py, line 2")),
+        ("import not_there_at_all\n", ("No module named 'not_there_at_all'", "broken.py, line 1")),
+        ("x = (\n", ("SyntaxError", "broken.py, line 1")),
+    ],
+)
+def test_a_module_that_cannot_be_loaded(server: Served, place: Path, text: str, told: tuple[str, str]) -> None:
+    """One line that says what is wrong in it, and where; it is no bug of ours."""
+    (place / "broken.py").write_text(text)
+    done = server.run("worker", "broken:worker", PYTHONPATH=beside(place))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert all(part in done.stderr for part in told), done.stderr
+    assert "bug" not in done.stderr
+
+
 def test_a_token_that_is_not_valid_ends_it(server: Served, place: Path) -> None:
     """It does not go on asking for ever."""
     done = server.run("worker", "jobs:worker", PYTHONPATH=beside(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Final, Literal
 
 import click
@@ -13,6 +14,7 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.logs import set_up_logs
 from tenantq.client import AsyncClient
+from tenantq.errors import Invalid, TenantqError
 from tenantq.worker import Worker, load_worker
 from tenantq.worker.worker import CONCURRENCY_MAX
 
@@ -62,7 +64,7 @@ def worker(
       1  handlers were cut off; their messages come back when their leases end
       others as for every command
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    found = load_worker(address)
+    found = _loaded(address)
     _redirect(found, connection)
     if concurrency is not None:
         if found.prefetch == found.concurrency:  # as it is where the module says nothing else
@@ -92,3 +94,23 @@ def _redirect(worker: Worker, connection: Connection) -> None:
         worker.settings = msgspec.structs.replace(worker.settings, timeout_ms=connection.timeout_ms)
     if "tenant" in given and target.tenant is not None:
         worker.fleet, worker.tenants = True, [target.tenant]
+
+
+def _loaded(address: str) -> Worker:
+    """Return the worker; what goes wrong in its module while that is loaded is its author's to mend, and is told with its place."""
+    try:
+        return load_worker(address)
+    except TenantqError:
+        raise
+    except Exception as error:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
+        place = (
+            (error.filename, error.lineno)
+            if isinstance(error, SyntaxError)
+            else (frames[-1].filename, frames[-1].lineno)
+        )
+        module = address.partition(":")[0]
+        raise Invalid(
+            f"worker: the module {module} cannot be loaded: {type(error).__name__}: {error} ({place[0]}, line {place[1]});"
+            f" python -c 'import {module}' shows the whole way there"
+        ) from error

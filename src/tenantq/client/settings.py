@@ -40,6 +40,11 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     base_ms: int = 100
     max_ms: int = 5_000
 
+    def __post_init__(self) -> None:
+        check_int("count", self.count, 0, 1_000)
+        check_int("base_ms", self.base_ms, 0, TIMEOUT_MS_MAX)
+        check_int("max_ms", self.max_ms, 0, TIMEOUT_MS_MAX)
+
     def pause_ms(self, retry: int, error: TenantqError, randomness: Randomness) -> int | None:
         """Return the pause before retry number ``retry`` (from 1), or None where there is to be none."""
         if retry > self.count:

@@ -150,6 +150,13 @@ def test_a_client_can_be_made_of_anothers_settings() -> None:
         assert AsyncClient(settings=client.settings).settings.retries.count == 7
 
 
+@pytest.mark.parametrize("wrong", [{"count": -1}, {"base_ms": -5}, {"max_ms": -1}, {"count": 1.5}])
+def test_retries_that_make_no_sense_are_refused_when_they_are_made(wrong: dict[str, Any]) -> None:
+    """By name, before a call has failed."""
+    with pytest.raises(Invalid, match=next(iter(wrong))):
+        Retries(**wrong)
+
+
 def test_importing_the_client_brings_in_neither_the_engine_nor_the_store() -> None:
     """A producer's process stays small."""
     code = (
