@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from bench.bare import bare_us
 from bench.table import Table, percentile
+from tenantq.domain.message import NewMessage
 from tenantq.engine.shard import Shard
-from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from bench.table import Table, percentile
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import NewMessage
 from tenantq.engine.fair_lines import FairLines, Line
 from tenantq.engine.shard import Shard
-from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ class _Watch:
     def __init__(self, shard: Shard, tenant: str) -> None:
         self.rounds: list[float] = []
         self.engine_seconds = 0.0
-        pace, step = shard._pace, shard._step
+        pace, step = shard._budget, shard._step
         pick = pace.pick
 
         def watched_pick(lines: FairLines) -> list[Operation]:

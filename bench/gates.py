@@ -7,13 +7,13 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 from bench.table import Table
-from tenantq.clock import SystemClock
+from tenantq.domain.rates import NO_LIMITS, Concurrency, Limits, Rate
 from tenantq.gates.consumers import Consumers
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.refusals import Refusal, Refusals
 from tenantq.gates.signals import Signals, SignalSettings
 from tenantq.gates.slots import Slots
-from tenantq.rates import NO_LIMITS, Concurrency, Limits, Rate
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from bench.table import Table
+from tenantq.domain.message import NewMessage
 from tenantq.engine.shard import Shard
-from tenantq.message import NewMessage
 
 _T, _Q = "default", "big"
 _BATCH = [NewMessage(body=b"x" * 100)] * 1_000

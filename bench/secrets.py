@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from bench.table import Table
-from tenantq.access import Grant
-from tenantq.clock import SystemClock
+from tenantq.domain.access import Grant
+from tenantq.domain.message import NewMessage
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Entry
-from tenantq.message import NewMessage
+from tenantq.runtime.clock import SystemClock
 from tenantq.service import Call, Gatekeeper, GateSettings, Service, open_sealing
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _no_journal() -> Iterator[None]:
         mock.patch.object(Round, "log", log),
         mock.patch.object(Round, "seal", seal),
         mock.patch("tenantq.engine.ops.add.column", column),
-        mock.patch("tenantq.engine.deal.column", column),
+        mock.patch("tenantq.engine.delivery.column", column),
         mock.patch("tenantq.engine.ops.settle.column", column),
     ):
         yield

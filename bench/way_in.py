@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenantq.access import Grant
-from tenantq.clock import SystemClock
-from tenantq.config import ShardSettings
+from tenantq.domain.access import Grant
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.gates.rate_limit import RateLimits
+from tenantq.runtime.clock import SystemClock
 from tenantq.service import Call, Gatekeeper, GateSettings, Service
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # xdist has no types
 
-from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.redis_servers import OnRedis, RedisServer
 
 OpenShard = Callable[..., Awaitable[Shard]]

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenantq.doctor import examine
+from tenantq.domain.message import NewMessage
 from tenantq.engine.committer import PROBATION
 from tenantq.journal.query import END_OF_RECORD, JournalReader
 from tenantq.journal.record import Row
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.kms.interface import KeyRef
-from tenantq.message import NewMessage
 from tenantq.store.rocks import RocksStore
-from tenantq.vault.book import WrappedKey
+from tenantq.vault.key_store import WrappedKey
 from tests.redis_servers import OnRedis
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.doctor import Report
     from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import ManualClock
     from tenantq.store.interface import Beat
 
 T, Q = "default", "work"

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from tenantq.client import AsyncClient as AsyncClient
     from tenantq.client import Client as Client
     from tenantq.client import Received as Received
-    from tenantq.clock import ManualClock as ManualClock
-    from tenantq.clock import SystemClock as SystemClock
-    from tenantq.config import QueueConfig as QueueConfig
-    from tenantq.config import ShardSettings as ShardSettings
-    from tenantq.config import TenantConfig as TenantConfig
+    from tenantq.domain.config import QueueConfig as QueueConfig
+    from tenantq.domain.config import ShardSettings as ShardSettings
+    from tenantq.domain.config import TenantConfig as TenantConfig
+    from tenantq.domain.message import Caller as Caller
+    from tenantq.domain.message import Delivery as Delivery
+    from tenantq.domain.message import NewMessage as NewMessage
+    from tenantq.domain.message import Outcome as Outcome
+    from tenantq.domain.message import Result as Result
     from tenantq.engine.ops.redrive import RedriveFilter as RedriveFilter
     from tenantq.engine.shard import Shard as Shard
     from tenantq.errors import BadAnswer as BadAnswer
@@ -54,17 +57,14 @@ if TYPE_CHECKING:
     from tenantq.errors import TooLarge as TooLarge
     from tenantq.errors import Unauthenticated as Unauthenticated
     from tenantq.errors import Unavailable as Unavailable
-    from tenantq.message import Caller as Caller
-    from tenantq.message import Delivery as Delivery
-    from tenantq.message import NewMessage as NewMessage
-    from tenantq.message import Outcome as Outcome
-    from tenantq.message import Result as Result
+    from tenantq.runtime.clock import ManualClock as ManualClock
+    from tenantq.runtime.clock import SystemClock as SystemClock
     from tenantq.worker import Worker as Worker
 
 _HOMES = {
     "tenantq.client": ("Added", "AsyncClient", "Client", "Received"),
-    "tenantq.clock": ("ManualClock", "SystemClock"),
-    "tenantq.config": ("QueueConfig", "ShardSettings", "TenantConfig"),
+    "tenantq.runtime.clock": ("ManualClock", "SystemClock"),
+    "tenantq.domain.config": ("QueueConfig", "ShardSettings", "TenantConfig"),
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
@@ -74,7 +74,7 @@ _HOMES = {
         "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
-    "tenantq.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),
+    "tenantq.domain.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),
     "tenantq.worker": ("Worker",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

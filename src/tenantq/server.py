@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
-from tenantq.clock import Clock, SystemClock, sleep_ms
+from tenantq.cluster.layout import HOME, first_tenant_id, shard_count, shard_dir
+from tenantq.cluster.peers import Peers
+from tenantq.domain.message import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.gates.certificate import CertificateMap
@@ -28,9 +30,10 @@ from tenantq.journal.record import Entry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.journal.target import open_target
-from tenantq.listening import open_sockets
-from tenantq.message import SYSTEM
-from tenantq.service import Gatekeeper, Sealing, Service, open_sealing
+from tenantq.runtime.clock import Clock, SystemClock, sleep_ms
+from tenantq.runtime.listener import open_sockets
+from tenantq.runtime.tls import check_tls
+from tenantq.service import Gatekeeper, MessageEncryption, Service, open_sealing
 from tenantq.service.elsewhere import CredentialsElsewhere
 from tenantq.service.fellows import Fellows
 from tenantq.service.self_checks import (
@@ -41,21 +44,18 @@ from tenantq.service.self_checks import (
     SelfChecks,
 )
 from tenantq.settings import OFF, ServerSettings, split_address
-from tenantq.shards.layout import HOME, first_tenant_id, shard_count, shard_dir
-from tenantq.shards.peers import Peers
 from tenantq.sqs import SqsEndpoint
 from tenantq.store.redis.address import parse_address
-from tenantq.tls import check_tls
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
+    from tenantq.cluster.shard_spec import ShardSpec, Sockets
     from tenantq.http.route import Route
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
-    from tenantq.shards.seat import Seat, Sockets
     from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
@@ -74,7 +74,7 @@ class Server:
         admin_token: str | None = None,
         clock: Clock | None = None,
         rpc_default: str | None = None,
-        seat: Seat | None = None,
+        seat: ShardSpec | None = None,
         sockets: Sockets | None = None,
         opened: Callable[[], None] = lambda: None,
         show_token: Callable[[str], None] | None = None,
@@ -119,7 +119,7 @@ class Server:
         self._exporter: Exporter | None = None
         self._checkpointer: Checkpointer | None = None
         self._jwt: JwtVerifier | None = None
-        self._sealing: Sealing | None = None
+        self._sealing: MessageEncryption | None = None
         self._backups: Backups | None = None
 
     async def start(self) -> None:
@@ -368,7 +368,7 @@ class Server:
             await self.shard.note_entries([Entry("restore_backup", "", "", SYSTEM.principal, details=told)])
             (data_dir / RESTORED).unlink()
 
-    def _make_checks(self, gates: Gatekeeper, sealing: Sealing) -> SelfChecks:
+    def _make_checks(self, gates: Gatekeeper, sealing: MessageEncryption) -> SelfChecks:
         """Return what checks the server itself now and then."""
         settings, shard = self.settings.checks, self.shard
         checks = (

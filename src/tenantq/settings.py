@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 
 import msgspec
 
-from tenantq.config import ShardSettings, check_shard
+from tenantq.cluster.settings import ShardsSettings, check_shards
+from tenantq.domain.config import ShardSettings, check_shard
+from tenantq.domain.message import check_int
 from tenantq.errors import Invalid
 from tenantq.gates.certificate import CertificateSettings
 from tenantq.gates.json_web_token import JwtSettings
@@ -20,15 +22,13 @@ from tenantq.http.settings import HttpSettings, check_http
 from tenantq.journal.checkpoint import AuditSettings, check_audit
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.kms.settings import KmsSettings, check_kms
-from tenantq.message import check_int
 from tenantq.rpc.settings import RpcSettings, check_rpc
+from tenantq.runtime.tls import TlsFiles
 from tenantq.service.gate_settings import GateSettings, check_gates
 from tenantq.service.self_checks import CheckSettings, check_checks
-from tenantq.shards.settings import ShardsSettings, check_shards
 from tenantq.sqs.settings import SqsSettings, check_sqs
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings, check_redis
-from tenantq.tls import TlsFiles
 from tenantq.vault.settings import VaultSettings, check_vault
 
 if TYPE_CHECKING:

@@ -22,15 +22,15 @@ from tenantq.client.async_client import AsyncClient
 from tenantq.client.portal import Portal
 from tenantq.client.settings import Retries, Settings, Tls, parse
 from tenantq.client.sync_client import Client
-from tenantq.clock import Clock, SystemClock, Timer
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.http.connection import Connection
 from tenantq.http.listener import Listener
 from tenantq.journal.signing import SigningKey
-from tenantq.names import DEFAULT_TENANT
+from tenantq.runtime.clock import Clock, SystemClock, Timer
 from tenantq.service import Gatekeeper, GateSettings, Service, open_sealing
 
 if TYPE_CHECKING:

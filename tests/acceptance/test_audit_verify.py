@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.cli.command_line import run
-from tenantq.message import NewMessage
+from tenantq.domain.message import NewMessage
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 

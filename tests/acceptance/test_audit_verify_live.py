@@ -11,10 +11,10 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.cli.command_line import run
+from tenantq.domain.message import NewMessage
 from tenantq.journal.checkpoint import CHECKPOINT_ROW, AuditSettings, unpack
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Record, seal, unseal
-from tenantq.message import NewMessage
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import after, be64

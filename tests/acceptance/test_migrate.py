@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq import Client, Forbidden, NewMessage, NotFound
-from tenantq.clock import SystemClock
 from tenantq.errors import QuotaExceeded, Unavailable
 from tenantq.migration import Migration, Side
 from tenantq.migration.abort import empty, let_go
 from tenantq.migration.copying import Files
 from tenantq.migration.move import LeasesLeft, NotSame
+from tenantq.runtime.clock import SystemClock
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, serving
 
 if TYPE_CHECKING:

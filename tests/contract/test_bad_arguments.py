@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import Caller, NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
-from tenantq.message import Caller, NewMessage, Result
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, settled
 

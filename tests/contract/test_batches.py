@@ -2,9 +2,9 @@
 
 import pytest
 
+from tenantq.domain.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BODY_BYTES_MAX
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost, NotFound, TooLarge
-from tenantq.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BODY_BYTES_MAX
 from tests.shards import Q, T, message
 
 

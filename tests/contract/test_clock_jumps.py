@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
 

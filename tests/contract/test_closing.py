@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tenantq.store.rocks import RocksStore
 from tests.conftest import OpenShard

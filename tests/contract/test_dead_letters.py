@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq import limits
-from tenantq.clock import ManualClock
+from tenantq.domain import limits
+from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.journal.record import rows, unseal
-from tenantq.message import Delivery
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import queue_prefix
 from tenantq.store.rows import pack_lease, unpack_lease
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
 if TYPE_CHECKING:
-    from tenantq.engine.core import DeadLetterEvent
+    from tenantq.engine.state import DeadLetterEvent
 
 DLQ = f"{Q}-dlq"
 

@@ -11,11 +11,11 @@ import pytest
 
 from tenantq.cli.command_line import run
 from tenantq.doctor import examine
+from tenantq.domain.message import Result
 from tenantq.errors import Invalid, LegalHold, NotFound
 from tenantq.journal.certificate import check_certificate, read_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
-from tenantq.message import Result
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings

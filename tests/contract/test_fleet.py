@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
-from tenantq.message import Delivery
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, message, pass_time, settled
 

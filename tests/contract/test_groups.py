@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import T, message, pass_time, settled
 

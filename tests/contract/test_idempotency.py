@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, freeze, message, pass_time
 

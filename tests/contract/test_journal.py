@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import Caller, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, Record, Row, rows, unseal
-from tenantq.message import Caller, Result
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 

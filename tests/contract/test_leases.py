@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import Caller, Outcome, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost
-from tenantq.message import Caller, Outcome, Result
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import Caller, Result
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
-from tenantq.message import Caller, Result
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled

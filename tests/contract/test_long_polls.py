@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tenantq.clock import ManualClock, SystemClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import Draining, Invalid, NotFound, Unavailable
-from tenantq.message import Delivery
+from tenantq.runtime.clock import ManualClock, SystemClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 

@@ -1,7 +1,7 @@
 """Order: priority first, then first in first out by (visible_at, id)."""
 
-from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
 

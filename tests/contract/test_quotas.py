@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.quotas import DAY_MS, HOUR_MS
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
-from tenantq.quotas import DAY_MS, HOUR_MS
 from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message
 from tests.crash.recount import JournalTally, recount
@@ -20,11 +20,11 @@ from tests.shards import freeze, journal_rows, message, pass_time, settled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
-    from tenantq.engine.core import QuotaEvent
+    from tenantq.domain.message import Added, Delivery
     from tenantq.engine.shard import Shard
+    from tenantq.engine.state import QuotaEvent
     from tenantq.journal.record import Row
-    from tenantq.message import Added, Delivery
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 ACME, Q = "acme", "work"

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tenantq import limits
-from tenantq.clock import ManualClock
+from tenantq.domain import limits
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.limits import RESULT_BYTES_MAX
+from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound, TooLarge
-from tenantq.limits import RESULT_BYTES_MAX
-from tenantq.message import Result
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tenantq import limits
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain import limits
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import Row, rows, unseal
+from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, freeze, message, pass_time, settled
 

@@ -9,11 +9,11 @@ from typing import TypeVar
 import pytest
 from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict
 
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, unseal
-from tenantq.message import Result
+from tenantq.runtime.clock import ManualClock
 from tenantq.store import database, opening
 from tenantq.store.interface import Family, Store
 from tenantq.store.keys import FAMILIES, be64

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid, NotFound, QuotaExceeded
-from tenantq.message import NewMessage
 from tests.shards import pass_time
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.domain.message import Facts
     from tenantq.engine.shard import Shard
-    from tenantq.message import Facts
+    from tenantq.runtime.clock import ManualClock
 
 
 def _all(shard: Shard, id: str, *, limit: int = 3, queue: str = "q") -> list[Facts]:

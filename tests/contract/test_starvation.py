@@ -1,7 +1,7 @@
 """Low priorities advance under a permanent flood of high ones."""
 
-from tenantq.clock import ManualClock
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.shards import Q, T, message, pass_time
 
 

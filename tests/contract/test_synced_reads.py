@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tenantq.message import Result
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tests.shards import Q, T, message, on_a_slow_disk, settled
 

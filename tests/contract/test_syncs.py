@@ -6,10 +6,10 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import NewMessage
 from tenantq.engine.committer import PROBATION, QUICK_MS
 from tenantq.engine.shard import Shard
-from tenantq.message import NewMessage
+from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path

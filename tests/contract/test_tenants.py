@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.access import Grant, KeyUse, StoredKey
+from tenantq.domain.access import Grant, KeyUse, StoredKey
+from tenantq.domain.message import LOCAL, Result
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, Suspended, TenantqError
-from tenantq.message import LOCAL, Result
 from tenantq.store.keys import FAMILIES, tenant_prefix
 from tests.shards import journal_rows, message, pass_time, settled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 ACME, Q = "acme", "work"

@@ -13,9 +13,9 @@ from tests.shards import message, pass_time, settled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.domain.message import Delivery
     from tenantq.engine.shard import Shard
-    from tenantq.message import Delivery
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 T, Q = "default", "line.fifo"

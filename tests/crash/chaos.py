@@ -26,10 +26,10 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tenantq.clock import SystemClock
-from tenantq.config import ShardSettings
 from tenantq.doctor import examine, open_embedded
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import SystemClock
 from tests.crash import events
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, recount

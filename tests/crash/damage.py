@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
-from tenantq.message import NewMessage, Result
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.framing import walk
 from tenantq.store.keys import FAMILIES
 from tests.crash.recount import dump

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tenantq.store.framing import walk
-from tenantq.store.heart import read_beat
+from tenantq.store.sync_marker import read_beat
 from tests.crash import chaos, events
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, Recount, recount

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.clock import SystemClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
-from tenantq.message import NewMessage, Result
+from tenantq.runtime.clock import SystemClock
 from tenantq.store.framing import walk
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.opening import open_when_free
@@ -35,7 +35,7 @@ from tests.crash.events import emit
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tenantq.message import Delivery, Outcome
+    from tenantq.domain.message import Delivery, Outcome
     from tenantq.store.interface import Store
 
 TENANTS = ("default", "acme", "zeta")
@@ -66,7 +66,7 @@ class Traffic:
         self.keyed: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key
 
     def now(self) -> int:
-        return self.shard.core.timeline.now_ms()
+        return self.shard.core.shard_clock.now_ms()
 
     def token(self) -> str:
         self.count += 1
@@ -176,7 +176,7 @@ class Traffic:
             await self.settle(got)
 
     def tell(self, got: list[Delivery], lease_ms: int) -> None:
-        offset = self.shard.core.timeline.wall_offset_ms()
+        offset = self.shard.core.shard_clock.wall_offset_ms()
         for one in got:
             token = events.token_of(one.body)
             if token is None:
@@ -224,7 +224,7 @@ class Traffic:
         else:
             outcomes = await shard.extend(tenant, queue, [receipt], lease_ms=argument)
         outcome = outcomes[0]
-        until = outcome.lease_until - shard.core.timeline.wall_offset_ms() if outcome.lease_until else 0
+        until = outcome.lease_until - shard.core.shard_clock.wall_offset_ms() if outcome.lease_until else 0
         emit(events.SETTLED, self.now(), verb, token, receipt, _shown(outcome), until)
         return outcome.ok
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.testing import assertDataFrameEqual
 
+from tenantq.domain.names import PROBE_TENANTS
 from tenantq.journal.segment import ROW_COLUMNS
-from tenantq.names import PROBE_TENANTS
 from tenantq.pipeline.bronze import bronze, rejected
 from tenantq.pipeline.gold.anomalies import anomalies, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30

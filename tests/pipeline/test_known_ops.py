@@ -6,11 +6,11 @@ import ast
 import inspect
 from functools import cache
 
-from tenantq.access import ACTIONS
+from tenantq.domain.access import ACTIONS
 from tenantq.gates.refusals import ANY
 from tenantq.pipeline.schemas import KNOWN_OPS
+from tenantq.service.audit_notes import AuditNotes
 from tenantq.service.gatekeeper import Gatekeeper
-from tenantq.service.traces import Traces
 from tests.unit.test_documented import SOURCES, journal_ops
 
 
@@ -51,7 +51,7 @@ def test_every_action_that_the_gatekeeper_is_told_of_is_known() -> None:
     """Also those that need no permission: a login that is refused is journaled like any other call."""
     doors = {
         name
-        for noun in (Gatekeeper, Traces)
+        for noun in (Gatekeeper, AuditNotes)
         for name, door in inspect.getmembers(noun, inspect.isfunction)
         if "action" in inspect.signature(door).parameters
     }

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.clock import ManualClock
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import DirectoryTarget
     from tenantq.pipeline.lake import Lake
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.pipeline.conftest import RunPipeline
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantq.cli.command_line import run as command_line
+from tenantq.domain.jump_hash import jump_hash, tenant_key
+from tenantq.domain.topology import Shard, Topology, load_topology
 from tenantq.errors import Invalid
-from tenantq.jump_hash import jump_hash, tenant_key
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
 from tenantq.pipeline.simulation.page import simulation_page
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, jump_hash_many, placed
 from tenantq.pipeline.simulation.simulate import Placement, simulate
-from tenantq.topology import Shard, Topology, load_topology
 from tests.pipeline.chromium import Chromium
 
 if TYPE_CHECKING:

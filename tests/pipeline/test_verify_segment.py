@@ -15,7 +15,7 @@ from tenantq.journal.manifest import Manifest, manifest_names, read_manifest
 from tenantq.journal.segment import SCHEMA, to_parquet
 from tenantq.pipeline.id_texts import id_texts
 from tenantq.pipeline.verify_segment import verdict
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 from tests.pipeline.journals import START, JournalWriter, entry, message_id
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenantq.access import ACTIONS, ROLES, Grant, matches
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.access import ACTIONS, ROLES, Grant, matches
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import NewMessage, Result
+from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.authorize import covers
-from tenantq.message import NewMessage, Result
-from tenantq.names import check_queue_name, check_tenant_name
+from tenantq.runtime.clock import ManualClock
 from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
 from tests.contract.gates.house import REASON, House
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
+from tenantq.runtime.clock import ManualClock
 from tests.shards import message, pass_time
 
 TENANTS = ("aaa", "aaaa", "aaa-a", "a-a", "000", "default")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.limits import QUEUE_ID_MAX, TENANT_ID_MAX
-from tenantq.message import DeadLetter, HistoryEntry, Result
+from tenantq.domain.limits import QUEUE_ID_MAX, TENANT_ID_MAX
+from tenantq.domain.message import DeadLetter, HistoryEntry, Result
 from tenantq.store import keys
 from tenantq.store.keys import (
     EXPIRES_KEY,

@@ -21,14 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tenantq.clock import ManualClock
+from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, LeaseLost, NotFound, StoreFailed
-from tenantq.message import NewMessage, Result
+from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import digest
 from tenantq.store.redis.store import RedisStore
 from tenantq.store.rows import unpack_message
-from tenantq.vault.sealed import DataKey
+from tenantq.vault.envelope import DataKey
 from tests.property.model import Held, Model, ModelQueue
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import data_key_row, examined, freeze, settled
@@ -75,7 +75,7 @@ class ShardMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.run(self.open())
-        self.model.now = self.shard.core.timeline.now_ms()
+        self.model.now = self.shard.core.shard_clock.now_ms()
         self.run(self.make_queues())
 
     async def open(self) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.tenant_moves import HeldTenant, homeless, moves
+from tenantq.domain.topology import Shard, Topology
 from tenantq.errors import Invalid
-from tenantq.tenant_moves import HeldTenant, homeless, moves
-from tenantq.topology import Shard, Topology
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]", fullmatch=True)
 REGIONS = ("eu", "us", "ap", "")
@@ -74,7 +74,7 @@ def test_another_process_finds_the_same_shards() -> None:
     """Nothing depends on the seed of a process's hashes."""
     shards = ", ".join(f"Shard('s{at}', 'eu')" for at in range(7))
     script = (
-        "from tenantq.topology import Shard, Topology\n"
+        "from tenantq.domain.topology import Shard, Topology\n"
         f"print([Topology(({shards},)).route(f'tenant-{{at}}', ['eu']).name for at in range(64)])"
     )
     topology = Topology(tuple(Shard(f"s{at}", "eu") for at in range(7)))

@@ -11,11 +11,11 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tenantq.message import Result
 from tenantq.store.keys import queue_prefix
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
 from tests.redis_store.test_trouble import rest_of, work, work_named

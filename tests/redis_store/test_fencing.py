@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tenantq.store.redis.moment import RedisMoment
+    from tenantq.store.redis.snapshot import RedisSnapshot
 
     Open = Callable[..., RedisStore]
 
@@ -93,7 +93,7 @@ def row_of(store: RedisStore, queue: int) -> bytes:
     return key
 
 
-def cleared_moment(store: RedisStore, queue: int) -> RedisMoment:
+def cleared_moment(store: RedisStore, queue: int) -> RedisSnapshot:
     """Take a moment of a queue, and delete the queue."""
     lower = queue_prefix(1, queue)
     row_of(store, queue)

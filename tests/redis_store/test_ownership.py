@@ -122,11 +122,11 @@ async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Op
     """However far its clock is behind."""
     first = await open_on("one")
     await first.add(T, Q, [message(), message()])
-    now = first.core.timeline.now_ms()
+    now = first.core.shard_clock.now_ms()
     await first.close()
     second = await open_on("two")
-    assert second.core.timeline.now_ms() >= now
-    assert second.core.timeline.now_ms() - now < 60_000
+    assert second.core.shard_clock.now_ms() >= now
+    assert second.core.shard_clock.now_ms() - now < 60_000
 
 
 async def test_the_doctor_is_refused_while_a_server_owns_the_shard(open_on: Open, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
     open_on: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that is overtaken begins again; the shard goes on."""
-    monkeypatch.setattr("tenantq.store.redis.moment.KEPT_BYTES_MAX", 2_000)
+    monkeypatch.setattr("tenantq.store.redis.snapshot.KEPT_BYTES_MAX", 2_000)
     shard = await open_on("one")
     await shard.add(T, Q, [message(b"x" * 500) for _ in range(20)])
     facts = await shard.open_snapshot(T, Q)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.store.keys import FAMILIES, after, be64, queue_prefix
-from tenantq.store.redis import moment as redis_moment
+from tenantq.store.redis import snapshot as redis_moment
 from tenantq.store.redis.store import RedisStore
 from tenantq.store.rocks import RocksStore
 from tests.crash.recount import dump

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES, Grant, Principal, check_grant, matches
+from tenantq.domain.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES, Grant, Principal, check_grant, matches
+from tenantq.domain.limits import TIME_MS_MAX
 from tenantq.errors import Invalid
-from tenantq.limits import TIME_MS_MAX
 
 # ---- roles ----
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantq.clock import ManualClock, SystemClock
-from tenantq.engine.timeline import Timeline
+from tenantq.engine.shard_clock import ShardClock
+from tenantq.runtime.clock import ManualClock, SystemClock
 
 
 def test_timers_fire_in_order_at_their_time() -> None:
@@ -66,84 +66,84 @@ def test_the_system_clocks_move_and_the_boot_id_stays() -> None:
 def test_a_new_timeline_is_anchored_to_the_wall_clock() -> None:
     """From then on only passing time moves it."""
     clock = ManualClock(wall_ms=5_000)
-    timeline = Timeline(clock, None, 0)
-    assert (timeline.now_ms(), timeline.wall_offset_ms()) == (5_000, 0)
+    shard_clock = ShardClock(clock, None, 0)
+    assert (shard_clock.now_ms(), shard_clock.wall_offset_ms()) == (5_000, 0)
     clock.advance(100)
     clock.jump_wall(-3_000)
-    assert (timeline.now_ms(), timeline.wall_offset_ms()) == (5_100, -3_000)
-    assert timeline.now_ms() + timeline.wall_offset_ms() == clock.wall_ms()
+    assert (shard_clock.now_ms(), shard_clock.wall_offset_ms()) == (5_100, -3_000)
+    assert shard_clock.now_ms() + shard_clock.wall_offset_ms() == clock.wall_ms()
 
 
 def test_what_clocks_differ_by_for_being_read_one_by_one_moves_no_time() -> None:
     """A millisecond or two are told as nothing; what is more, or adds up to more, counts in full."""
     clock = ManualClock(wall_ms=5_000)
-    timeline = Timeline(clock, None, 0)
+    shard_clock = ShardClock(clock, None, 0)
     offsets = []
     for jump in (1, 1, -4, 1, 2):
         clock.jump_wall(jump)
-        offsets.append(timeline.wall_offset_ms())
+        offsets.append(shard_clock.wall_offset_ms())
     assert offsets == [0, 0, 0, 0, 0]
     clock.jump_wall(2)
-    assert timeline.wall_offset_ms() == 3
+    assert shard_clock.wall_offset_ms() == 3
 
 
 @pytest.mark.parametrize("jump", [-3_600_000, 0, 3_600_000])
 def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> None:
     """Whatever the wall clock did meanwhile."""
     clock = ManualClock()
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
     clock.advance(700)
     clock.jump_wall(jump)
-    assert Timeline(clock, last, 0).now_ms() == then + 700
+    assert ShardClock(clock, last, 0).now_ms() == then + 700
 
 
 def test_after_a_reboot_the_wall_clock_is_believed_less_what_it_had_strayed() -> None:
     """A correction made before the reboot is not taken for time that passed."""
     clock = ManualClock()
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     clock.jump_wall(50_000)
     last, then = first.beat(1), first.now_ms()
     clock.advance(700)
     clock.reboot()
-    assert Timeline(clock, last, 0).now_ms() == then + 700
+    assert ShardClock(clock, last, 0).now_ms() == then + 700
 
 
 def test_time_never_goes_back_after_a_reboot() -> None:
     """Though the wall clock did, by a day."""
     clock = ManualClock()
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
     clock.reboot()
     clock.jump_wall(-86_400_000)
-    assert Timeline(clock, last, 0).now_ms() == then
+    assert ShardClock(clock, last, 0).now_ms() == then
 
 
 def test_the_newest_journal_record_is_a_floor() -> None:
     """The heart may lag behind it."""
     clock = ManualClock()
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
-    assert Timeline(clock, last, then + 500).now_ms() == then + 500
-    assert Timeline(clock, None, clock.wall_ms() + 9).now_ms() == clock.wall_ms() + 9
+    assert ShardClock(clock, last, then + 500).now_ms() == then + 500
+    assert ShardClock(clock, None, clock.wall_ms() + 9).now_ms() == clock.wall_ms() + 9
 
 
 def test_an_unknown_boot_is_never_taken_for_the_same_one() -> None:
     """Zeros stand for "cannot tell": then the wall clock decides."""
     clock = ManualClock()
     clock._boot_id = bytes(16)
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
     clock._monotonic_ms += 99_999  # another boot whose monotonic clock happens to be ahead
     clock._wall_ms += 10
-    assert Timeline(clock, last, 0).now_ms() == then + 10
+    assert ShardClock(clock, last, 0).now_ms() == then + 10
 
 
 def test_a_monotonic_clock_that_went_back_is_another_boot() -> None:
     """Though its id is the same."""
     clock = ManualClock()
-    first = Timeline(clock, None, 0)
+    first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
     clock._monotonic_ms -= 500
     clock._wall_ms += 40
-    assert Timeline(clock, last, 0).now_ms() == then + 40
+    assert ShardClock(clock, last, 0).now_ms() == then + 40

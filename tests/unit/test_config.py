@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenantq import limits
-from tenantq.config import QueueConfig, TenantConfig, change_queue, change_tenant
+from tenantq.domain import limits
+from tenantq.domain.config import QueueConfig, TenantConfig, change_queue, change_tenant
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.errors import Invalid
-from tenantq.sqs_queue import SqsQueue
 
 RANGES = {
     "lease_ms": (1, limits.LEASE_MS_MAX),

@@ -10,9 +10,9 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.doctor import Report, examine
+from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.errors import StoreFormat, StoreLocked
-from tenantq.message import NewMessage, Result
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_RESULT,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 FIFO = "orders.fifo"

@@ -15,8 +15,12 @@ import pytest
 from tenantq import errors
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.exit_codes import exit_code
-from tenantq.config import Encryption, QueueConfig, ShardSettings, TenantConfig
+from tenantq.cluster.settings import ShardsSettings
 from tenantq.doctor import Kind
+from tenantq.domain.config import Encryption, QueueConfig, ShardSettings, TenantConfig
+from tenantq.domain.quotas import Quotas
+from tenantq.domain.rates import Concurrency, Rate
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401
 from tenantq.gates.certificate import CertificateGrant
 from tenantq.gates.json_web_token import JwtSettings
@@ -25,18 +29,14 @@ from tenantq.http.settings import HttpSettings
 from tenantq.journal.checkpoint import AuditSettings
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Row
-from tenantq.quotas import Quotas
-from tenantq.rates import Concurrency, Rate
 from tenantq.rpc.settings import RpcSettings
+from tenantq.runtime.tls import TlsFiles
 from tenantq.service.gate_settings import GateSettings
 from tenantq.service.self_checks import CheckSettings
 from tenantq.settings import ServerSettings
-from tenantq.shards.settings import ShardsSettings
 from tenantq.sqs import SqsSettings
-from tenantq.sqs_queue import SqsQueue
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.testing import FakeServer
-from tenantq.tls import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

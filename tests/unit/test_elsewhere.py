@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.access import Grant, StoredKey
+from tenantq.cluster.directory import Directory
+from tenantq.cluster.peers import Peers
+from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.domain.access import Grant, StoredKey
+from tenantq.domain.topology import Shard, Topology
 from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import ELSEWHERE_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.elsewhere import CredentialsElsewhere
 from tenantq.service.fellows import STEPS_MAX, Fellows
-from tenantq.shards.directory import Directory
-from tenantq.shards.peers import Peers
-from tenantq.shards.seat import Seat
-from tenantq.topology import Shard, Topology
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 SHARDS = (Shard("0"), Shard("1"), Shard("2"))
 NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 def _peers(clock: ManualClock, number: int = 1) -> Peers:
     """Return the others of a shard, of which none has been heard."""
-    seat = Seat(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
+    seat = ShardSpec(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
     return Peers(seat, clock, dict, lambda _: None)
 
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.config import TenantConfig
+from tenantq.domain.config import TenantConfig
+from tenantq.domain.message import LOCAL
 from tenantq.engine.fair_lines import FairLines, Line
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import TenantState
-from tenantq.message import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

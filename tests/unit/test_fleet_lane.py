@@ -1,6 +1,6 @@
 """The lane of a fleet: virtual times of queues, charged by processing time."""
 
-from tenantq.config import QueueConfig, TenantConfig
+from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.engine import fleet
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.fleet import Lane

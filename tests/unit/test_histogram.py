@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.histogram import Histogram
+from tenantq.runtime.histogram import Histogram
 
 
 @given(st.lists(st.integers(-5, 1 << 28)))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.jump_hash import jump_hash, tenant_key
 from tenantq.errors import Invalid
-from tenantq.jump_hash import jump_hash, tenant_key
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -5,9 +5,9 @@ import math
 import msgspec
 import pytest
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import NewMessage, Result, check_int, check_message, check_result, check_text
 from tenantq.errors import Invalid, TenantqError, TooLarge
-from tenantq.message import NewMessage, Result, check_int, check_message, check_result, check_text
 
 NAN, INFINITY = math.nan, math.inf
 

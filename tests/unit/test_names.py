@@ -2,8 +2,8 @@
 
 import pytest
 
+from tenantq.domain.names import check_queue_name, check_tenant_name, dead_letter_name
 from tenantq.errors import Invalid
-from tenantq.names import check_queue_name, check_tenant_name, dead_letter_name
 
 
 @pytest.mark.parametrize("name", ["abc", "a-b", "0a0", "default", "a" * 32, "a--b", "123"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tenantq.domain.json_bytes import SHORT_BYTES, bytes_of, text_or_base64
 from tenantq.errors import DiskFull, Forbidden, StoreDamaged, StoreFailed
-from tenantq.json_bytes import SHORT_BYTES, bytes_of, text_or_base64
 from tenantq.service.problems import item_error, problem_of
 
 

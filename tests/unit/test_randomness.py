@@ -8,7 +8,7 @@ import pytest
 
 from tenantq.engine.ops.settle import parse_receipt
 from tenantq.errors import Invalid
-from tenantq.randomness import MessageIds, id_bytes, id_text, system_randomness
+from tenantq.runtime.randomness import MessageIds, id_bytes, id_text, system_randomness
 
 
 class Highest:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tenantq.clock import ManualClock
+from tenantq.cluster import frames, link
+from tenantq.cluster.frames import CHALLENGE, HELLO, PROOF
+from tenantq.cluster.link import BEATS_MISSED_MAX, Link
+from tenantq.cluster.peers import Peers
+from tenantq.cluster.server import Asked, Door
+from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.domain.topology import Shard
 from tenantq.errors import ShardDown, TenantqError, Unavailable
-from tenantq.shards import frames, link
-from tenantq.shards.door import Asked, Door
-from tenantq.shards.frames import CHALLENGE, HELLO, PROOF
-from tenantq.shards.link import BEATS_MISSED_MAX, Link
-from tenantq.shards.peers import Peers
-from tenantq.shards.seat import Seat
-from tenantq.topology import Shard
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import until
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Two:
         self.peers = [self._peers(number, ports) for number in range(2)]
 
     def _peers(self, number: int, ports: tuple[int, ...]) -> Peers:
-        seat = Seat(number=number, shards=(Shard("0"), Shard("1")), secret=SECRET, peer_ports=ports, home_dir="")
+        seat = ShardSpec(number=number, shards=(Shard("0"), Shard("1")), secret=SECRET, peer_ports=ports, home_dir="")
         return Peers(seat, ManualClock(), lambda: self.own[number], self.waiting.append)
 
     def make(self, tenant: str) -> None:

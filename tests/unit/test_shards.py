@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.cluster.directory import Directory, announced
+from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
+from tenantq.cluster.link import Link
+from tenantq.cluster.server import Asked, Door
+from tenantq.domain.topology import Shard, Topology
 from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
 from tenantq.journal.record import Row
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.fellows import _merge, _merged_figures, _parse
-from tenantq.shards.directory import Directory, announced
-from tenantq.shards.door import Asked, Door
-from tenantq.shards.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
-from tenantq.shards.link import Link
-from tenantq.topology import Shard, Topology
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

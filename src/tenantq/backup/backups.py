@@ -27,15 +27,15 @@ from tenantq.backup.manifest import (
     hash_file,
     read_backup_manifest,
 )
-from tenantq.durable_files import write_durably
+from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, retired_ids
 from tenantq.journal.target import DirectoryTarget
-from tenantq.shards.layout import DIRECTORY, REMEMBERED
-from tenantq.store.heart import Heart
+from tenantq.runtime.durable_files import write_durably
 from tenantq.store.scrub import scrub
+from tenantq.store.sync_marker import SyncMarker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -200,7 +200,7 @@ class Backups:
     def _write_heart(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
         """Write the heart of the copy: its journal ends where the checkpoint's does, its MANIFEST is the copied one."""
         (current,) = (partial / "db").glob("MANIFEST-*")
-        heart = Heart(partial / "heart")
+        heart = SyncMarker(partial / "heart")
         try:
             number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
             end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}

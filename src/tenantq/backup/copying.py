@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tenantq.backup.manifest import CHUNK_BYTES, BackupFile
-from tenantq.durable_files import sync
 from tenantq.errors import DiskFull, StoreFailed, StoreLocked, Unavailable
+from tenantq.runtime.durable_files import sync
 from tenantq.store.directory_lock import DirectoryLock
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.vault.stored_book import is_key
+from tenantq.runtime.durable_files import write_durably
+from tenantq.vault.stored_keys import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

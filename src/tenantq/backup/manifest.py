@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.cluster.layout import DIRECTORY
 from tenantq.errors import Invalid, NotFound, StoreDamaged
-from tenantq.shards.layout import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

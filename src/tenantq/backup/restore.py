@@ -12,7 +12,6 @@ from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.doctor import examine
 from tenantq.doctor.report import Figures
-from tenantq.durable_files import write_durably
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, StoreDamaged
@@ -21,9 +20,10 @@ from tenantq.gates.key_maker import read_root
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.journal.target import DirectoryTarget
+from tenantq.runtime.durable_files import write_durably
 from tenantq.store.keys import tenant_prefix
 from tenantq.store.rocks import RocksStore
-from tenantq.vault.stored_book import used_up
+from tenantq.vault.stored_keys import used_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

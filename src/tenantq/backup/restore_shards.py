@@ -11,9 +11,9 @@ from tenantq.backup.backups import JOURNAL
 from tenantq.backup.copying import growing
 from tenantq.backup.manifest import verify_backup
 from tenantq.backup.restore import Restored, check_empty, public_part, restore_backup
+from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 from tenantq.doctor.report import Figures
 from tenantq.errors import NotFound
-from tenantq.shards.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from tenantq.cli.durations import duration
 from tenantq.cli.output import console, json_option, print_json, print_json_line, said
 from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
+from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid, TenantqError
-from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import socket
 import msgspec
 
 from tenantq.errors import Unavailable
-from tenantq.listening import open_socket, open_sockets
+from tenantq.runtime.listener import open_socket, open_sockets
 from tenantq.settings import ServerSettings, split_address
 
 

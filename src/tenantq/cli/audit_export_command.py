@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tenantq.cli.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import console, json_option, print_json
+from tenantq.domain.formatting import counted, moment
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
-from tenantq.readable import counted, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

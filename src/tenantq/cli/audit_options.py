@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tenantq import limits
 from tenantq.cli.durations import time_ago
+from tenantq.domain import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

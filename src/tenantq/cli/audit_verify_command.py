@@ -11,11 +11,11 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import print_json_line
+from tenantq.cluster.layout import numbered_dirs, shard_count
+from tenantq.domain.formatting import counted
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
-from tenantq.readable import counted
-from tenantq.shards.layout import numbered_dirs, shard_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
+from tenantq.domain.formatting import show_moment
 from tenantq.errors import Invalid
 from tenantq.journal.signing import PublicKey
 from tenantq.journal.target import open_target
-from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from tenantq.backup.manifest import BackupManifest

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from tenantq import limits
 from tenantq.cli import exit_codes
 from tenantq.cli.bench_output import notes, print_report
 from tenantq.cli.connection import Connection, connected
@@ -25,10 +24,11 @@ from tenantq.cli.progress import SecondsBar
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.client import AsyncClient
 from tenantq.client.coalesce import BYTES_MAX
+from tenantq.domain import limits
+from tenantq.domain.names import check_queue_name
 from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.report import Load, Report, compare, load_report
 from tenantq.load.run import CASES, DEFAULT_CASES, Case, Run
-from tenantq.names import check_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.cli.output import print_table
-from tenantq.readable import printable, show_duration
+from tenantq.domain.formatting import printable, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tenantq import limits
+from tenantq.domain import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

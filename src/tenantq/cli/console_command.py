@@ -13,13 +13,13 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.clock import SystemClock
 from tenantq.console.reader import Reader
 from tenantq.errors import Unavailable
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from tenantq.console.overview import TenantLine
-    from tenantq.console.reader import Look
+    from tenantq.console.reader import Snapshot
 
 _REFRESH_MS_MIN: Final = 500
 _REFRESH_MS_MAX: Final = 3_600_000
@@ -47,7 +47,7 @@ def console(connection: Connection, *, refresh_ms: int, once: bool, as_json: boo
     return asyncio.run(_run(connection, refresh_ms))
 
 
-async def _look(connection: Connection) -> Look:
+async def _look(connection: Connection) -> Snapshot:
     async with connection.async_client() as client:
         return await Reader(client, SystemClock(), connection.target.tenant).look(None)
 
@@ -70,7 +70,7 @@ async def _run(connection: Connection, refresh_ms: int) -> int:
     return app.return_code or exit_codes.OK
 
 
-def _show(look: Look, *, as_json: bool) -> None:
+def _show(look: Snapshot, *, as_json: bool) -> None:
     if as_json:
         print_json({"tenants": [_fields(line) for line in look.tenants], "all_tenants": look.everyone})
         return

@@ -14,9 +14,9 @@ from tenantq.cli import exit_codes
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import console, print_table
+from tenantq.cluster.layout import shard_count
 from tenantq.doctor import examine, examine_shards, open_embedded
-from tenantq.readable import counted
-from tenantq.shards.layout import shard_count
+from tenantq.domain.formatting import counted
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Literal
 
 import click
 
-from tenantq.clock import SystemClock
-from tenantq.readable import parse_duration
+from tenantq.domain.formatting import parse_duration
+from tenantq.runtime.clock import SystemClock
 
 
 def duration(text: str) -> int:

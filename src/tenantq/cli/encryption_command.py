@@ -10,7 +10,7 @@ import msgspec
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.readable import moment, show_duration
+from tenantq.domain.formatting import moment, show_duration
 
 if TYPE_CHECKING:
     from tenantq.wire import EncryptionReply

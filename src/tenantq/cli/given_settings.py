@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tenantq.readable import parse_size, parse_value
+from tenantq.domain.formatting import parse_size, parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

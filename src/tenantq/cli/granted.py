@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tenantq.access import ROLES
 from tenantq.cli.durations import time_ahead
+from tenantq.domain.access import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from tenantq.access import can_be_granted_to
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import ByteBar
+from tenantq.domain.access import can_be_granted_to
+from tenantq.domain.formatting import counted
 from tenantq.errors import Invalid, NotFound
-from tenantq.readable import counted
 from tenantq.wire import (
     ExportedKey,
     ExportedMessage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenantq.cli.output import print_table
-from tenantq.readable import moment
+from tenantq.domain.formatting import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

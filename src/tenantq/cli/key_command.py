@@ -12,7 +12,7 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.readable import moment
+from tenantq.domain.formatting import moment
 
 if TYPE_CHECKING:
     from tenantq.wire import KeyItem

@@ -13,12 +13,12 @@ import click
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirm
 from tenantq.cli.output import json_option, print_done, print_json, print_table
+from tenantq.domain.formatting import moment
 from tenantq.errors import Invalid
 from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
 from tenantq.kms.settings import LocalSettings
-from tenantq.readable import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.journal_rows import print_rows
 from tenantq.cli.output import body_fields, json_option, print_facts, print_json
 from tenantq.cli.stored_message import stored_fields
-from tenantq.readable import moment
+from tenantq.domain.formatting import moment
 
 _RESULT_CODES: Final = {"failed": exit_codes.ERROR, "pending": exit_codes.UNAVAILABLE}
 queue_argument = click.argument("queue")

@@ -17,12 +17,12 @@ from tenantq.cli.connection import Connection, connected, open_profile, open_url
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
-from tenantq.clock import SystemClock
+from tenantq.domain.formatting import counted, show_duration
 from tenantq.errors import TenantqError
 from tenantq.migration import Migration, Side
 from tenantq.migration.abort import empty, let_go
 from tenantq.migration.move import LeasesLeft, NotSame
-from tenantq.readable import counted, show_duration
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

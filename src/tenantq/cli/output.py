@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tenantq.json_bytes import text_or_base64
-from tenantq.readable import printable
+from tenantq.domain.formatting import printable
+from tenantq.domain.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

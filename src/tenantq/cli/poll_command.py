@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from tenantq import limits
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json_line, said
 from tenantq.cli.stored_message import delivered_fields
+from tenantq.domain import limits
+from tenantq.domain.formatting import printable, show_duration
 from tenantq.errors import NotFound, TenantqError, Unavailable
-from tenantq.readable import printable, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

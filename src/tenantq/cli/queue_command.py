@@ -14,9 +14,9 @@ from tenantq.cli.durations import duration
 from tenantq.cli.given_settings import parse_settings, set_option
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.cli.stored_message import stored_fields
-from tenantq.clock import SystemClock
+from tenantq.domain.formatting import age, counted, preview
 from tenantq.errors import Conflict, NotFound
-from tenantq.readable import age, counted, preview
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,11 +22,11 @@ from tenantq.cli.options import cannot_use
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cli.supervisor import Supervisor, check_empty
+from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
-from tenantq.shards.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:

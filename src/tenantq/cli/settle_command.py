@@ -11,8 +11,8 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json
+from tenantq.domain.formatting import show_moment
 from tenantq.errors import Invalid, TenantqError
-from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from tenantq.cli.addresses import Place
+from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.settings import ServerSettings
-from tenantq.shards.seat import Seat
 
 LENGTH_BYTES = 4
 ALIVE_EVERY_MS = 1_000
 """How often a shard that is ready says that it is alive; its event loop says so, on which everything depends."""
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class ShardStartup(msgspec.Struct, frozen=True, kw_only=True):
     """What a shard process is told first: everything it needs to serve. Sockets are told by their descriptors."""
 
-    seat: Seat
+    seat: ShardSpec
     settings: ServerSettings
     admin_token: str | None
     peers_fd: int
@@ -26,7 +26,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     rpc_places: tuple[Place, ...]
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShardStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a shard process tells: a line of JSON each."""
 
     what: str  # "opened", "ready", "failed", "alive" or "drained"

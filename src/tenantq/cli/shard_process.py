@@ -21,10 +21,10 @@ from tenantq.cli import exit_codes
 from tenantq.cli.addresses import shown_url
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.serve_command import closed, run_loop, show_token
-from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, News, Orders
+from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
+from tenantq.cluster.shard_spec import Sockets
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
-from tenantq.shards.seat import Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     size = int.from_bytes(_receive(control, LENGTH_BYTES))
-    orders = msgspec.json.decode(_receive(control, size), type=Orders)
+    orders = msgspec.json.decode(_receive(control, size), type=ShardStartup)
     settings = orders.settings
     set_up_logs(settings.log_level, settings.log_format, orders.seat.shards[orders.seat.number].name)
     return run_loop(_serve(orders, control))
@@ -66,13 +66,13 @@ class _Control:
         self._reader = reader
         self._writer = writer
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: ShardStatus) -> None:
         self._writer.write(msgspec.json.encode(news) + b"\n")
 
     async def keep_telling(self) -> None:
         """Say that the shard is alive, again and again."""
         while True:
-            self.tell(News(what="alive"))
+            self.tell(ShardStatus(what="alive"))
             await asyncio.sleep(ALIVE_EVERY_MS / 1_000)
 
     async def heard(self) -> bytes:
@@ -83,7 +83,7 @@ class _Control:
             return b""
 
 
-async def _serve(orders: Orders, sock: socket.socket) -> int:
+async def _serve(orders: ShardStartup, sock: socket.socket) -> int:
     control = _Control(*await asyncio.open_connection(sock=sock))
     sockets = Sockets(
         _socket(orders.peers_fd),
@@ -96,7 +96,7 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
         admin_token=orders.admin_token,
         seat=orders.seat,
         sockets=sockets,
-        opened=lambda: control.tell(News(what="opened")),
+        opened=lambda: control.tell(ShardStatus(what="opened")),
         show_token=lambda token: show_token(token, shown_url(orders.settings, orders.http_places[0].port)),
     )
     try:
@@ -108,10 +108,10 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
             if isinstance(error, TenantqError)
             else Unavailable(f"{error.filename or 'the shard'}: {error.strerror}")
         )
-        control.tell(News(what="failed", code=failure.code, message=failure.message))
+        control.tell(ShardStatus(what="failed", code=failure.code, message=failure.message))
         return exit_codes.UNAVAILABLE
     log.info("store open", extra={"data_dir": orders.settings.data_dir, "pid": os.getpid()})
-    control.tell(News(what="ready"))
+    control.tell(ShardStatus(what="ready"))
     telling = asyncio.ensure_future(control.keep_telling())
     stops = [heard, asyncio.ensure_future(server.shard.stopped.wait())]
     await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ async def _serve(orders: Orders, sock: socket.socket) -> int:
     has_supervisor = not heard.done() or bool(heard.result())
     await server.drain(None if has_supervisor else min(ORPHAN_GRACE_MS, orders.settings.grace_ms))
     if has_supervisor:  # else nobody is there who could say that the others are done
-        control.tell(News(what="drained"))
+        control.tell(ShardStatus(what="drained"))
         await _until_closing(control, heard)
     return await closed(server)
 

@@ -24,20 +24,20 @@ import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.cli.addresses import Place, cannot_listen, port_of, reserve, shown_address, shown_url
-from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, DRAIN, LENGTH_BYTES, News, Orders
-from tenantq.clock import SystemClock
+from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, DRAIN, LENGTH_BYTES, ShardStartup, ShardStatus
+from tenantq.cluster.layout import HOME, check_there, remember_count, shard_dir
+from tenantq.cluster.link import error_of
+from tenantq.cluster.settings import one_each
+from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.domain.topology import Shard
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
-from tenantq.listening import open_sockets
-from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.runtime.clock import SystemClock
+from tenantq.runtime.listener import open_sockets
 from tenantq.settings import OFF, RPC_DEFAULT, split_address
-from tenantq.shards.layout import HOME, check_there, remember_count, shard_dir
-from tenantq.shards.link import error_of
-from tenantq.shards.seat import Seat
-from tenantq.shards.settings import one_each
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.rocks import RocksStore
-from tenantq.topology import Shard
 
 if TYPE_CHECKING:
     from tenantq.settings import ServerSettings
@@ -76,20 +76,20 @@ class _ShardProcess:
         self.is_silent = False  # it has hung up, so it ends or has ended
         self.is_given = False  # it was told what to do
         self.was_heard = False  # since somebody asked last
-        self.news = News(what="")  # of its start: ready or failed
+        self.news = ShardStatus(what="")  # of its start: ready or failed
         self.deaths: deque[int] = deque()
         self._writer: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    async def start(self, orders: Orders) -> None:
+    async def start(self, orders: ShardStartup) -> None:
         """Start the process and tell it what to do."""
         await self.spawn(orders)
         self.give(orders)
 
-    async def spawn(self, orders: Orders) -> None:
+    async def spawn(self, orders: ShardStartup) -> None:
         """Start the process; it waits to be told what to do."""
         self.opened, self.ready, self.drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.news, self.is_silent, self.is_given = News(what=""), False, False
+        self.news, self.is_silent, self.is_given = ShardStatus(what=""), False, False
         mine, its = socket.socketpair()
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -106,7 +106,7 @@ class _ShardProcess:
         reader, self._writer = await asyncio.open_connection(sock=mine)
         self._listening = asyncio.get_running_loop().create_task(self._listen(reader))
 
-    def give(self, orders: Orders) -> None:
+    def give(self, orders: ShardStartup) -> None:
         """Tell it what to do."""
         told = msgspec.json.encode(orders)
         self.is_given = True
@@ -115,7 +115,7 @@ class _ShardProcess:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
             async for line in reader:
-                news = msgspec.json.decode(line, type=News)
+                news = msgspec.json.decode(line, type=ShardStatus)
                 self.was_heard = True
                 if news.what in {"ready", "failed"}:
                     self.news = news
@@ -410,12 +410,12 @@ class Supervisor:
             shard.rpc = _opened("shards.rpc_ports", shown_address("rpc", address, port))
         self.rpc_address = shown_address("rpc", address, self._rpc_places[0].port)
 
-    def _orders(self, shard: _ShardProcess) -> Orders:
+    def _orders(self, shard: _ShardProcess) -> ShardStartup:
         """Return what a shard process is told. Its settings are the server's, but for where it is."""
         settings, shown = self._settings, self._shown[shard.number]
         own = msgspec.structs.replace(settings.shard, name=shown.name, region=shown.region or None)
-        return Orders(
-            seat=Seat(
+        return ShardStartup(
+            seat=ShardSpec(
                 number=shard.number,
                 shards=self._shown,
                 secret=self._secret,

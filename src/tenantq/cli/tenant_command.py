@@ -12,8 +12,8 @@ from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.given_settings import parse_settings, set_option
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
+from tenantq.domain.formatting import show_moment
 from tenantq.errors import Conflict, NotFound
-from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from tenantq.wire import TenantReply

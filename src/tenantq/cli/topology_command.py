@@ -12,17 +12,17 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected, open_profile
 from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
+from tenantq.domain.formatting import moment
+from tenantq.domain.tenant_moves import HeldTenant, homeless
+from tenantq.domain.tenant_moves import moves as find_moves
+from tenantq.domain.topology import Topology, check_region, load_topology
 from tenantq.errors import Invalid, TenantqError
-from tenantq.readable import moment
-from tenantq.tenant_moves import HeldTenant, homeless
-from tenantq.tenant_moves import moves as find_moves
-from tenantq.topology import Topology, check_region, load_topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.client import Client
-    from tenantq.topology import Shard
+    from tenantq.domain.topology import Shard
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _PROBE_MS: Final = 5_000

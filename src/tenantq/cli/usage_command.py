@@ -6,7 +6,7 @@ import click
 
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.readable import moment
+from tenantq.domain.formatting import moment
 
 
 @click.command()

@@ -9,9 +9,9 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.output import json_option, print_json
+from tenantq.domain.formatting import show_moment
 from tenantq.journal.certificate import check_certificate, read_certificate
 from tenantq.journal.signing import PublicKey
-from tenantq.readable import show_moment
 
 if TYPE_CHECKING:
     from typing import BinaryIO

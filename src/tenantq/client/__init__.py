@@ -11,7 +11,7 @@ from tenantq.client.received import Received
 from tenantq.client.settings import NO_RETRIES, Retries, Settings, Tls
 from tenantq.client.sync_client import Client, Fleet, Message, Platform, Queue, Tenant
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
-from tenantq.message import NewMessage
+from tenantq.domain.message import NewMessage
 
 __all__ = [
     "NO_RETRIES",

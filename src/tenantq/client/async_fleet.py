@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.async_queue import check_poll
-from tenantq.names import check_queue_name, check_tenant_name
+from tenantq.domain.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,15 +9,15 @@ from tenantq import wire
 from tenantq.client.bodies import UNSET, Unset, to_bytes
 from tenantq.client.queue_calls import Settling
 from tenantq.client.received import Held, Received, bounded_reason, reason_of
+from tenantq.domain.json_bytes import text_or_base64
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
-from tenantq.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
 
     from tenantq.client.queue_calls import Leased, QueueCalls
-    from tenantq.clock import Timer
+    from tenantq.runtime.clock import Timer
 
 log = logging.getLogger("tenantq.client")
 

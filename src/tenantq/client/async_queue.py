@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from tenantq import limits, wire
+from tenantq import wire
 from tenantq.client import values
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.coalesce import ITEMS_MAX
@@ -16,9 +16,10 @@ from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing import Outgoing, new_message, outgoing, outgoing_text
 from tenantq.client.queue_calls import QueueBook, Settling
 from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
-from tenantq.message import check_int
-from tenantq.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence

@@ -11,7 +11,7 @@ from tenantq import wire
 from tenantq.client.async_administered import AsyncAdministered
 from tenantq.client.async_queue import AsyncQueue, nothing, query
 from tenantq.client.core import Core, Request, encode
-from tenantq.names import check_queue_name, check_tenant_name
+from tenantq.domain.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from tenantq.errors import BadAnswer, ConnectionFailed, TenantqError, TimedOut
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 REPLY_BYTES_MAX: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10

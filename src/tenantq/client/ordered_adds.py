@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT, own_copy
 from tenantq.client.outgoing import Outgoing, new_message, outgoing
 from tenantq.client.values import Added
+from tenantq.domain.message import NewMessage
 from tenantq.errors import Limited, TenantqError
-from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -6,10 +6,11 @@ from typing import Final
 
 import msgspec
 
-from tenantq import limits, wire
+from tenantq import wire
 from tenantq.client.bodies import to_bytes
-from tenantq.json_bytes import SHORT_BYTES, bloats, text_or_base64
-from tenantq.message import NewMessage, check_message, is_plain
+from tenantq.domain import limits
+from tenantq.domain.json_bytes import SHORT_BYTES, bloats, text_or_base64
+from tenantq.domain.message import NewMessage, check_message, is_plain
 
 _ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
 

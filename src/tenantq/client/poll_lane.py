@@ -10,15 +10,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from tenantq import limits
 from tenantq.client.coalesce import refuse
 from tenantq.client.core import Core, closed
+from tenantq.domain import limits
 from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
-    from tenantq.clock import Timer
+    from tenantq.runtime.clock import Timer
 
 M = TypeVar("M")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from tenantq import limits
 from tenantq.client.bodies import UNSET, Unset, from_json, from_wire
+from tenantq.domain import limits
 
 if TYPE_CHECKING:
     from tenantq.client.queue_calls import Leased

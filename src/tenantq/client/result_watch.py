@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
     from tenantq.client.values import JobResult
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 AT_ONCE: Final = 16
 """Requests that may be out for one watch."""

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantq.clock import Clock, SystemClock
+from tenantq.domain.message import check_int
 from tenantq.errors import Invalid, Limited, TenantqError, Unavailable
-from tenantq.message import check_int
-from tenantq.randomness import Randomness, system_randomness
+from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.randomness import Randomness, system_randomness
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,8 +8,8 @@ import msgspec
 
 from tenantq.client.bodies import from_json, from_wire
 from tenantq.client.problems import from_item
+from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import Invalid, TenantqError
-from tenantq.message import DeadLetter, HistoryEntry
 
 if TYPE_CHECKING:
     from tenantq.wire import MessageFacts, PeekReply, ResultReply, WireError

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from tenantq.domain.formatting import printable
 from tenantq.errors import Forbidden, TenantqError, Unavailable
-from tenantq.readable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

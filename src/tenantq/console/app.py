@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from tenantq.clock import Clock, SystemClock
 from tenantq.console.answers import one_line
-from tenantq.console.desk import Desk
-from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.help_screen import HelpScreen
 from tenantq.console.main_screen import MainScreen
 from tenantq.console.reader import Reader
+from tenantq.console.state import ConsoleState
+from tenantq.console.state_screen import StateScreen
 from tenantq.errors import NotFound, TenantqError, Unauthenticated
+from tenantq.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,7 +57,7 @@ class ConsoleApp(App[TenantqError]):
         self.animation_level = "none"  # what moves by itself only costs, over a slow line most of all
         self.client = client
         self.reader = Reader(client, clock or SystemClock(), tenant)
-        self.desk = Desk(url, tenant)
+        self.desk = ConsoleState(url, tenant)
         self._refresh_ms = refresh_ms
         self._busy = False
         self._again = False
@@ -140,7 +140,7 @@ class ConsoleApp(App[TenantqError]):
     def draw(self) -> None:
         """Draw every screen that shows the desk."""
         for screen in self.screen_stack:
-            if isinstance(screen, DeskScreen) and screen.is_mounted:
+            if isinstance(screen, StateScreen) and screen.is_mounted:
                 screen.draw()
 
     # ---- doing ----

@@ -10,12 +10,12 @@ from textual.containers import Horizontal
 from textual.widgets import Footer, Static, Tab, Tabs
 
 from tenantq.console import actions
-from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.manage_screen import ManageScreen
 from tenantq.console.overview import NUMBERED
 from tenantq.console.panel import Panel
 from tenantq.console.queues_panel import QueuesPanel
 from tenantq.console.security_panel import SecurityPanel
+from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
 from tenantq.console.tenant_switcher import TenantSwitcher
 from tenantq.console.tenants_panel import TenantsPanel
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PANELS: Final = {"tenants": "Tenants", "queues": "Queues", "security": "Security"}
 
 
-class MainScreen(DeskScreen):
+class MainScreen(StateScreen):
     """Three panels. One is active: where the terminal is narrow, or it was zoomed, only that one is seen."""
 
     AUTO_FOCUS = ""

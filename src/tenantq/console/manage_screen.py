@@ -11,11 +11,11 @@ from textual.widgets import Footer, Static
 from tenantq.console import actions
 from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Column
-from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.live_table import LiveTable
 from tenantq.console.queue_lines import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
+from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
-from tenantq.readable import show_moment
+from tenantq.domain.formatting import show_moment
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -30,7 +30,7 @@ _QUOTAS: Final = (
 )
 
 
-class ManageScreen(DeskScreen):
+class ManageScreen(StateScreen):
     """One tenant, to be changed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

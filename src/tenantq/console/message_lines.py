@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Cell, Column, Row, size
-from tenantq.readable import age, preview, printable, show_moment
+from tenantq.domain.formatting import age, preview, printable, show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

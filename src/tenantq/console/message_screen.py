@@ -11,17 +11,17 @@ from textual.widgets import Footer, Static
 
 from tenantq.console import actions
 from tenantq.console.answers import granted
-from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.message_lines import message_text
+from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from tenantq.console.desk import Desk
+    from tenantq.console.state import ConsoleState
 
 
-class MessageScreen(DeskScreen):
+class MessageScreen(StateScreen):
     """``queue`` is where it came from, ``place`` the queue that it lies in, which for a dead letter is another."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -30,7 +30,7 @@ class MessageScreen(DeskScreen):
         Binding("d", "redrive", "redrive this one"),
     ]
 
-    def __init__(self, desk: Desk, tenant: str, queue: str, place: str, id: str) -> None:
+    def __init__(self, desk: ConsoleState, tenant: str, queue: str, place: str, id: str) -> None:
         super().__init__(desk)
         self._tenant = tenant
         self._queue = queue

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.console.answers import NOT_GRANTED, NOT_GRANTED_TEXT, NotGranted, known
 from tenantq.console.cells import Cell, Column, Row, Tone, count_cell, size
-from tenantq.names import dead_letter_name
+from tenantq.domain.names import dead_letter_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

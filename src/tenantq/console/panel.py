@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tenantq.console.live_table import LiveTable
 
 if TYPE_CHECKING:
-    from tenantq.console.desk import Desk
+    from tenantq.console.state import ConsoleState
 
 
 class FilterInput(Input):
@@ -39,7 +39,7 @@ class Panel(Vertical):
         Binding("escape", "show_all", "end filter", show=False),
     ]
 
-    def __init__(self, desk: Desk, id: str, *, active: bool = False) -> None:
+    def __init__(self, desk: ConsoleState, id: str, *, active: bool = False) -> None:
         super().__init__(id=id, classes="panel -active" if active else "panel")
         self.desk = desk
 

@@ -15,12 +15,12 @@ from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
 from tenantq.console.security import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
-from tenantq.readable import printable
+from tenantq.domain.formatting import printable
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from tenantq.console.desk import Desk
+    from tenantq.console.state import ConsoleState
 
 
 class PrincipalScreen(ModalScreen[None]):
@@ -31,7 +31,7 @@ class PrincipalScreen(ModalScreen[None]):
         Binding("v", "revoke", "revoke"),
     ]
 
-    def __init__(self, desk: Desk, principal: str) -> None:
+    def __init__(self, desk: ConsoleState, principal: str) -> None:
         super().__init__()
         self._desk = desk
         self._principal = principal

@@ -8,7 +8,7 @@ from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Cell, Column, Row, count_cell, short, size
 from tenantq.console.overview import health_cell
 from tenantq.console.rate_history import RateHistory, pace, sparkline
-from tenantq.readable import age, show_moment
+from tenantq.domain.formatting import age, show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

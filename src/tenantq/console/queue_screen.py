@@ -12,23 +12,23 @@ from tenantq.client import Page
 from tenantq.console import actions
 from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted, granted
 from tenantq.console.cells import size
-from tenantq.console.desk_screen import DeskScreen
 from tenantq.console.live_table import LiveTable
 from tenantq.console.message_lines import DEAD_COLUMNS, MESSAGE_COLUMNS, dead_rows, message_rows
 from tenantq.console.message_screen import MessageScreen
 from tenantq.console.queue_lines import SETTING_COLUMNS, setting_rows
 from tenantq.console.rate_history import pace, sparkline
+from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
+from tenantq.domain.formatting import age
+from tenantq.domain.names import dead_letter_name
 from tenantq.errors import NotFound
-from tenantq.names import dead_letter_name
-from tenantq.readable import age
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from textual.app import ComposeResult
 
-    from tenantq.console.desk import Desk
+    from tenantq.console.state import ConsoleState
     from tenantq.wire import QueueReply
 
 PAGE: Final = 50
@@ -52,7 +52,7 @@ class Pages:
         )
 
 
-class QueueScreen(DeskScreen):
+class QueueScreen(StateScreen):
     """One queue. Figures are refreshed by themselves; messages when asked, for each look at them is in the audit trail."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,7 +67,7 @@ class QueueScreen(DeskScreen):
         Binding("shift+tab,left", "next_tab(-1)", "previous tab", show=False, priority=True),
     ]
 
-    def __init__(self, desk: Desk, tenant: str, queue: QueueReply) -> None:
+    def __init__(self, desk: ConsoleState, tenant: str, queue: QueueReply) -> None:
         super().__init__(desk)
         self._tenant = tenant
         self._queue = queue

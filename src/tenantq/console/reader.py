@@ -16,16 +16,16 @@ from tenantq.client.async_client import FIGURES_PAGE
 from tenantq.console.answers import NOT_GRANTED, NotGranted, granted, known
 from tenantq.console.overview import TenantLine, listed_lines, own_line
 from tenantq.console.security import KEY_PRINCIPAL
+from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import NotFound
-from tenantq.names import DEFAULT_TENANT
 from tenantq.wire import AuditReply, EncryptionReply, GrantItem, KeyItem, QueueReply, TenantReply, UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from tenantq.client import AsyncClient, AsyncTenant
-    from tenantq.clock import Clock
     from tenantq.console.security import AuditFilter
+    from tenantq.runtime.clock import Clock
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueReply] | NotGranted
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One refresh."""
 
     tenants: list[TenantLine]
@@ -99,7 +99,7 @@ class Reader:
         self._everyone = True
         self._refused.clear()
 
-    async def look(self, selected: str | None, *, anew: bool = True) -> Look:
+    async def look(self, selected: str | None, *, anew: bool = True) -> Snapshot:
         """Return the tenants, and the queues, quotas and settings of ``selected``, else of the credential's own.
 
         A list of more than ``LISTED_OFTEN_MAX`` tenants is read only where it is wanted ``anew``; else it is that of before.
@@ -118,7 +118,7 @@ class Reader:
             if name is not None and name not in facts and len(listed) < TENANTS_MAX:
                 raise NotFound(f"there is no tenant {name}", tenant=name)
             view = await self._view(name, facts.get(name)) if name is not None else None
-        return Look(
+        return Snapshot(
             tenants=lines,
             everyone=listed is not None,
             view=view,

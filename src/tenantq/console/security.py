@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import msgspec
 
 from tenantq.console.cells import Cell, Column, Row, Tone
+from tenantq.domain.formatting import parse_duration, printable, show_moment
 from tenantq.errors import Invalid
-from tenantq.readable import parse_duration, printable, show_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

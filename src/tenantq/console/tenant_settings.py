@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.formatting import parse_value
+from tenantq.domain.limits import REASON_CHARS_MIN
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid
-from tenantq.limits import REASON_CHARS_MIN
-from tenantq.names import check_tenant_name
-from tenantq.readable import parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

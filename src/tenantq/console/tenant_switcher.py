@@ -13,8 +13,8 @@ from textual.widgets.option_list import Option
 
 from tenantq.console.cells import short
 from tenantq.console.overview import NUMBERED, TenantLine, arranged, health_cell
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid
-from tenantq.names import check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from tenantq.doctor.pages import pages_of_items
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.store.keys import after
-from tenantq.vault.stored_book import is_key
+from tenantq.vault.stored_keys import is_key
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import Notes

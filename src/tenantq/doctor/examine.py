@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor.data_key_exam import load_data_keys
 from tenantq.doctor.journal_exam import examine_journal, last_time_ms
 from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
 from tenantq.doctor.queue_exam import QueueExam
 from tenantq.doctor.report import Notes, Report, joined
+from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.shards.layout import numbered_dirs
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:

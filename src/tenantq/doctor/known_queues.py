@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
-from tenantq.names import FIFO_SUFFIX
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
 
 if TYPE_CHECKING:

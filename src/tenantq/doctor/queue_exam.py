@@ -40,7 +40,7 @@ from tenantq.store.rows import (
     unpack_message,
     unpack_result,
 )
-from tenantq.vault.sealed import key_number
+from tenantq.vault.envelope import key_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import LOCAL, SYSTEM, Caller, check_int, check_text
+from tenantq.domain.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.engine import reads
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.engine.ops.access import DropGrant, NoteEntries, NoteKeyUse, PutGrant, PutKey, RevokeKey, RevokeToken
@@ -17,6 +19,7 @@ from tenantq.engine.ops.checkpoint import PutCheckpoint
 from tenantq.engine.ops.data_keys import DropDataKeys, PutDataKey, ReplaceDataKey
 from tenantq.engine.ops.erasure import ERASURE_ROW, CertifyErasure, decode_erasure
 from tenantq.engine.ops.hold import HoldTenant, ReleaseHold
+from tenantq.engine.ops.import_part import IMPORT_ROW, ImportedPart, ImportPart
 from tenantq.engine.ops.lifecycle import (
     DeleteQueue,
     DeleteTenant,
@@ -28,7 +31,6 @@ from tenantq.engine.ops.lifecycle import (
     ResumeQueue,
 )
 from tenantq.engine.ops.suspension import ReopenQueue, ResumeTenant, SuspendQueue, SuspendTenant
-from tenantq.engine.ops.take_in import IMPORT_ROW, TakeIn, TakenIn
 from tenantq.engine.ops.trim import TrimJournal
 from tenantq.engine.queue_state import SuspensionMode
 from tenantq.engine.recount import TenantRecount
@@ -36,17 +38,15 @@ from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
-from tenantq.message import LOCAL, SYSTEM, Caller, check_int, check_text
-from tenantq.names import DEFAULT_TENANT, check_queue_name, check_tenant_name
 from tenantq.store.interface import Beat
 from tenantq.store.keys import after, tenant_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tenantq.access import Grant, KeyUse, StoredKey
-    from tenantq.config import QueueConfig, ShardSettings, TenantConfig
-    from tenantq.engine.access_book import AccessBook
+    from tenantq.domain.access import Grant, KeyUse, StoredKey
+    from tenantq.domain.config import QueueConfig, ShardSettings, TenantConfig
+    from tenantq.engine.access_store import AccessStore
     from tenantq.engine.queue_state import TenantState
     from tenantq.journal.record import Entry
     from tenantq.journal.signing import SigningKey
@@ -129,7 +129,7 @@ class Administration(RoundLoop):
         """Return when no byte of a deleted tenant's rows is left in the store's tables and log."""
         self._check_open()
         lower = tenant_prefix(tenant_id)
-        await asyncio.shield(self._long_work.begin(self._store.erase, lower, after(lower)))
+        await asyncio.shield(self._background_work.begin(self._store.erase, lower, after(lower)))
 
     async def certify_erasure(self, certificate: ErasureCertificate, caller: Caller = SYSTEM) -> None:
         """Keep the signed certificate."""
@@ -256,11 +256,11 @@ class Administration(RoundLoop):
 
     def wall_ms(self) -> int:
         """Return the wall clock's time as the journal sees it."""
-        return self.core.timeline.now_ms() + self.core.timeline.wall_offset_ms()
+        return self.core.shard_clock.now_ms() + self.core.shard_clock.wall_offset_ms()
 
     def engine_ms(self) -> int:
         """Return the shard's own time, which never goes back."""
-        return self.core.timeline.now_ms()
+        return self.core.shard_clock.now_ms()
 
     def recount(self, name: str, rows_max: int) -> TenantRecount | None:
         """Return a tenant's counters and rows as they are now, to be compared anywhere; None: there is no such tenant."""
@@ -271,7 +271,7 @@ class Administration(RoundLoop):
     # ---- keys and grants; ``tenant`` None is the platform ----
 
     @property
-    def access(self) -> AccessBook:
+    def access(self) -> AccessStore:
         """The keys and grants; to be read, not changed."""
         return self.core.access
 
@@ -346,7 +346,7 @@ class Administration(RoundLoop):
         tenant = self.core.catalog.tenant_by_id(tenant_id)
         count: int = await self._submit(DropDataKeys(tenant, caller, reason))
         lower, upper = tenant_range(tenant_id)
-        await asyncio.shield(self._long_work.begin(self._store.scrub, self._store.meta, lower, upper))
+        await asyncio.shield(self._background_work.begin(self._store.scrub, self._store.meta, lower, upper))
         return count
 
     # ---- journal ----
@@ -427,15 +427,15 @@ class Administration(RoundLoop):
         results: Sequence[StoredResult],
         caller: Caller = LOCAL,
         idempotency: Sequence[TakenKey] = (),
-    ) -> TakenIn:
+    ) -> ImportedPart:
         """Put one part of an export into a queue as it was elsewhere: ids, order, times, attempts, history. Each part once, in order."""
         check_queue_name(queue)
         self._check_open()
         self._space.check()
-        operation = TakeIn(
+        operation = ImportPart(
             self.core.catalog.tenant(tenant), caller, queue, export, part, messages, results, idempotency
         )
-        taken: TakenIn = await self._submit(operation)
+        taken: ImportedPart = await self._submit(operation)
         return taken
 
     def taken_part(self, tenant: str, queue: str, export: bytes) -> int:
@@ -448,8 +448,8 @@ class Administration(RoundLoop):
     async def checkpoint(self) -> Checkpoint:
         """Take the store's state, with everything acknowledged so far, by hard links; one at a time. The caller removes it."""
         await self._all_synced()
-        stage = await self._long_work.begin(self._store.checkpoint)
-        return Checkpoint(stage, self.core.timeline.beat(self._synced_seq))
+        stage = await self._background_work.begin(self._store.checkpoint)
+        return Checkpoint(stage, self.core.shard_clock.beat(self._synced_seq))
 
     def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
         """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""

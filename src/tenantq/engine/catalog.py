@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq import limits
-from tenantq.config import QueueConfig, TenantConfig
+from tenantq.domain import limits
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.names import dead_letter_name
 from tenantq.engine import usage
 from tenantq.engine.fair_lines import Line
 from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
-from tenantq.names import dead_letter_name
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
 from tenantq.store.rows import unpack_counters
 

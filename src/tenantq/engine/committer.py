@@ -11,14 +11,14 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import StoreFailed
-from tenantq.histogram import Histogram
+from tenantq.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from tenantq.clock import Clock
     from tenantq.engine.round import Round
+    from tenantq.runtime.clock import Clock
     from tenantq.store.interface import Store
 
 QUICK_MS: Final = 2

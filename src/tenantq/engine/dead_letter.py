@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.message import DeadLetter, Result
 from tenantq.engine import discard, groups
-from tenantq.engine.core import DeadLetterEvent
 from tenantq.engine.queue_state import DEAD
-from tenantq.message import DeadLetter, Result
+from tenantq.engine.state import DeadLetterEvent
 from tenantq.store.keys import EXPIRES_RESULT, EXPIRES_TTL, expiry_key
 from tenantq.store.rows import (
     QUEUE_DEFAULT_ATTEMPTS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tenantq.errors import DiskFull
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
     from tenantq.store.interface import Store
 
 LOOK_MS: Final = 50

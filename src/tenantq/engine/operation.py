@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 if TYPE_CHECKING:
     import asyncio
 
-    from tenantq.clock import Timer
+    from tenantq.domain.message import Caller, Delivery
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
     from tenantq.errors import TenantqError
-    from tenantq.message import Caller, Delivery
+    from tenantq.runtime.clock import Timer
 
 # A round runs its operations in this order, so that whatever scans the store runs before anything of the same round
 # has changed the rows it scans.

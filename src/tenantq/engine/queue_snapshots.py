@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import Page
 from tenantq.engine import reads
 from tenantq.errors import NotFound, QuotaExceeded
-from tenantq.message import Page
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 from tenantq.store.keys import after
 from tenantq.store.rows import unpack_lease, unpack_message
 
 if TYPE_CHECKING:
-    from tenantq.clock import Timer
-    from tenantq.engine.core import Core
+    from tenantq.domain.message import Facts
     from tenantq.engine.queue_state import QueueState
-    from tenantq.message import Facts
+    from tenantq.engine.state import ShardState
+    from tenantq.runtime.clock import Timer
     from tenantq.store.interface import Moment
 
 _WALK_ROWS: Final = 2_000  # keys that are passed before others have their turn
@@ -43,9 +43,9 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
 class _Open:
     """One snapshot that is kept."""
 
-    def __init__(self, core: Core, queue: QueueState, id: str, moment: Moment, keep_ms: int) -> None:
+    def __init__(self, core: ShardState, queue: QueueState, id: str, moment: Moment, keep_ms: int) -> None:
         self.id, self.queue, self.moment, self.keep_ms = id, queue, moment, keep_ms
-        self.now, self.wall = core.timeline.now_ms(), core.timeline.wall_offset_ms()
+        self.now, self.wall = core.shard_clock.now_ms(), core.shard_clock.wall_offset_ms()
         self.ends_at = self.now + limits.SNAPSHOT_LIFE_MS_MAX
         self.timer: Timer | None = None
 
@@ -61,7 +61,7 @@ class _Open:
 class Snapshots:
     """The snapshots of a shard."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ShardState) -> None:
         self._core = core
         self._open: dict[str, _Open] = {}
 
@@ -134,7 +134,7 @@ class Snapshots:
         """Let a snapshot stay for its time from now on, but not beyond its life."""
         if opened.timer is not None:
             opened.timer.cancel()
-        left_ms = opened.ends_at - self._core.timeline.now_ms()
+        left_ms = opened.ends_at - self._core.shard_clock.now_ms()
         opened.timer = self._core.clock.call_later(max(0, min(opened.keep_ms, left_ms)), lambda: self._drop(opened))
 
     def _drop(self, opened: _Open) -> None:

@@ -15,11 +15,11 @@ from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 if TYPE_CHECKING:
     import asyncio
 
-    from tenantq.clock import Timer
-    from tenantq.config import QueueConfig, TenantConfig
+    from tenantq.domain.config import QueueConfig, TenantConfig
     from tenantq.engine.fair_lines import Line
     from tenantq.engine.fleet import Lane
     from tenantq.engine.operation import Poll
+    from tenantq.runtime.clock import Timer
 
 NEVER: Final = (1 << 63) - 1
 _FIRST: Final = b""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import Facts, Page, QueueStats, Result
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid, NotFound, StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, rows, unseal
-from tenantq.message import Facts, Page, QueueStats, Result
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
-    from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.state import ShardState
     from tenantq.store.rows import LeaseRow, MessageRow
 
 _TRACE_SLICE = 64
@@ -25,10 +25,10 @@ _GROUP_HEAD_BYTES = 24
 CHECKPOINTS_MAX = 100_000
 
 
-def stats(core: Core, queue: QueueState) -> QueueStats:
+def stats(core: ShardState, queue: QueueState) -> QueueStats:
     """Return a queue's figures."""
     letters = queue.tenant.queues.get(core.catalog.dead_letter_name(queue))
-    now = core.timeline.now_ms()
+    now = core.shard_clock.now_ms()
     ready, delayed = queue.ready, queue.delayed
     for level in queue.levels:  # rows that fell due since the last advance
         if level.delayed and level.next_due <= now:
@@ -48,13 +48,13 @@ def stats(core: Core, queue: QueueState) -> QueueStats:
     )
 
 
-def _count_due(core: Core, prefix: bytes, horizon: bytes, now: int) -> int:
+def _count_due(core: ShardState, prefix: bytes, horizon: bytes, now: int) -> int:
     store = core.store
     lower = prefix + horizon + b"\0" if horizon else prefix
     return len(store.scan(store.vi, lower, prefix + be64(now + 1), limits.BATCH_MESSAGES_MAX * 10))
 
 
-def _oldest_age_ms(core: Core, queue: QueueState, now: int) -> int:
+def _oldest_age_ms(core: ShardState, queue: QueueState, now: int) -> int:
     store, oldest = core.store, now
     for level in queue.levels:
         if level.ready or (level.delayed and level.next_due <= now):
@@ -64,7 +64,7 @@ def _oldest_age_ms(core: Core, queue: QueueState, now: int) -> int:
     return now - oldest
 
 
-def get(core: Core, queue: QueueState, id: bytes) -> Facts:
+def get(core: ShardState, queue: QueueState, id: bytes) -> Facts:
     """Return everything known of a stored message, or raise NotFound."""
     store, key = core.store, queue.prefix + id
     value = store.get(store.m, key)
@@ -74,10 +74,10 @@ def get(core: Core, queue: QueueState, id: bytes) -> Facts:
     return _facts(core, queue, id, unpack_message(value), unpack_lease(stored) if stored is not None else None)
 
 
-def _facts(core: Core, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
+def _facts(core: ShardState, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
     group = queue.group_digest(message.group)
     is_next = not group or core.store.get(core.store.gr, queue.prefix + group) == id
-    now, wall = core.timeline.now_ms(), core.timeline.wall_offset_ms()
+    now, wall = core.shard_clock.now_ms(), core.shard_clock.wall_offset_ms()
     return facts(queue, id, message, lease, now, wall, is_next=is_next)
 
 
@@ -120,7 +120,7 @@ def facts(
     )
 
 
-def peek(core: Core, queue: QueueState, limit: int, cursor: str | None) -> Page:
+def peek(core: ShardState, queue: QueueState, limit: int, cursor: str | None) -> Page:
     """Return waiting messages without leasing them: in order of delivery, then those that wait for their group."""
     lower, blocked_lower = _parse_cursor(queue, cursor)
     store = core.store
@@ -161,7 +161,7 @@ def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, 
     raise Invalid("cursor: not one that peek returned")
 
 
-def _many_facts(core: Core, queue: QueueState, keys: list[bytes]) -> list[Facts]:
+def _many_facts(core: ShardState, queue: QueueState, keys: list[bytes]) -> list[Facts]:
     """Return the facts of the messages whose ids end ``keys``."""
     if not keys:
         return []
@@ -175,20 +175,20 @@ def _many_facts(core: Core, queue: QueueState, keys: list[bytes]) -> list[Facts]
     ]
 
 
-def result(core: Core, queue: QueueState, id: bytes) -> Result:
+def result(core: ShardState, queue: QueueState, id: bytes) -> Result:
     """Return a message's result, or 'pending' while it is in the queue, or raise NotFound."""
     store, key = core.store, queue.prefix + id
     stored = store.get(store.re, key)
     if stored is not None:
         row = unpack_result(stored)
-        if row.expires_at > core.timeline.now_ms():
+        if row.expires_at > core.shard_clock.now_ms():
             return row.result
     if store.get(store.m, key) is not None:
         return Result("pending")
     raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
 
 
-async def trace(core: Core, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int) -> list[Row]:
+async def trace(core: ShardState, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int) -> list[Row]:
     """Return the journal's rows about one message of this queue or its dead letters, oldest first.
 
     The journal is searched from the message's birth on, at most TRACE_RECORDS_MAX records of it.
@@ -213,7 +213,7 @@ async def trace(core: Core, tenant: str, queue: str, id: bytes, first_seq: int, 
     return found
 
 
-def _seq_at(core: Core, engine_ms: int, first_seq: int, last_seq: int) -> int:
+def _seq_at(core: ShardState, engine_ms: int, first_seq: int, last_seq: int) -> int:
     """Return the first journal record at or after a time, by bisection."""
     store = core.store
     low, high = first_seq, last_seq
@@ -227,27 +227,27 @@ def _seq_at(core: Core, engine_ms: int, first_seq: int, last_seq: int) -> int:
     return low
 
 
-def scan_journal(core: Core, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+def scan_journal(core: ShardState, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
     """Return up to ``limit`` records that are there, in order, as they are stored."""
     page = core.store.scan_items(core.store.jn, be64(first_seq), be64(last_seq + 1), limit)
     return [(from_be64(key), value) for key, value in page]
 
 
-def last_checkpoint(core: Core) -> int:
+def last_checkpoint(core: ShardState) -> int:
     """Return the record that was signed last, or 0."""
     store = core.store
     found = store.last_item(store.meta, CHECKPOINT_ROW, after(CHECKPOINT_ROW))
     return from_be64(found[0][len(CHECKPOINT_ROW) :]) if found is not None else 0
 
 
-def checkpoints(core: Core, first_seq: int) -> list[tuple[int, bytes]]:
+def checkpoints(core: ShardState, first_seq: int) -> list[tuple[int, bytes]]:
     """Return checkpoints from a record on, at most CHECKPOINTS_MAX of them."""
     store = core.store
     page = store.scan_items(store.meta, CHECKPOINT_ROW + be64(first_seq), after(CHECKPOINT_ROW), CHECKPOINTS_MAX)
     return [(from_be64(key[len(CHECKPOINT_ROW) :]), value) for key, value in page]
 
 
-def journal_link(core: Core, seq: int) -> bytes:
+def journal_link(core: ShardState, seq: int) -> bytes:
     """Return the hash of a record that is kept, or that was the last one trimmed."""
     if seq == 0:
         return GENESIS

@@ -13,8 +13,8 @@ from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.rows import unpack_counters, unpack_message
 
 if TYPE_CHECKING:
-    from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.state import ShardState
 
 _QUEUES_MAX: Final = 5_000
 """Queues of a tenant that are looked at in one run: their figures are taken on the event loop."""
@@ -40,7 +40,7 @@ class _Counted:
 class TenantRecount:
     """One tenant at one moment. Make it on the event loop, ``run`` it anywhere, ``close`` it."""
 
-    def __init__(self, core: Core, tenant: TenantState, rows_max: int) -> None:
+    def __init__(self, core: ShardState, tenant: TenantState, rows_max: int) -> None:
         self.tenant = tenant.name
         self.skipped = 0  # queues that have more rows than may be counted
         self._queues: list[_Counted] = []

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenantq.engine import groups, serve, usage
-from tenantq.engine.core import QuotaEvent
+from tenantq.domain.quotas import NO_QUOTAS
+from tenantq.engine import groups, poll_matching, usage
 from tenantq.engine.operation import POINT, REGISTER
 from tenantq.engine.queue_state import HEALED, queue_suspended
+from tenantq.engine.state import QuotaEvent
 from tenantq.errors import Draining, NotFound, StoreFailed, Suspended, TenantqError, Unavailable
 from tenantq.journal import checkpoint
 from tenantq.journal.record import Entry, Record, seal
-from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import be64
 from tenantq.store.rows import (
     KeyRow,
@@ -30,12 +30,12 @@ from tenantq.store.rows import (
 if TYPE_CHECKING:
     from collections import deque
 
-    from tenantq.config import QueueConfig
-    from tenantq.engine.core import Core, DeadLetterEvent
+    from tenantq.domain.config import QueueConfig
+    from tenantq.domain.message import Caller
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.queue_state import Level, QueueState, TenantState
+    from tenantq.engine.state import DeadLetterEvent, ShardState
     from tenantq.journal.signing import SigningKey
-    from tenantq.message import Caller
 
 
 log = logging.getLogger("tenantq")
@@ -86,16 +86,16 @@ class Round:
         "wall",
     )  # fmt: skip
 
-    def __init__(self, core: Core, seq: int, *, shared: bool = False) -> None:
+    def __init__(self, core: ShardState, seq: int, *, shared: bool = False) -> None:
         self.core = core
         self.store = core.store
         self.seq = seq
         self.covers = 0  # the last record written when it was handed over for the sync
         self.signing_key: SigningKey | None = None  # set: the round's record is signed
         self.shared = shared  # other tenants wait for this round to end
-        self.now = core.timeline.now_ms()
+        self.now = core.shard_clock.now_ms()
         self._started_ms = core.clock.monotonic_ms()
-        self.wall = core.timeline.wall_offset_ms()
+        self.wall = core.shard_clock.wall_offset_ms()
         self.batch = core.store.new_batch()
         self.entries: list[Entry] = []
         self.dirty: dict[QueueState, None] = {}
@@ -134,7 +134,7 @@ class Round:
             if operation.phase == POINT:
                 if not served:
                     served = True
-                    serve.serve_hot(self)
+                    poll_matching.serve_hot(self)
                 elif clock.monotonic_ms() > end_ms:
                     return operations[position:]
             try:
@@ -151,7 +151,7 @@ class Round:
             if operation.phase != REGISTER or operation.error is not None:
                 self.caller_ops.append(operation)
         if not served:
-            serve.serve_hot(self)
+            poll_matching.serve_hot(self)
         return []
 
     def finish(self) -> bool:

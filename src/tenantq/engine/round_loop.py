@@ -9,26 +9,26 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tenantq.clock import Clock, SystemClock
-from tenantq.config import ShardSettings, TenantConfig, check_shard
+from tenantq.domain.config import ShardSettings, TenantConfig, check_shard
+from tenantq.domain.message import LOCAL, SYSTEM, check_caller
+from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import Line
-from tenantq.engine.long_work import LongWork
-from tenantq.engine.opening import journal_end, rebuild
+from tenantq.engine.heartbeat_timer import HeartbeatTimer
 from tenantq.engine.ops.lifecycle import DropQueue, PutTenant, puts_off_drop
-from tenantq.engine.ops.mend import Mend
+from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
-from tenantq.engine.pace import Pace
-from tenantq.engine.pulse import Pulse
 from tenantq.engine.queue_state import NEVER, TenantState
+from tenantq.engine.recovery import journal_end, rebuild
 from tenantq.engine.round import Round
+from tenantq.engine.round_budget import RoundBudget
 from tenantq.errors import Busy, Closed, StoreFailed
-from tenantq.histogram import Histogram
-from tenantq.message import LOCAL, SYSTEM, check_caller
-from tenantq.names import DEFAULT_TENANT
-from tenantq.randomness import Randomness, system_randomness
+from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.histogram import Histogram
+from tenantq.runtime.randomness import Randomness, system_randomness
 from tenantq.store.keys import after
 from tenantq.store.rocks import RocksStore
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from tenantq.clock import Timer
-    from tenantq.engine.core import Core
     from tenantq.engine.operation import FleetPoll, Operation, Poll
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.state import ShardState
+    from tenantq.runtime.clock import Timer
     from tenantq.store.interface import OpenStore, Store
 
 
@@ -94,7 +94,7 @@ class RoundLoop:
         self._closed = False
         self._close_task: asyncio.Future[None] | None = None
         self._committer: Committer | None = None
-        self._core: Core | None = None
+        self._core: ShardState | None = None
         self._system = TenantState(
             0, "", TenantConfig(), Line(system=True)
         )  # in whose line the platform's own operations wait
@@ -106,8 +106,8 @@ class RoundLoop:
         self._synced_seq = 0
         self._idle: asyncio.Event = asyncio.Event()
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
-        self._long_work = LongWork()
-        self._pace = Pace(self._settings, self._clock)
+        self._background_work = BackgroundWork()
+        self._budget = RoundBudget(self._settings, self._clock)
         self.rounds = 0  # run so far
         self.rounds_took = Histogram()  # from the first operation to the write
         self.journal_bytes = 0  # of the records written so far
@@ -130,11 +130,11 @@ class RoundLoop:
         except BaseException:
             self._closing = self._closed = True
             if self._committer is not None:
-                self._pulse.stop()
+                self._heartbeat_timer.stop()
                 self._committer.close()
             store.close()
             raise
-        self._pulse.start()
+        self._heartbeat_timer.start()
         self._schedule()
 
     async def _open_embedded(self, _: str) -> Store:
@@ -152,7 +152,7 @@ class RoundLoop:
         core.wake = self._schedule
         core.finished_waiting = self._wait_is_over
         core.caller_gone = self._give_back
-        self._pulse = Pulse(store, core.timeline, self._clock, end.seq)
+        self._heartbeat_timer = HeartbeatTimer(store, core.shard_clock, self._clock, end.seq)
         self._space = DiskSpace(store, self._clock, self._settings.disk_reserve_bytes)
         self._idle.set()
 
@@ -179,21 +179,21 @@ class RoundLoop:
             self._hand_over(Round(self.core, self._seq))
             await self._idle.wait()
         self._send_waiting_polls_away()  # those that still stood in line
-        await self._long_work.finished()
+        await self._background_work.finished()
         assert self._committer is not None
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
         for queue in self.core.catalog.queues():
             if queue.timer is not None:
                 queue.timer.cancel()
-        self._pulse.stop()
+        self._heartbeat_timer.stop()
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         for let_go_of in self.core.before_close:
             let_go_of()
         self._closed = True
         if self._failure is None:
-            self._pulse.beat(self._synced_seq, clean=self._synced_seq == self._seq)
+            self._heartbeat_timer.beat(self._synced_seq, clean=self._synced_seq == self._seq)
         try:
             self._store.close()
         except StoreFailed as error:
@@ -210,7 +210,7 @@ class RoundLoop:
         await self.close()
 
     @property
-    def core(self) -> Core:
+    def core(self) -> ShardState:
         """The shard's parts, once it was opened."""
         if self._core is None:
             raise Closed("the shard is not open yet: use 'async with', or await open() first")
@@ -282,11 +282,11 @@ class RoundLoop:
             return
         self.rounds += 1
         others_wait = core.lines.shared
-        operations = self._pace.pick(core.lines)
+        operations = self._budget.pick(core.lines)
         round = Round(core, self._seq + 1, shared=others_wait)
         started_us = self._clock.monotonic_us()
         try:
-            self._pace.adapt(core.lines, operations, round.run(operations))
+            self._budget.adapt(core.lines, operations, round.run(operations))
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):
@@ -360,7 +360,7 @@ class RoundLoop:
         for _ in rounds:
             self._syncing.popleft()
         self._synced_seq = max(self._synced_seq, *(round.covers for round in rounds))
-        self._pulse.beat(self._synced_seq)
+        self._heartbeat_timer.beat(self._synced_seq)
         self._probe("before_reply")
         for round in rounds:
             self._announce(round)
@@ -375,7 +375,9 @@ class RoundLoop:
     def _announce(self, round: Round) -> None:
         round.announce()
         for prefix in round.emptied:
-            self._long_work.begin(self._store.compact, prefix, after(prefix))  # gives back what was deleted by range
+            self._background_work.begin(
+                self._store.compact, prefix, after(prefix)
+            )  # gives back what was deleted by range
 
     async def _all_synced(self) -> None:
         """Return when everything written so far is durable, so that a read does not tell of what a crash may undo."""
@@ -397,7 +399,7 @@ class RoundLoop:
             return
         self._failure = error
         log.critical("the shard stops: %s", error)
-        self._pulse.stop()
+        self._heartbeat_timer.stop()
         for round in self._syncing:
             round.fail(error)
         for operation in self.core.lines.drain():
@@ -420,7 +422,7 @@ class RoundLoop:
         if queue.dropping:
             return
         if queue.suspect:
-            core.push(Mend(core, queue))
+            core.push(Repair(core, queue))
         if queue.status == "draining":
             if (queue.in_flight == 0 or queue.doomed) and not puts_off_drop(queue.tenant):
                 core.push(DropQueue(core, queue))
@@ -439,7 +441,7 @@ class RoundLoop:
             if queue.timer is not None:
                 queue.timer.cancel()
             queue.timer_at = at
-            delay_ms = max(0, at - core.timeline.now_ms())
+            delay_ms = max(0, at - core.shard_clock.now_ms())
             if delay_ms == 0:
                 queue.timer = None
                 self._timer_fired(queue)
@@ -451,7 +453,7 @@ class RoundLoop:
         queue.timer, queue.timer_at = None, NEVER
         if self._failure is not None or self._closing or queue.dropping:
             return
-        core, now = self.core, self.core.timeline.now_ms()
+        core, now = self.core, self.core.shard_clock.now_ms()
         if queue.next_due <= now and not queue.advancing:
             core.push(Advance(core, queue))
         if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping and queue.frozen is None:

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq import limits
-from tenantq.engine import reads
-from tenantq.engine.administration import Administration, check_reason, check_truth
-from tenantq.engine.core import DeadLetterEvent, QuotaEvent
-from tenantq.engine.operation import FleetPoll, Operation, Poll
-from tenantq.engine.ops.add import Add
-from tenantq.engine.ops.lifecycle import Purge
-from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
-from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
-from tenantq.engine.queue_snapshots import Snapshots
-from tenantq.engine.round_loop import let_go
-from tenantq.errors import Invalid, TenantqError, TooLarge
-from tenantq.message import (
+from tenantq.domain import limits
+from tenantq.domain.message import (
     LOCAL,
     Added,
     Caller,
@@ -39,8 +28,19 @@ from tenantq.message import (
     check_text,
     is_plain,
 )
-from tenantq.names import check_queue_name
-from tenantq.randomness import id_bytes
+from tenantq.domain.names import check_queue_name
+from tenantq.engine import reads
+from tenantq.engine.administration import Administration, check_reason, check_truth
+from tenantq.engine.operation import FleetPoll, Operation, Poll
+from tenantq.engine.ops.add import Add
+from tenantq.engine.ops.lifecycle import Purge
+from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
+from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
+from tenantq.engine.queue_snapshots import Snapshots
+from tenantq.engine.round_loop import let_go
+from tenantq.engine.state import DeadLetterEvent, QuotaEvent
+from tenantq.errors import Invalid, TenantqError, TooLarge
+from tenantq.runtime.randomness import id_bytes
 from tenantq.store.rows import pack_extras
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Shard(Administration):
     def new_ids(self, count: int) -> list[bytes]:
         """Hand out ids for messages that are sealed before they are added. Add them before anything else is waited for."""
         self._check_open()
-        return self.core.ids.take(self.core.timeline.now_ms(), count)
+        return self.core.ids.take(self.core.shard_clock.now_ms(), count)
 
     # ---- consuming ----
 

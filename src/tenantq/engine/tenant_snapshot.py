@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.config import QueueConfig, TenantConfig
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.message import DeadLetter, HistoryEntry, Result
 from tenantq.engine.queue_state import Hold, Status, TenantStatus
-from tenantq.message import DeadLetter, HistoryEntry, Result
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_key, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenantq.engine.core import Core
     from tenantq.engine.queue_state import QueueState, TenantState
+    from tenantq.engine.state import ShardState
     from tenantq.store.rows import LeaseRow, MessageRow
 
 _FAMILIES: Final = ("m", "le", "re", "ik")
@@ -75,14 +75,14 @@ class TakenKey(msgspec.Struct, frozen=True):
 class TenantSnapshot:
     """One tenant at one moment, or one queue of it. Whatever is frozen is as it was when it was frozen, each time. One thread at a time reads it; close it, since it keeps files that are outdated."""
 
-    def __init__(self, core: Core, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
+    def __init__(self, core: ShardState, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
         self.name = tenant.name
         self.id = tenant.id
         self.queue_id = queue.id if queue is not None else None
         frozen = queue.frozen if queue is not None else tenant.frozen
         # What it tells by the wall clock is told by that clock as it went then: it may have been set since.
-        self._wall = core.timeline.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
-        self._now = core.timeline.now_ms() if frozen is None else frozen.engine_ms
+        self._wall = core.shard_clock.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
+        self._now = core.shard_clock.now_ms() if frozen is None else frozen.engine_ms
         self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of
         self.since = tenant.since
         self.at = self._now + self._wall

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.quotas import DAY_MS, HOUR_MS, QuotaState, state_of
 from tenantq.errors import QuotaExceeded, TenantqError, TooLarge
-from tenantq.quotas import DAY_MS, HOUR_MS, QuotaState, state_of
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import QueueState, TenantState
@@ -109,7 +109,7 @@ def count(queue: QueueState) -> None:
     queue.counted = (messages, bytes, in_flight)
 
 
-class Room:
+class Capacity:
     """What a tenant's quotas leave for messages to be added now."""
 
     __slots__ = ("_bytes", "_message_bytes", "_messages", "_tenant", "_wall_ms")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from tenantq.access import Principal
+from tenantq.domain.access import Principal
 from tenantq.errors import Invalid, Unauthenticated
 
 if TYPE_CHECKING:
-    from tenantq.access import StoredKey
+    from tenantq.domain.access import StoredKey
 
 PREFIX: Final = "tq"
 ID_BYTES: Final = 10

@@ -11,18 +11,18 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tenantq.access import Grant, Principal
+from tenantq.domain.access import Grant, Principal
+from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeyBook, find_key, is_over, key_principal
-from tenantq.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenantq.access import StoredKey
-    from tenantq.clock import Clock
+    from tenantq.domain.access import StoredKey
     from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
+    from tenantq.runtime.clock import Clock
 
 ANONYMOUS: Final = Principal("anonymous", DEFAULT_TENANT, (Grant(role="producer"), Grant(role="consumer")))
 """Who calls without a credential, where the server allows it."""

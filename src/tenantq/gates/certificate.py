@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.access import Grant, Principal, check_grant
+from tenantq.domain.access import Grant, Principal, check_grant
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
-from tenantq.names import check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

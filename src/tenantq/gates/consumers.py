@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from tenantq.domain.message import check_text
 from tenantq.errors import QuotaExceeded
-from tenantq.message import check_text
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 CONSUMER_CHARS_MAX: Final = 256
 

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import jwt
 import msgspec
 
-from tenantq.access import ACTIONS, ROLES, Grant, Principal, check_grant
+from tenantq.domain.access import ACTIONS, ROLES, Grant, Principal, check_grant
+from tenantq.domain.limits import TIME_MS_MAX
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
 from tenantq.gates.key_set import KeyFile, KeyUrl, check_url
 from tenantq.gates.verification_key import PUBLIC_ALGORITHMS, SHARED_ALGORITHM, parse_key_set, parse_secrets
-from tenantq.limits import TIME_MS_MAX
-from tenantq.message import check_int
-from tenantq.names import check_tenant_name
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
     from tenantq.gates.key_set import KeySource
+    from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

@@ -10,9 +10,9 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from tenantq.durable_files import write_durably
 from tenantq.errors import StoreDamaged
 from tenantq.gates.api_key import ID_BYTES, PREFIX, NewKey, key_text, token_hash
+from tenantq.runtime.durable_files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

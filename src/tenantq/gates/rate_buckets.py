@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from tenantq.domain.rates import Rate
 from tenantq.gates.token_bucket import TokenBucket
-from tenantq.rates import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from tenantq.errors import RateLimited, TooLarge
 from tenantq.gates.rate_buckets import Buckets, Kind, Work
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock, Timer
-    from tenantq.rates import Limits, Rate
+    from tenantq.domain.rates import Limits, Rate
+    from tenantq.runtime.clock import Clock, Timer
 
 
 class _Line:

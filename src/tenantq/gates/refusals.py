@@ -14,7 +14,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.clock import Clock, Timer
+    from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq")
 

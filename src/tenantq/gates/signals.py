@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from tenantq.message import check_int
+from tenantq.domain.message import check_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

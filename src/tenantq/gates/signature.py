@@ -15,9 +15,9 @@ from tenantq.errors import SignatureRefused
 from tenantq.gates.api_key import token_hash
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
     from tenantq.gates.api_key import KeyBook
     from tenantq.gates.key_maker import KeyMaker
+    from tenantq.runtime.clock import Clock
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tenantq.clock import Timer
     from tenantq.gates.slots import Ticket
+    from tenantq.runtime.clock import Timer
 
 Task = asyncio.Task[Any] | None
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from types import TracebackType
 
-    from tenantq.clock import Clock
-    from tenantq.rates import Concurrency
+    from tenantq.domain.rates import Concurrency
+    from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

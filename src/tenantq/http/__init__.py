@@ -2,6 +2,6 @@
 
 from tenantq.http.listener import Listener
 from tenantq.http.settings import HttpSettings, check_http
-from tenantq.tls import TlsFiles
+from tenantq.runtime.tls import TlsFiles
 
 __all__ = ["HttpSettings", "Listener", "TlsFiles", "check_http"]

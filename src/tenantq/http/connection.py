@@ -8,11 +8,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.http.answering import Answering
-from tenantq.http.foreign_route import ForeignRoute
-from tenantq.http.intake import BODY, HEAD, IDLE, Intake
+from tenantq.http.dispatch import Dispatch
 from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
+from tenantq.http.request_parser import BODY, HEAD, IDLE, RequestParser
 
 if TYPE_CHECKING:
     from tenantq.http.listener import Listener
@@ -26,10 +26,10 @@ SLICE_BYTES: Final = 16 << 10
 _ONE_WRITE_BYTES: Final = 64 << 10
 
 
-class Connection(Answering, asyncio.Protocol):
+class Connection(Dispatch, asyncio.Protocol):
     """The protocol of one accepted connection."""
 
-    reads_with = Intake
+    reads_with = RequestParser
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
@@ -59,7 +59,7 @@ class Connection(Answering, asyncio.Protocol):
         listener.connections.add(self)
         self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
-        self._intake = self.reads_with(
+        self._parser = self.reads_with(
             listener,
             self._take,
             connection=self,
@@ -76,12 +76,12 @@ class Connection(Answering, asyncio.Protocol):
         if self._unread is not None:
             self._unread = memoryview(bytes(self._unread) + data)
         elif len(data) <= SLICE_BYTES:
-            self._intake.feed(data)
+            self._parser.feed(data)
             if len(self._requests) >= self._listener.settings.pipeline_max:
                 self._pause()
         else:
             self._parse(memoryview(data))
-        if self._intake.expects_continue:
+        if self._parser.expects_continue:
             _let_go(self._wake)
 
     def eof_received(self) -> bool:
@@ -89,7 +89,7 @@ class Connection(Answering, asyncio.Protocol):
         self._at_end = True
         if self._is_lost or self._is_closing:
             return False
-        self._intake.stop()
+        self._parser.stop()
         self.stop_waiting()
         return self._current is not None or bool(self._requests)
 
@@ -99,7 +99,7 @@ class Connection(Answering, asyncio.Protocol):
         self._listener.connections.discard(self)
         if not hasattr(self, "_task"):
             return
-        self._intake.stop()
+        self._parser.stop()
         while self._requests:
             self._listener.release(self._requests.pop())
         self._unread = None
@@ -131,38 +131,38 @@ class Connection(Answering, asyncio.Protocol):
         elif self._is_closing:
             if self._lingers_until_ms is not None and now_ms >= self._lingers_until_ms:
                 self.abort()
-        elif not self._reads or (self._unsent_bytes and self._intake.stage is IDLE):
-            self._intake.since_ms = now_ms  # it is not the client that keeps the server waiting
+        elif not self._reads or (self._unsent_bytes and self._parser.stage is IDLE):
+            self._parser.since_ms = now_ms  # it is not the client that keeps the server waiting
         else:
-            self._check_reading(now_ms - self._intake.since_ms)
+            self._check_reading(now_ms - self._parser.since_ms)
         return self._unsent_bytes
 
     def _check_reading(self, waited_ms: int) -> None:
-        settings, intake = self._listener.settings, self._intake
-        if intake.stage is HEAD:
+        settings, parser = self._listener.settings, self._parser
+        if parser.stage is HEAD:
             if waited_ms >= settings.head_timeout_ms:
                 self._cut("head")
-                intake.refuse(Refusal(408, "unavailable", "the request's headers took too long to arrive"))
-        elif intake.stage is BODY:
+                parser.refuse(Refusal(408, "unavailable", "the request's headers took too long to arrive"))
+        elif parser.stage is BODY:
             if waited_ms < settings.body_timeout_ms:
                 return
-            if intake.body_bytes - self._body_bytes_seen >= settings.body_progress_bytes:
-                intake.since_ms += waited_ms
-                self._body_bytes_seen = intake.body_bytes
+            if parser.body_bytes - self._body_bytes_seen >= settings.body_progress_bytes:
+                parser.since_ms += waited_ms
+                self._body_bytes_seen = parser.body_bytes
             else:
                 self._cut("body")
-                intake.refuse(Refusal(408, "unavailable", "the request's body took too long to arrive"))
+                parser.refuse(Refusal(408, "unavailable", "the request's body took too long to arrive"))
         elif self._current is None and not self._requests and waited_ms >= settings.idle_timeout_ms:
             self._cut("idle")
             self._close()
 
     def held_bytes(self) -> int:
         """Return what is held of a request that has not arrived wholly."""
-        return self._intake.held_bytes
+        return self._parser.held_bytes
 
     def give_way(self) -> None:
         """Give up the request that is being read."""
-        self._intake.give_way()
+        self._parser.give_way()
 
     def unsent_bytes(self) -> int:
         """Return what the client has not taken yet."""
@@ -171,7 +171,7 @@ class Connection(Answering, asyncio.Protocol):
     def drain(self) -> None:
         """Finish what is under way, begin nothing new, and close."""
         self.stop_waiting()
-        if self._current is None and not self._requests and self._intake.stage is IDLE:
+        if self._current is None and not self._requests and self._parser.stage is IDLE:
             self._close()
 
     def abort(self) -> None:
@@ -200,7 +200,7 @@ class Connection(Answering, asyncio.Protocol):
                 self._unread = data[at:]
                 self._pause()
                 return
-            self._intake.feed(data[at : at + SLICE_BYTES])
+            self._parser.feed(data[at : at + SLICE_BYTES])
             at += SLICE_BYTES
         self._unread = None
         if len(self._requests) >= self._listener.settings.pipeline_max:
@@ -229,7 +229,7 @@ class Connection(Answering, asyncio.Protocol):
                     if self._is_done():
                         self._close()
                         return
-                    if self._intake.expects_continue:
+                    if self._parser.expects_continue:
                         await self._invite()
                         continue
                     self._wake = self._listener.loop.create_future()
@@ -264,25 +264,25 @@ class Connection(Answering, asyncio.Protocol):
 
     async def _invite(self) -> None:
         """Have a client send its body that asked whether it should; one that is nobody is told so instead."""
-        intake, request = self._intake, self._intake.unfinished
-        intake.expects_continue = False
+        parser, request = self._parser, self._parser.unfinished
+        parser.expects_continue = False
         if request is None or request.route is None:
             return
         try:
-            if request.route.secured and type(request.route) is not ForeignRoute:
+            if request.route.secured and type(request.route) is not ProtocolRoute:
                 await self._listener.service.gates.identify(request.call, request.route.action)
         except TenantqError as refusal:
-            if intake.unfinished is request:
-                intake.refuse(refusal)
+            if parser.unfinished is request:
+                parser.refuse(refusal)
         else:
-            if intake.unfinished is request and not self._is_lost:
+            if parser.unfinished is request and not self._is_lost:
                 self._transport.write(CONTINUE)
 
     def _is_done(self) -> bool:
         """Tell whether nothing more will come: asked when every request has been answered."""
         if self._at_end:
             return True
-        return self._listener.is_closing and self._intake.stage is IDLE
+        return self._listener.is_closing and self._parser.stage is IDLE
 
     # ---- writing ----
 
@@ -360,7 +360,7 @@ class Connection(Answering, asyncio.Protocol):
         if self._is_closing or self._is_lost:
             return
         self._is_closing = True
-        self._intake.stop()
+        self._parser.stop()
         if linger and not self._at_end:
             self._lingers_until_ms = self._listener.now_ms + self._listener.settings.linger_ms
             if not self._reads:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq import limits
+from tenantq.cluster.server import Asked
+from tenantq.domain import limits
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.http.answering import pack
+from tenantq.http.dispatch import pack
 from tenantq.http.handlers.messages import NO_MESSAGES
 from tenantq.http.inflate import unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import Reply, json_reply
 from tenantq.http.request import parse_query
 from tenantq.service.fleet_polling import wrong_tenants
-from tenantq.shards.door import Asked
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply
 
 if TYPE_CHECKING:
+    from tenantq.cluster.link import Question
     from tenantq.http.passing import Passing
     from tenantq.http.reply import Stream
     from tenantq.http.request import Request
-    from tenantq.shards.link import Question
 
 log = logging.getLogger("tenantq.http")
 

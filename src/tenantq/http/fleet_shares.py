@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.cluster.link import error_of
+from tenantq.domain.json_bytes import bytes_of
+from tenantq.domain.message import Delivery
 from tenantq.errors import Unavailable
 from tenantq.http.fleet_poll import NOTHING_HERE, NOW_MS, FleetPoll
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
-from tenantq.json_bytes import bytes_of
-from tenantq.message import Delivery
-from tenantq.randomness import id_bytes
+from tenantq.runtime.randomness import id_bytes
 from tenantq.service.call import as_given
-from tenantq.shards.link import error_of
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
 
 if TYPE_CHECKING:
+    from tenantq.cluster.server import Asked
     from tenantq.http.passing import PassedOn, Passing
     from tenantq.http.reply import Stream
     from tenantq.service import Call
-    from tenantq.shards.door import Asked
 
 _MAY: Final = "may_poll"
 _pack: Final = msgspec.msgpack.Encoder().encode

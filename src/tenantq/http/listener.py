@@ -5,17 +5,17 @@ from __future__ import annotations
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
-from tenantq.clock import Clock, SystemClock
 from tenantq.gates.turns import Turns
 from tenantq.http.connection import Connection
 from tenantq.http.description import Description
 from tenantq.http.figures import Figures
-from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.known_heads import KnownHeads
+from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings, check_http
-from tenantq.listening import Listening
+from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.listener import Listening
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from tenantq.http.request import Request
     from tenantq.http.route import Route
-    from tenantq.randomness import Randomness
+    from tenantq.runtime.randomness import Randomness
+    from tenantq.runtime.tls import TlsFiles
     from tenantq.service import Service
-    from tenantq.tls import TlsFiles
 
 
 class Listener(Listening[Connection]):
@@ -49,7 +49,7 @@ class Listener(Listening[Connection]):
         self.settings = check_http(settings or HttpSettings())
         super().__init__(clock or SystemClock(), self.settings.unsent_bytes_max)
         self.router = Router(routes)
-        self.description = Description(tuple(one for one in self.router.routes if type(one) is not ForeignRoute))
+        self.description = Description(tuple(one for one in self.router.routes if type(one) is not ProtocolRoute))
         self.known_heads = KnownHeads()
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
         self.figures = Figures(self)

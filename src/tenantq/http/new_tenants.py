@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.http.answering import judge
+from tenantq.http.dispatch import judge
 from tenantq.http.inflate import unpack
 
 if TYPE_CHECKING:

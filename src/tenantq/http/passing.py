@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.cluster.layout import HOME
+from tenantq.cluster.server import Asked
 from tenantq.errors import TenantqError
-from tenantq.http.answering import Answering
+from tenantq.http.dispatch import Dispatch
 from tenantq.http.fleet_poll import SHARE
 from tenantq.http.fleet_shares import FleetShares
-from tenantq.http.foreign_route import ForeignHead
 from tenantq.http.new_tenants import CHANGE, MAKE, NewTenants
 from tenantq.http.places import Places
 from tenantq.http.problem import problem_reply
+from tenantq.http.protocol_route import ProtocolHead
 from tenantq.http.reply import Reply, Stream
 from tenantq.http.request import Request
 from tenantq.service import Call
 from tenantq.service.call import as_given
 from tenantq.service.problems import no_room
-from tenantq.shards.door import Asked
-from tenantq.shards.layout import HOME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tenantq.cluster.link import Question
+    from tenantq.cluster.peers import Peers
     from tenantq.http.listener import Listener
-    from tenantq.shards.link import Question
-    from tenantq.shards.peers import Peers
 
 HEADER: Final = "Tenantq-Shard"
 """Of a reply to a request that was passed on: where its tenant's shard is reached without a detour."""
@@ -62,7 +62,7 @@ class _Passed(msgspec.Struct, frozen=True, array_like=True):
     user_agent: str
     how: int
     body: bytes
-    foreign: ForeignHead | None = None  # where another protocol is spoken
+    foreign: ProtocolHead | None = None  # where another protocol is spoken
 
 
 class _Answered(msgspec.Struct, frozen=True, array_like=True):
@@ -145,14 +145,14 @@ class Passing:
         return _encode(_Answered(reply.status, reply.kind, reply.headers, reply.body))
 
 
-class Sharing(Answering):
+class Sharing(Dispatch):
     """Whoever answers requests on one of several shards."""
 
     passing: Passing
 
     async def answer_here(self, request: Request) -> Reply | Stream:
         """Answer a request that is this shard's own."""
-        reply = await Answering.answer(self, request)
+        reply = await Dispatch.answer(self, request)
         if request.route in self.passing.places.making_tenants:
             await self.passing.new_tenants.tell(request)
         return reply

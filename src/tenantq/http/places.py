@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.cluster.layout import HOME
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.http.scope import AT_HOME, BY_CREDENTIAL, BY_TENANT, FLEET
 from tenantq.service.gatekeeper import own_tenant
-from tenantq.shards.layout import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tenantq.cluster.directory import Directory
     from tenantq.http.request import Request
     from tenantq.http.route import Route
     from tenantq.service import Call
     from tenantq.service.gatekeeper import Gatekeeper
-    from tenantq.shards.directory import Directory
 
 TENANTS_REMEMBERED_MAX: Final = 10_000
 """Credentials whose tenant is remembered, to know where their requests go; whether they hold is the owner's question each time."""

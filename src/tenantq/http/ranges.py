@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tenantq import limits, rates
-from tenantq.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES
-from tenantq.limits import TIME_MS_MAX
-from tenantq.sqs_queue import SQS_RANGES, TAG_NAME_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX, TEXT_CHARS_MAX
+from tenantq.domain import limits, rates
+from tenantq.domain.access import ACTIONS, MATRIX, PATTERNS_MAX, ROLES
+from tenantq.domain.limits import TIME_MS_MAX
+from tenantq.domain.sqs_queue import SQS_RANGES, TAG_NAME_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX, TEXT_CHARS_MAX
 
 Schema = dict[str, Any]
 

@@ -13,8 +13,8 @@ from tenantq.http.problem import malformed
 
 if TYPE_CHECKING:
     from tenantq.errors import TenantqError
-    from tenantq.http.foreign_route import ForeignHead
     from tenantq.http.listener import Listener
+    from tenantq.http.protocol_route import ProtocolHead
     from tenantq.http.route import Route
     from tenantq.service import Call
 
@@ -58,7 +58,7 @@ class Request:
         self.body = b""
         self.encoding = b""  # of the body as sent
         self.accept_encoding = b""
-        self.foreign: ForeignHead | None = None  # of a route where another protocol is spoken
+        self.foreign: ProtocolHead | None = None  # of a route where another protocol is spoken
         self.head_only = False
         self.is_old = False  # HTTP/1.0
         self.is_unfinished = False  # it was refused before all of it had arrived

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.http.counted import begin_reading
+from tenantq.http.batch_limit import begin_reading
 from tenantq.http.problem import malformed
 from tenantq.http.request import explain
 from tenantq.http.scope import scope_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tenantq.config import QueueConfig, TenantConfig
-from tenantq.http.counted import CountedAck, CountedAdd, CountedImport
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.http.batch_limit import CountedAck, CountedAdd, CountedImport
 from tenantq.http.handlers import access, audit, backups, messages, operations, queues, snapshots, tenants
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tenantq.message import check_int
+from tenantq.domain.message import check_int
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.errors import TenantqError
 from tenantq.http.connection import Connection
-from tenantq.http.foreign_route import ForeignRoute
-from tenantq.http.intake import Intake
 from tenantq.http.listener import Listener
 from tenantq.http.passing import Passing, Sharing
 from tenantq.http.problem import problem_reply
+from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.request_parser import RequestParser
 from tenantq.service.problems import fault
 from tenantq.service.residency import MOVES_CONTENTS
 
 if TYPE_CHECKING:
+    from tenantq.cluster.peers import Peers
     from tenantq.http.reply import Reply, Stream
     from tenantq.http.request import Request
     from tenantq.service import Service
-    from tenantq.shards.peers import Peers
 
 log = logging.getLogger("tenantq.http")
 
 
-class PlacedIntake(Intake):
+class PlacedParser(RequestParser):
     """Refuses, before the body is read, what a tenant of this shard may not do where it is; only to those who may know it."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class PlacedIntake(Intake):
 class PassingConnection(Connection, Sharing):
     """A connection to one of several shards."""
 
-    reads_with = PlacedIntake
+    reads_with = PlacedParser
 
     def __init__(self, listener: ShardListener) -> None:
         super().__init__(listener)
@@ -79,7 +79,7 @@ class PassingConnection(Connection, Sharing):
         """Have another shard answer. A call that waits is given up there too when its client is gone, and cut short when told to stop."""
         assert request.route is not None
         question = self.passing.begin(request, shard)
-        if request.route.interrupted is None and type(request.route) is not ForeignRoute:
+        if request.route.interrupted is None and type(request.route) is not ProtocolRoute:
             return self.passing.reply_of(request, shard, question, await question.answer)
         if self._is_told_to_stop:
             question.stop(is_gone=False)

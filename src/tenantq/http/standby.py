@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.tls import TlsContext
+from tenantq.runtime.tls import TlsContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenantq.tls import TlsFiles
+    from tenantq.runtime.tls import TlsFiles
 
 _HEAD_BYTES_MAX: Final = 16_384
 _HEAD_S: Final = 5.0

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from tenantq.domain.message import check_int
 from tenantq.errors import StoreDamaged, TenantqError
-from tenantq.message import check_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from tenantq.clock import Clock, Timer
     from tenantq.journal.signing import PublicKey, PublicKeys, SigningKey
+    from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq.journal")
 

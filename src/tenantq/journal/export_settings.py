@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.message import check_int
+from tenantq.domain.message import check_int
 
 
 class ExportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
 
+from tenantq.domain.quotas import HOUR_MS
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.record import unseal
 from tenantq.journal.segment import encode_stored
-from tenantq.quotas import HOUR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from tenantq.clock import Clock, Timer
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import Target
+    from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq.journal")
 

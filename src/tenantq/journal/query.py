@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.record import Row, rows, unseal
 

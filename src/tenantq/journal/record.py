@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import StoreDamaged
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

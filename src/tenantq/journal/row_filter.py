@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.access import matches
-from tenantq.randomness import id_bytes
+from tenantq.domain.access import matches
+from tenantq.runtime.randomness import id_bytes
 
 if TYPE_CHECKING:
     from tenantq.journal.record import Row

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.quotas import HOUR_MS
 from tenantq.journal.manifest import Manifest, segment_name
-from tenantq.quotas import HOUR_MS
 
 if TYPE_CHECKING:
     from tenantq.journal.target import Target

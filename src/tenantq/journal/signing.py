@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreDamaged
+from tenantq.runtime.durable_files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tenantq.durable_files import sync, write_durably
 from tenantq.errors import Invalid
+from tenantq.runtime.durable_files import sync, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tenantq.kms.interface import Context, KeyHealth, KeyRef, KeyWrapper, Kms
 from tenantq.kms.opening import open_kms
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import KmsSettings, RetrySettings, check_kms
-from tenantq.kms.steady import SteadyKms
 
 __all__ = [
     "Context",
@@ -14,8 +14,8 @@ __all__ = [
     "KeyWrapper",
     "Kms",
     "KmsSettings",
+    "ResilientKms",
     "RetrySettings",
-    "SteadyKms",
     "check_kms",
     "open_kms",
 ]

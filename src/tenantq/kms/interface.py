@@ -11,8 +11,8 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from tenantq.domain.message import check_text
 from tenantq.errors import Invalid
-from tenantq.message import check_text
 
 KEY_CHARS_MAX: Final = 2_048
 PROVIDERS: Final = ("local", "aws-kms", "gcp-kms", "azure-kv")

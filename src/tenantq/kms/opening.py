@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.errors import Invalid
 from tenantq.kms.local import LocalKms
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import KmsSettings, check_kms
-from tenantq.kms.steady import SteadyKms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenantq.clock import Clock
     from tenantq.kms.interface import KeyWrapper, Kms
-    from tenantq.randomness import Randomness
+    from tenantq.runtime.clock import Clock
+    from tenantq.runtime.randomness import Randomness
 
 
 def open_kms(
@@ -37,7 +37,7 @@ def open_kms(
         wrappers["gcp-kms"] = _provider("gcp", "GcpKms")(settings.gcp, call_ms=call_ms)
     if settings.azure is not None:
         wrappers["azure-kv"] = _provider("azure", "AzureKms")(settings.azure, call_ms=call_ms)
-    return {name: SteadyKms(name, wrapper, clock, randomness, settings.retry) for name, wrapper in wrappers.items()}
+    return {name: ResilientKms(name, wrapper, clock, randomness, settings.retry) for name, wrapper in wrappers.items()}
 
 
 def _provider(extra: str, kind: str) -> Any:

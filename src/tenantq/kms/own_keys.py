@@ -12,8 +12,8 @@ from tenantq.kms.local import NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.clock import Clock
     from tenantq.kms.keyring import KeyringFile
+    from tenantq.runtime.clock import Clock
 
 PREFIX: Final = "tenant-"
 

@@ -7,9 +7,9 @@ import urllib.parse
 
 import msgspec
 
+from tenantq.domain.message import check_int
 from tenantq.errors import Invalid
 from tenantq.kms.interface import KeyRef
-from tenantq.message import check_int
 
 
 class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ import stat
 from glob import escape
 from typing import TYPE_CHECKING, Final
 
-from tenantq.durable_files import sync
 from tenantq.errors import Invalid
+from tenantq.runtime.durable_files import sync
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.domain.formatting import counted
 from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
-from tenantq.readable import counted
 
 if TYPE_CHECKING:
     from tenantq.client import AsyncQueue

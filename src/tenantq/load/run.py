@@ -11,7 +11,6 @@ import secrets
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from tenantq.clock import SystemClock
 from tenantq.errors import TenantqError
 from tenantq.load.bench_queue import BenchQueue
 from tenantq.load.cases import adding, adding_many, cycling, cycling_many
@@ -19,6 +18,7 @@ from tenantq.load.drive import drive_seconds
 from tenantq.load.neighbour import TwoTenants, measure
 from tenantq.load.report import CaseFigures, Environment, Load, Neighbour, Report, case_figures
 from tenantq.load.tally import Tally
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence

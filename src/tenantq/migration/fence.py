@@ -9,8 +9,8 @@ from tenantq.migration.notes import Outgoing, outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tenantq.clock import Clock
     from tenantq.migration.sides import Side
+    from tenantq.runtime.clock import Clock
 
 LOOK_EVERY_MS: Final = 250
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.access import can_be_granted_to
+from tenantq.domain.access import can_be_granted_to
 from tenantq.errors import Conflict, NotFound, Unavailable
 from tenantq.migration.notes import Incoming, incoming
 

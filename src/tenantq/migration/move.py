@@ -16,9 +16,9 @@ from tenantq.migration.verify import Difference, differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tenantq.clock import Clock
     from tenantq.migration.plan import Plan
     from tenantq.migration.sides import Side
+    from tenantq.runtime.clock import Clock
     from tenantq.wire import CreatedKey, QueueReply, TenantReply
 
 Stage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.domain.names import DEFAULT_TENANT, dead_letter_name
 from tenantq.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from tenantq.migration.notes import incoming, outgoing
-from tenantq.names import DEFAULT_TENANT, dead_letter_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
-from tenantq.durable_files import write_durably
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
 from tenantq.pipeline.cold_storage import day_place, fetch, open_storage, store, sweep, tenants_in
 from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
 from tenantq.pipeline.lake_state import ArchivedDay, Erasure, Removal
 from tenantq.pipeline.legal_holds import held_tenants
 from tenantq.pipeline.tables import TABLES
+from tenantq.runtime.durable_files import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pyspark.sql import functions as f
 
-from tenantq.durable_files import sync, sync_all, tree, write_durably
 from tenantq.errors import Conflict, Invalid, NotFound
 from tenantq.pipeline.lake_state import LakeState
 from tenantq.pipeline.parquet_footer import filled_rows, settle
 from tenantq.pipeline.tables import TABLES
+from tenantq.runtime.durable_files import sync, sync_all, tree, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
+from tenantq.cluster.layout import shard_dirs
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.archive import need_warm
-from tenantq.shards.layout import shard_dirs
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:

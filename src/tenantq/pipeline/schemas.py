@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tenantq.access import ACTIONS
+from tenantq.domain.access import ACTIONS
 
 _text, _long, _int, _time, _double = StringType(), LongType(), IntegerType(), TimestampType(), DoubleType()
 MONEY: Final = DecimalType(38, 2)

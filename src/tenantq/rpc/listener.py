@@ -5,24 +5,24 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from tenantq.clock import Clock, SystemClock
 from tenantq.gates.turns import Turns
-from tenantq.listening import Listening
 from tenantq.rpc.connection import Connection
 from tenantq.rpc.figures import Figures
 from tenantq.rpc.kj_loop import kj_loop
 from tenantq.rpc.sessions import Door
 from tenantq.rpc.settings import RpcSettings, check_rpc
+from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.listener import Listening
 from tenantq.service.request_ids import RequestIds
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
-    from tenantq.randomness import Randomness
     from tenantq.rpc.passing import RpcPassing
+    from tenantq.runtime.randomness import Randomness
+    from tenantq.runtime.tls import TlsFiles
     from tenantq.service import Service
-    from tenantq.tls import TlsFiles
 
 
 class RpcListener(Listening[Connection]):

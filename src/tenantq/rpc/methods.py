@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.message import Result
+from tenantq.domain.message import Result
 from tenantq.rpc import replies, requests
 from tenantq.service import Service
 
 if TYPE_CHECKING:
-    from tenantq.message import Outcome
+    from tenantq.domain.message import Outcome
     from tenantq.service import Call, QueueInfo
 
 

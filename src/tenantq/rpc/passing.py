@@ -21,12 +21,12 @@ from tenantq.service.problems import problem_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.message import Delivery
+    from tenantq.cluster.link import Question
+    from tenantq.cluster.peers import Peers
+    from tenantq.cluster.server import Asked
+    from tenantq.domain.message import Delivery
     from tenantq.rpc.listener import RpcListener
     from tenantq.rpc.methods import Method
-    from tenantq.shards.door import Asked
-    from tenantq.shards.link import Question
-    from tenantq.shards.peers import Peers
 
 log = logging.getLogger("tenantq.rpc")
 

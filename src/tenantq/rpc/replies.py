@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.full_settings import whole
+from tenantq.domain.message import DeadLetter, HistoryEntry, QueueStats
 from tenantq.journal.record import Row
-from tenantq.message import DeadLetter, HistoryEntry, QueueStats
 from tenantq.service.problems import item_error, refusal_of_all
-from tenantq.whole import whole
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Added, Delivery, Facts, Outcome, Page, Result
     from tenantq.errors import TenantqError
-    from tenantq.message import Added, Delivery, Facts, Outcome, Page, Result
     from tenantq.rpc.connection import Connection
     from tenantq.service import QueueInfo
     from tenantq.wire import Problem

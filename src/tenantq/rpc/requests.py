@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import NewMessage, Result, too_many_attributes, wrong_number
+from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
 from tenantq.errors import Invalid, TenantqError
-from tenantq.message import NewMessage, Result, too_many_attributes, wrong_number
-from tenantq.names import DEFAULT_TENANT
 from tenantq.service.fleet_polling import wrong_tenants
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tenantq.service.request_ids import user_agent_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.access import Principal
+    from tenantq.domain.access import Principal
     from tenantq.rpc.call import Answer
     from tenantq.rpc.connection import Connection
     from tenantq.service import Service

@@ -2,10 +2,10 @@
 
 from tenantq.service.call import Call, QueueInfo, TenantInfo
 from tenantq.service.control import Control
+from tenantq.service.encryption import MessageEncryption
 from tenantq.service.gate_settings import GateSettings
 from tenantq.service.gatekeeper import Gatekeeper
-from tenantq.service.opening import open_sealing
-from tenantq.service.sealing import Sealing
+from tenantq.service.kms_setup import open_sealing
 from tenantq.service.service import Service
 
 __all__ = [
@@ -13,8 +13,8 @@ __all__ = [
     "Control",
     "GateSettings",
     "Gatekeeper",
+    "MessageEncryption",
     "QueueInfo",
-    "Sealing",
     "Service",
     "TenantInfo",
     "open_sealing",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.message import NewMessage, check_batch
+from tenantq.domain.names import check_queue_name
 from tenantq.errors import Conflict, TenantqError
-from tenantq.message import NewMessage, check_batch
-from tenantq.names import check_queue_name
 from tenantq.service.settling import Settling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.message import Added
+    from tenantq.domain.message import Added
     from tenantq.service.call import Call
     from tenantq.service.entered import Entered
 

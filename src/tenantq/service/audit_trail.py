@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import check_int, check_text
+from tenantq.domain.quotas import DAY_MS
 from tenantq.errors import Closed, Invalid, NotFound
 from tenantq.journal.query import Cursor, JournalReader
 from tenantq.journal.record import Row
 from tenantq.journal.row_filter import RESULTS, JournalFilter
-from tenantq.message import check_int, check_text
-from tenantq.quotas import DAY_MS
-from tenantq.randomness import id_bytes, id_text
+from tenantq.runtime.randomness import id_bytes, id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tenantq.config import QueueConfig, TenantConfig
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.message import QueueStats
 from tenantq.engine.queue_state import Hold, Suspension
-from tenantq.message import QueueStats
 from tenantq.wire import TenantFigures
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from tenantq import limits
-from tenantq.config import TenantConfig, change_tenant
+from tenantq.domain import limits
+from tenantq.domain.config import TenantConfig, change_tenant
+from tenantq.domain.message import Caller, check_int
+from tenantq.domain.names import PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.errors import Conflict, Invalid, JournalBehind, NotFound, TenantqError
 from tenantq.journal.record import Entry
 from tenantq.kms.interface import KeyRef
-from tenantq.message import Caller, check_int
-from tenantq.names import PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
 from tenantq.service.metrics import Metrics
@@ -26,18 +26,18 @@ from tenantq.wire import DataKeyItem, EncryptionReply, UsageReply
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tenantq.access import Principal
-    from tenantq.clock import Clock
+    from tenantq.domain.access import Principal
     from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
     from tenantq.engine.queue_state import SuspensionMode, TenantState
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
+    from tenantq.runtime.clock import Clock
     from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
     from tenantq.service.entered import Entered
     from tenantq.service.fellows import Fellows
     from tenantq.service.gatekeeper import Gatekeeper, RateKind
-    from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
 
 _REDRIVES_MAX: Final = 1_000
@@ -53,7 +53,7 @@ class Control:
         gates: Gatekeeper,
         clock: Clock,
         exporter: Exporter | None = None,
-        sealing: Sealing | None = None,
+        sealing: MessageEncryption | None = None,
         segments: SegmentIndex | None = None,
     ) -> None:
         self.shard = shard
@@ -207,7 +207,7 @@ class Control:
             await self._journal_keys("rewrap_keys", entered, f"{count} keys wrapped by {key}")
             return self._encryption(entered.state)
 
-    def _keys_of(self, tenant: TenantState) -> Sealing:
+    def _keys_of(self, tenant: TenantState) -> MessageEncryption:
         if self._sealing is None or (not tenant.config.encryption.enabled and tenant.id not in self.shard.data_keys):
             raise Conflict("encryption: it was never switched on for this tenant", tenant=tenant.name)
         return self._sealing

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq import limits
-from tenantq.access import Grant, StoredKey, can_be_granted_to, check_grant
-from tenantq.engine.access_book import PLATFORM
+from tenantq.domain import limits
+from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
+from tenantq.domain.message import Caller, check_int, check_text
+from tenantq.engine.access_store import PLATFORM
 from tenantq.errors import Conflict, Invalid
 from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
-from tenantq.message import Caller, check_int, check_text
 from tenantq.service.control import Control
 from tenantq.wire import CreatedKey, GrantItem, KeyItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.engine.access_book import AccessBook
+    from tenantq.engine.access_store import AccessStore
     from tenantq.service.call import Call
 
 PRINCIPAL_CHARS_MAX: Final = 300
@@ -170,7 +170,7 @@ class Credentials(Control):
         return items
 
 
-def grant_items(access: AccessBook, tenant: str) -> list[GrantItem]:
+def grant_items(access: AccessStore, tenant: str) -> list[GrantItem]:
     """Return the stored grants of a tenant, as they are told."""
     return [
         GrantItem(

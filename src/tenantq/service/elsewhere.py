@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.access import StoredKey
+from tenantq.cluster.peers import QUICK_MS
+from tenantq.domain.access import StoredKey
 from tenantq.gates.api_key import is_over
 from tenantq.gates.authenticate import ELSEWHERE_MS
-from tenantq.shards.peers import QUICK_MS
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
+    from tenantq.cluster.peers import Peers
+    from tenantq.cluster.server import Asked
     from tenantq.engine.shard import Shard
     from tenantq.gates.authenticate import Authenticator
-    from tenantq.shards.door import Asked
-    from tenantq.shards.peers import Peers
+    from tenantq.runtime.clock import Clock
 
 UNKNOWN_MAX: Final = 10_000
 """Tokens that nobody knew lately; so long nobody is asked again."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from tenantq.access import Principal
-    from tenantq.clock import Clock
+    from tenantq.domain.access import Principal
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.gates.slots import Ticket
-    from tenantq.histogram import Histogram
-    from tenantq.message import Caller
+    from tenantq.runtime.clock import Clock
+    from tenantq.runtime.histogram import Histogram
 
 
 class Entered:

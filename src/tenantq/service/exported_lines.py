@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tenantq import limits
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
-from tenantq.errors import Invalid, TenantqError
-from tenantq.json_bytes import bytes_of, text_or_base64
-from tenantq.message import (
+from tenantq.domain import limits
+from tenantq.domain.full_settings import whole
+from tenantq.domain.json_bytes import bytes_of, text_or_base64
+from tenantq.domain.message import (
     DeadLetter,
     HistoryEntry,
     NewMessage,
@@ -19,9 +18,10 @@ from tenantq.message import (
     check_result,
     check_text,
 )
-from tenantq.names import check_queue_name
-from tenantq.randomness import id_bytes, id_text
-from tenantq.whole import whole
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+from tenantq.errors import Invalid, TenantqError
+from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.wire import (
     ExportedKey,
     ExportedMessage,

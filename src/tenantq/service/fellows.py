@@ -15,25 +15,25 @@ import msgspec
 
 from tenantq.backup.backups import BackupItem
 from tenantq.backup.manifest import BackupManifest
+from tenantq.cluster.directory import announced
+from tenantq.cluster.link import shard_down
+from tenantq.cluster.peers import QUICK_MS
+from tenantq.domain.message import LOCAL
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.journal.certificate import ErasureCertificate
 from tenantq.journal.query import Cursor
 from tenantq.journal.record import Entry
-from tenantq.message import LOCAL
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import TenantInfo
-from tenantq.shards.directory import announced
-from tenantq.shards.link import shard_down
-from tenantq.shards.peers import QUICK_MS
 from tenantq.wire import ShardItem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
+    from tenantq.cluster.peers import Peers
+    from tenantq.cluster.server import Asked
     from tenantq.journal.record import Row
     from tenantq.service.service import Service
-    from tenantq.shards.door import Asked
-    from tenantq.shards.peers import Peers
 
 _ALL_READ: Final = "-"
 _CURSOR: Final = "all:"

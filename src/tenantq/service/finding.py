@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.config import QueueConfig
+from tenantq.domain.config import QueueConfig
+from tenantq.domain.message import check_int
+from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
-from tenantq.message import check_int
-from tenantq.names import FIFO_SUFFIX, check_queue_name
 from tenantq.service.gatekeeper import own_tenant
 from tenantq.service.looking import Looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.access import Principal
+    from tenantq.domain.access import Principal
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.engine.queue_state import TenantState
     from tenantq.gates.signature import SignedRequest

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq import limits
+from tenantq.domain import limits
 from tenantq.engine.shard import check_poll
 from tenantq.errors import Invalid, TenantqError
 from tenantq.service.polling import Polling, check_consumer
 
 if TYPE_CHECKING:
-    from tenantq.access import Principal
-    from tenantq.message import Delivery
+    from tenantq.domain.access import Principal
+    from tenantq.domain.message import Delivery
     from tenantq.service.call import Call
     from tenantq.service.entered import Entered
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from tenantq.domain.message import check_int
 from tenantq.gates.signals import SignalSettings, check_signals
-from tenantq.message import check_int
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tenantq.access import KeyUse
+from tenantq.domain.access import KeyUse
+from tenantq.domain.message import Caller
+from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.domain.rates import Concurrency
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
@@ -13,23 +16,20 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import ALGORITHM, Signatures
 from tenantq.gates.slots import Slots
-from tenantq.message import Caller
-from tenantq.names import DEFAULT_TENANT
-from tenantq.rates import Concurrency
+from tenantq.service.audit_notes import AuditNotes
 from tenantq.service.entered import Entered
 from tenantq.service.residency import MOVES_CONTENTS, Residency
 from tenantq.service.tally import Tally
-from tenantq.service.traces import Traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tenantq.access import Grant, Principal
-    from tenantq.clock import Clock, Timer
+    from tenantq.domain.access import Grant, Principal
     from tenantq.engine.shard import Shard
     from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.gates.slots import SlotKind
+    from tenantq.runtime.clock import Clock, Timer
     from tenantq.service.call import Call
     from tenantq.service.gate_settings import GateSettings
 
@@ -73,7 +73,7 @@ class Gatekeeper:
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
         self.residency = Residency(shard)
         self.tally = Tally()
-        self.traces = Traces(shard, clock, settings, background, self.tally)
+        self.traces = AuditNotes(shard, clock, settings, background, self.tally)
         self.signals = self.traces.signals
         self._fleet_debts: dict[
             tuple[str, str], None

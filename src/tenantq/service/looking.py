@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.domain.message import Facts, Page, Result
 from tenantq.errors import KmsError, NotFound, SealBroken
-from tenantq.message import Facts, Page, Result
-from tenantq.randomness import id_bytes, id_text
+from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.service.moving import Moving
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.journal.record import Row
     from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
     from tenantq.service.entered import Entered
-    from tenantq.service.sealing import Sealing
 
     _T = TypeVar("_T")
 
@@ -140,7 +140,7 @@ class Looking(Moving):
     def _may_read(self, entered: Entered, queue: str) -> bool:
         return self.gates.authorizer.allowed(entered.principal, entered.tenant, "read_body", queue)
 
-    def _vault(self) -> Sealing:
+    def _vault(self) -> MessageEncryption:
         if self._sealing is None:
             raise KmsError("This server has no key management, and the tenant is encrypted.")
         return self._sealing

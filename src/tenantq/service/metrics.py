@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.histogram import Histogram
     from tenantq.journal.exporter import Exporter
+    from tenantq.runtime.histogram import Histogram
+    from tenantq.service.encryption import MessageEncryption
     from tenantq.service.gatekeeper import Gatekeeper
-    from tenantq.service.sealing import Sealing
     from tenantq.service.self_checks import SelfChecks
 
 TENANTS_MAX: Final = 100
@@ -61,7 +61,7 @@ class Metrics:
         shard: Shard,
         gates: Gatekeeper,
         exporter: Exporter | None,
-        sealing: Sealing | None = None,
+        sealing: MessageEncryption | None = None,
         checks: Callable[[], SelfChecks | None] = lambda: None,
     ) -> None:
         self._checks = checks
@@ -155,7 +155,7 @@ class Metrics:
             "tenantq_requests_waiting", "Requests that wait for a place.", value=gates.slots.waiting
         )
 
-    def _of_keys(self, sealing: Sealing) -> Iterable[Metric]:
+    def _of_keys(self, sealing: MessageEncryption) -> Iterable[Metric]:
         health = sealing.health()
         keys = GaugeMetricFamily(
             "tenantq_kms_keys", "Keys that wrap data keys, used since the start.", labels=["provider", "state"]

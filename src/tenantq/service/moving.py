@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
 from tenantq.errors import Forbidden, Invalid, SealBroken, TooLarge
-from tenantq.message import check_int
-from tenantq.names import check_queue_name
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.credentials import grant_items
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
@@ -35,14 +35,14 @@ from tenantq.wire import DigestReply, ExportedKey, ExportedMessage, ExportedResu
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-    from tenantq.engine.ops.take_in import TakenIn
+    from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.engine.shard import Shard
     from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
     from tenantq.journal.record import Row
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
     from tenantq.service.entered import Entered
-    from tenantq.service.sealing import Sealing
     from tenantq.wire import KeyItem
 
 _EXPORT_CHARS: Final = 32
@@ -56,7 +56,7 @@ class TenantExport:
         self,
         shard: Shard,
         trail: AuditTrail,
-        sealing: Sealing | None,
+        sealing: MessageEncryption | None,
         entered: Entered,
         snapshot: TenantSnapshot,
         keys: list[KeyItem],
@@ -232,7 +232,7 @@ class Moving(Safekeeping):
         messages: list[ExportedMessage],
         results: list[ExportedResult],
         idempotency: Sequence[ExportedKey] = (),
-    ) -> TakenIn:
+    ) -> ImportedPart:
         """Take in one part of an export: each once, in order."""
         check_queue_name(queue)
         check_int("part", part, 1, 1 << 40)

@@ -8,18 +8,18 @@ import logging
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import Delivery, check_text
 from tenantq.engine.shard import check_poll
 from tenantq.errors import NotFound, SealBroken, TenantqError
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX
-from tenantq.message import Delivery, check_text
 from tenantq.service.call import Call
 from tenantq.service.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from tenantq.access import Principal
+    from tenantq.domain.access import Principal
     from tenantq.engine.queue_state import TenantState
     from tenantq.service.entered import Entered
 

@@ -11,7 +11,7 @@ from tenantq.wire import Problem, WireError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.message import Added
+    from tenantq.domain.message import Added
 
 DETAIL_CHARS_MAX: Final = 1_000
 RETRY_AFTER_DEFAULT_MS: Final = 1_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tenantq import limits
-from tenantq.message import check_text
+from tenantq.domain import limits
+from tenantq.domain.message import check_text
 
 WITHHELD: Final = "withheld"
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}(?=:|\Z)")

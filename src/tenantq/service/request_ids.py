@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from tenantq.randomness import system_randomness
+from tenantq.runtime.randomness import system_randomness
 
 if TYPE_CHECKING:
-    from tenantq.randomness import Randomness
+    from tenantq.runtime.randomness import Randomness
 
 _REQUEST_ID_CHARS_MAX: Final = 128
 _USER_AGENT_CHARS_MAX: Final = 256

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.record import Entry
-from tenantq.names import DEFAULT_TENANT
 from tenantq.service.call import TenantInfo
 from tenantq.service.control import VERSION, check_destroy, check_why
 from tenantq.service.credentials import Credentials
@@ -19,16 +19,16 @@ from tenantq.wire import ShardItem, TopologyReply
 if TYPE_CHECKING:
     from tenantq.backup.backups import BackupItem, Backups
     from tenantq.backup.manifest import BackupManifest
-    from tenantq.clock import Clock, Timer
+    from tenantq.domain.message import Caller
     from tenantq.engine.shard import Shard
     from tenantq.journal.certificate import ErasureCertificate
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
-    from tenantq.message import Caller
+    from tenantq.runtime.clock import Clock, Timer
     from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
     from tenantq.service.gatekeeper import Gatekeeper
-    from tenantq.service.sealing import Sealing
 
 log = logging.getLogger("tenantq")
 
@@ -45,7 +45,7 @@ class Safekeeping(Credentials):
         gates: Gatekeeper,
         clock: Clock,
         exporter: Exporter | None = None,
-        sealing: Sealing | None = None,
+        sealing: MessageEncryption | None = None,
         segments: SegmentIndex | None = None,
         *,
         backups: Backups | None = None,

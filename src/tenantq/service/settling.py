@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.message import check_batch
+from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.settle import OK, parse_receipt
 from tenantq.errors import Conflict, NotFound
-from tenantq.message import check_batch
-from tenantq.names import FIFO_SUFFIX
 from tenantq.service.fleet_polling import FleetPolling
 from tenantq.service.reasons import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.message import Outcome, Result
+    from tenantq.domain.message import Outcome, Result
     from tenantq.service.call import Call
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from tenantq.histogram import Histogram
+from tenantq.runtime.histogram import Histogram
 
 
 class Tally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.domain.quotas import QuotaState, state_of
 from tenantq.engine.usage import reset_time
-from tenantq.quotas import QuotaState, state_of
 from tenantq.wire import TenantFigures, UsageItem
 
 if TYPE_CHECKING:

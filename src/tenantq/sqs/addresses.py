@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tenantq.names import QUEUE_CHARS_MAX
+from tenantq.domain.names import QUEUE_CHARS_MAX
 from tenantq.sqs.failures import INVALID_ADDRESS, INVALID_VALUE, NO_SUCH_QUEUE, SqsFailure
 
 _ACCOUNT: Final = re.compile(r"[0-9]{12}")

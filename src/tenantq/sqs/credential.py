@@ -16,7 +16,7 @@ from tenantq.sqs.canonical_request import canonical_hash
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenantq.http.foreign_route import ForeignHead
+    from tenantq.http.protocol_route import ProtocolHead
 
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SCOPE_PARTS: Final = 5
@@ -32,7 +32,7 @@ def key_id_of(headers: Mapping[bytes, bytes], raw_query: bytes) -> str | None:
     return presigning_key_id(raw_query)
 
 
-def signed_request(head: ForeignHead, body: bytes) -> SignedRequest | SignatureRefused | None:
+def signed_request(head: ProtocolHead, body: bytes) -> SignedRequest | SignatureRefused | None:
     """Return what a request says of its signature; what is wrong with that; or None: it is not signed."""
     authorization = head.headers.get(b"authorization")
     raw_query = head.target.partition(b"?")[2]
@@ -46,7 +46,7 @@ def signed_request(head: ForeignHead, body: bytes) -> SignedRequest | SignatureR
     return None
 
 
-def _of_header(head: ForeignHead, authorization: str, body: bytes) -> SignedRequest:
+def _of_header(head: ProtocolHead, authorization: str, body: bytes) -> SignedRequest:
     scheme, _, rest = authorization.partition(" ")
     if scheme != ALGORITHM:
         raise _incomplete(f"the Authorization header has to begin with {ALGORITHM}; no other credential is taken here")
@@ -60,7 +60,7 @@ def _of_header(head: ForeignHead, authorization: str, body: bytes) -> SignedRequ
     return _signed(head, body, parts["Credential"], parts["SignedHeaders"], parts["Signature"], time)
 
 
-def _of_query(head: ForeignHead, query: dict[str, str], body: bytes) -> SignedRequest:
+def _of_query(head: ProtocolHead, query: dict[str, str], body: bytes) -> SignedRequest:
     for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date"):
         if not query.get(name):
             raise _incomplete(f"a presigned URL requires the parameter {name}")
@@ -78,7 +78,7 @@ def _of_query(head: ForeignHead, query: dict[str, str], body: bytes) -> SignedRe
 
 
 def _signed(
-    head: ForeignHead,
+    head: ProtocolHead,
     body: bytes,
     credential: str,
     signed_headers: str,

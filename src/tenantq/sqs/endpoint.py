@@ -9,24 +9,24 @@ import msgspec
 
 from tenantq.errors import TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
-from tenantq.http.foreign_route import ForeignRoute
 from tenantq.http.problem import Refusal, problem_reply
+from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import Reply
 from tenantq.service.problems import fault
 from tenantq.sqs.actions.table import ACTIONS
 from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
+from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.sqs.credential import signed_request
 from tenantq.sqs.failures import INVALID_ACTION, NO_CREDENTIAL, SqsFailure, failure_of
 from tenantq.sqs.json_protocol import TARGET, JsonProtocol
-from tenantq.sqs.pauses import Pauses
 from tenantq.sqs.query_protocol import KIND, QueryProtocol, parse_form
 from tenantq.sqs.receipt_handles import ReceiptHandles
-from tenantq.sqs.visit import Shared, Visit
+from tenantq.sqs.sqs_call import Shared, SqsCall
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock
-    from tenantq.http.foreign_route import ForeignHead, Waiting
+    from tenantq.http.protocol_route import ProtocolHead, Waiting
     from tenantq.http.request import Request
+    from tenantq.runtime.clock import Clock
     from tenantq.service import Call, Service
     from tenantq.sqs.settings import SqsSettings
 
@@ -48,14 +48,14 @@ class SqsEndpoint:
             service,
             clock,
             ReceiptHandles(service.gates.keys.key_for("receipt handles of Amazon SQS")),
-            purges=Pauses(clock, settings.purge_pause_ms),
-            deletions=Pauses(clock, settings.recreate_pause_ms),
+            purges=Cooldowns(clock, settings.purge_pause_ms),
+            deletions=Cooldowns(clock, settings.recreate_pause_ms),
         )
 
-    def routes(self) -> tuple[ForeignRoute, ...]:
+    def routes(self) -> tuple[ProtocolRoute, ...]:
         """Return the paths where it is spoken: the root, and the URLs of queues."""
         return tuple(
-            ForeignRoute(method, path, self.serve, "Amazon SQS")
+            ProtocolRoute(method, path, self.serve, "Amazon SQS")
             for path in ("/", _QUEUE_PATH)
             for method in ("GET", "POST")
         )
@@ -89,7 +89,7 @@ class SqsEndpoint:
         action: str,
         protocol: JsonProtocol | QueryProtocol,
         request: Request,
-        head: ForeignHead,
+        head: ProtocolHead,
         waiting: Waiting,
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
@@ -99,7 +99,7 @@ class SqsEndpoint:
             if not isinstance(signed, SignedRequest):
                 await self._shared.service.log_in(call)
             raise _no_such_action(action)
-        visit = Visit(
+        visit = SqsCall(
             self._shared,
             call,
             protocol,
@@ -125,7 +125,7 @@ class SqsEndpoint:
         return self._shared.service.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
 
 
-def _form(head: ForeignHead, request: Request) -> dict[str, str] | None:
+def _form(head: ProtocolHead, request: Request) -> dict[str, str] | None:
     """Return the parameters of the Query protocol; None: the request is none of it."""
     raw = head.target.partition(b"?")[2]
     kind = head.headers.get(b"content-type", b"").lower()
@@ -155,7 +155,7 @@ def _path_address(request: Request) -> QueueAddress | None:
     return QueueAddress(number, request.queue)
 
 
-def _base_url(head: ForeignHead) -> str:
+def _base_url(head: ProtocolHead) -> str:
     """Return where the client has reached the server: by its own Host header, over TLS if it or a proxy before it says so."""
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
     secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.limits import ATTEMPTS_MAX
-from tenantq.names import FIFO_SUFFIX, dead_letter_name
+from tenantq.domain.limits import ATTEMPTS_MAX
+from tenantq.domain.names import FIFO_SUFFIX, dead_letter_name
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
 from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
-from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tenantq.config import QueueConfig
-    from tenantq.message import QueueStats
+    from tenantq.domain.config import QueueConfig
+    from tenantq.domain.message import QueueStats
     from tenantq.service.finding import FoundQueue
 
     _Reader = Callable[[str, str, dict[str, Any], dict[str, Any]], None]

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.message import check_int
+from tenantq.domain.message import check_int
 
 _PAUSE_MS_MAX: Final = 3_600_000
 

@@ -30,7 +30,7 @@ class Beat(msgspec.Struct, frozen=True):
     manifest_bytes: int  # ... and how long it was
 
 
-class Heart(Protocol):
+class SyncMarker(Protocol):
     """Remembers the newest beat, so that the shard's time goes on from it."""
 
     last: Beat | None
@@ -111,7 +111,7 @@ class Store(Protocol):
     jn: Family
 
     @property
-    def heart(self) -> Heart | None:
+    def heart(self) -> SyncMarker | None:
         """What beats are told to; None where the store was opened only to read."""
 
     def last_beat(self) -> Beat | None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.durable_files import sync, write_durably
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
+from tenantq.runtime.durable_files import sync, write_durably
 from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.framing import check_manifest, torn_logs
-from tenantq.store.heart import read_beat
 from tenantq.store.keys import from_be64
+from tenantq.store.sync_marker import read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rocksdict import Rdict
 
-    from tenantq.store.heart import Heart
+    from tenantq.store.sync_marker import SyncMarker
 
 FORMAT: Final = 1
 STAGE: Final = "checkpoint.new"
@@ -65,7 +65,7 @@ def check_format(path: Path, *, read_only: bool) -> None:
 
 
 def open_database(
-    path: Path, heart: Heart | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
+    path: Path, heart: SyncMarker | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
 ) -> Rdict:
     """Return the database of a store once it is sure that nothing confirmed is missing; raise StoreDamaged and alter nothing otherwise.
 

@@ -18,12 +18,12 @@ from tenantq.errors import StoreFormat
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
-from tenantq.store.heart import Heart, read_beat
 from tenantq.store.interface import Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
-from tenantq.store.moment import RocksMoment
 from tenantq.store.opening import STAGE, check_format, open_database
+from tenantq.store.snapshot import RocksSnapshot
+from tenantq.store.sync_marker import SyncMarker, read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +76,9 @@ class RocksStore:
             check_format(path, read_only=read_only)
             if not read_only:
                 shutil.rmtree(path / STAGE, ignore_errors=True)
-            self.heart: Heart | None = None
+            self.heart: SyncMarker | None = None
             if not read_only:
-                self.heart = self._closing.enter_context(closing(Heart(path / "heart")))
+                self.heart = self._closing.enter_context(closing(SyncMarker(path / "heart")))
             self._db = open_database(path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut)
         except BaseException:
             self._closing.close()
@@ -192,14 +192,14 @@ class RocksStore:
         except Exception as error:
             raise name_failure(error, self.path) from error
 
-    def moment(self, lower: bytes, upper: bytes, *families: str) -> RocksMoment:  # noqa: ARG002  # other stores need it
+    def moment(self, lower: bytes, upper: bytes, *families: str) -> RocksSnapshot:  # noqa: ARG002  # other stores need it
         """Return the rows in [lower, upper) of families as they are now. No write comes between them: all are this thread's.
 
         Another thread may read them. What is before ``lower`` costs nothing here, and can be read too.
         """
         options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
-        return RocksMoment(taken, options, upper, lambda error: name_failure(error, self.path))
+        return RocksSnapshot(taken, options, upper, lambda error: name_failure(error, self.path))
 
     # ---- writing ----
 

@@ -6,8 +6,8 @@ import struct
 
 import msgspec
 
-from tenantq.limits import SEAL_BYTES
-from tenantq.message import DeadLetter, HistoryEntry, Result
+from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.message import DeadLetter, HistoryEntry, Result
 
 # ---- m: a message's body and fixed facts, written once ----
 

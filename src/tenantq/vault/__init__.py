@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tenantq.vault.book import DataKeyBook, WrappedKey
-from tenantq.vault.sealed import Kind, is_sealed
+from tenantq.vault.envelope import Kind, is_sealed
+from tenantq.vault.key_store import DataKeyStore, WrappedKey
 from tenantq.vault.settings import KeyPolicy, VaultSettings, check_policy, check_vault
-from tenantq.vault.stored_book import StoredBook
+from tenantq.vault.stored_keys import StoredDataKeys
 from tenantq.vault.vault import Sealer, Vault, VaultHealth
 
 __all__ = [
-    "DataKeyBook",
+    "DataKeyStore",
     "KeyPolicy",
     "Kind",
     "Sealer",
-    "StoredBook",
+    "StoredDataKeys",
     "Vault",
     "VaultHealth",
     "VaultSettings",

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken, StoreFailed, TenantqError
-from tenantq.vault.book import WrappedKey
-from tenantq.vault.sealed import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
+from tenantq.vault.envelope import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
+from tenantq.vault.key_store import WrappedKey
 from tenantq.vault.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tenantq.clock import Clock
     from tenantq.kms.interface import KeyRef, Kms
-    from tenantq.vault.book import DataKeyBook
+    from tenantq.runtime.clock import Clock
     from tenantq.vault.key_cache import KeyCache
+    from tenantq.vault.key_store import DataKeyStore
     from tenantq.vault.settings import KeyPolicy, VaultSettings
     from tenantq.vault.single_flight import Spawn, Work
 
@@ -45,7 +45,7 @@ _BROKEN_MAX: Final = 1_000
 class Means:
     """What a tenant's keys are kept with."""
 
-    book: DataKeyBook
+    book: DataKeyStore
     kms_by_name: Mapping[str, Kms]
     clock: Clock
     random_bytes: Callable[[int], bytes]

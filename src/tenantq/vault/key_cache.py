@@ -6,8 +6,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tenantq.clock import Clock, Timer
-    from tenantq.vault.sealed import PlainKey
+    from tenantq.runtime.clock import Clock, Timer
+    from tenantq.vault.envelope import PlainKey
 
 SWEEPS_PER_AGE: Final = 4
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from tenantq.domain.message import check_int
 from tenantq.kms.interface import KeyRef
-from tenantq.message import check_int
 
 DAY_MS: Final = 86_400_000
 USES_MAX: Final = 1 << 32

@@ -19,18 +19,18 @@ import msgspec
 
 from tenantq.errors import Erased, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef
-from tenantq.randomness import id_text
+from tenantq.runtime.randomness import id_text
 from tenantq.vault.data_keys import SECRET, Means, TenantKeys
+from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Kind, TenantSecret, key_number
 from tenantq.vault.key_cache import KeyCache
-from tenantq.vault.sealed import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Kind, TenantSecret, key_number
 from tenantq.vault.settings import KeyPolicy, VaultSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from tenantq.clock import Clock
     from tenantq.kms.interface import Kms
-    from tenantq.vault.book import DataKeyBook
+    from tenantq.runtime.clock import Clock
+    from tenantq.vault.key_store import DataKeyStore
 
 _CLOSED: Final = "The vault is closed."
 
@@ -145,7 +145,7 @@ class Vault:
 
     def __init__(
         self,
-        book: DataKeyBook,
+        book: DataKeyStore,
         kms_by_name: Mapping[str, Kms],
         clock: Clock,
         random_bytes: Callable[[int], bytes] = os.urandom,

@@ -8,12 +8,12 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq import limits
 from tenantq.client.bodies import Unset, to_bytes
 from tenantq.client.received import reason_of
 from tenantq.client.sync_client import Message
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
 from tenantq.errors import LeaseLost, TenantqError
-from tenantq.message import check_int
 from tenantq.worker.retry import Retry
 
 if TYPE_CHECKING:

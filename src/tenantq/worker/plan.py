@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenantq.client.received import Received
 
 if TYPE_CHECKING:
-    from tenantq.randomness import Randomness
+    from tenantq.runtime.randomness import Randomness
     from tenantq.worker.task import Task
 
 Before = Callable[[Received], Awaitable[None] | None]

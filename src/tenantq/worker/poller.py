@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tenantq.client.async_fleet import AsyncFleet
     from tenantq.client.async_message import AsyncMessage
     from tenantq.client.async_queue import AsyncQueue
+    from tenantq.worker.capacity import Capacity
     from tenantq.worker.plan import Plan
-    from tenantq.worker.room import Room
     from tenantq.worker.task import Task
 
 log = logging.getLogger("tenantq.worker")
@@ -39,7 +39,7 @@ class Poller:
         client: AsyncClient,
         task: Task[Any, Any],
         plan: Plan,
-        room: Room,
+        room: Capacity,
         *,
         take: Callable[[Task[Any, Any], list[AsyncMessage]], Awaitable[None]],
         rest: Callable[[str, int], Awaitable[None]] | None,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq import limits
 from tenantq.client.received import Received
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
 from tenantq.errors import Invalid
-from tenantq.message import check_int
 
 if TYPE_CHECKING:
-    from tenantq.randomness import Randomness
+    from tenantq.runtime.randomness import Randomness
 
 Rule = Callable[[Received, Exception], int | None]
 """Tells, for a message and what went wrong, after how many milliseconds to try again; None: as the queue is configured."""

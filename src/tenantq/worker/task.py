@@ -11,9 +11,9 @@ from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import from_json
 from tenantq.client.received import Received
 from tenantq.client.sync_client import Message
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name
 from tenantq.errors import Invalid
-from tenantq.message import check_int
-from tenantq.names import check_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,15 +7,15 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tenantq import limits
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import URL_DEFAULT, Settings
 from tenantq.client.sync_client import Client
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid
-from tenantq.message import check_int
-from tenantq.names import check_queue_name, check_tenant_name
 from tenantq.worker.plan import Plan
-from tenantq.worker.shift import Shift
+from tenantq.worker.run import WorkerRun
 from tenantq.worker.task import Task
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Worker:
         self._failure: list[Failure] = list(failure)
         self._lock = threading.RLock()  # a signal handler may call stop() in the middle of anything
         self._client: Client | None = None
-        self._shift: Shift | None = None
+        self._shift: WorkerRun | None = None
         self._is_stopped_early = False  # before it ran
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class Worker:
         if self._shift is not None:
             raise Invalid("this worker is running already")
         async with AsyncClient(settings=self.settings) as client:
-            shift = Shift(client, self._plan(), burst=burst)
+            shift = WorkerRun(client, self._plan(), burst=burst)
             with self._lock:
                 self._shift = shift
                 if self._is_stopped_early:

@@ -19,12 +19,12 @@ from tenantq.backup.manifest import MANIFEST, read_backup_manifest, verify_backu
 from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
 from tenantq.doctor import examine
+from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.journal.target import open_target
-from tenantq.message import Result
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings

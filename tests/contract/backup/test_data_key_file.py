@@ -26,7 +26,7 @@ from tests.shards import message
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 CALL = Call(bearer=ADMIN, remote="10.0.0.1")
 REASON = "their contract has ended"

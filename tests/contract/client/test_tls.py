@@ -9,9 +9,9 @@ import pytest
 
 from tenantq.client import NO_RETRIES, AsyncClient, Tls
 from tenantq.errors import ConnectionFailed
+from tenantq.runtime.tls import TlsFiles
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
-from tenantq.tls import TlsFiles
 from tests.contract.http.certificates import Authority
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.contract.encryption.house import EncryptedHouse
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 OpenEncryptedHouse = Callable[[], Awaitable[EncryptedHouse]]

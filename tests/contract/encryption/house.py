@@ -10,19 +10,19 @@ from tenantq.kms.default_keyring import default_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import LocalKms, unlock_of
 from tenantq.kms.own_keys import OwnKeys
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import RetrySettings
-from tenantq.kms.steady import SteadyKms
-from tenantq.service import Call, Sealing, Service
-from tenantq.vault import StoredBook, Vault, VaultSettings
+from tenantq.service import Call, MessageEncryption, Service
+from tenantq.vault import StoredDataKeys, Vault, VaultSettings
 from tests.contract.gates.house import House
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.errors import TenantqError
     from tenantq.kms.interface import Context
+    from tenantq.runtime.clock import ManualClock
 
 PLAINTEXT = "the-plaintext-that-nobody-may-find"
 
@@ -62,11 +62,13 @@ class EncryptedHouse(House):
         self.ring = KeyringFile(directory / "keyring.json", unlock_of(settings, os.environ))
         self.provider = FailingKms(settings)
         once = RetrySettings(attempts=1, rest_ms=0)
-        self.kms = SteadyKms("local", self.provider, clock, random.Random(3), once)
-        self.book = StoredBook(shard)
+        self.kms = ResilientKms("local", self.provider, clock, random.Random(3), once)
+        self.book = StoredDataKeys(shard)
         self.vault = Vault(self.book, {"local": self.kms}, clock, settings=VaultSettings())
         own_keys = OwnKeys(self.ring, clock)
-        self.sealing = Sealing(shard, self.vault, self.book, clock, providers={"local": self.kms}, own_keys=own_keys)
+        self.sealing = MessageEncryption(
+            shard, self.vault, self.book, clock, providers={"local": self.kms}, own_keys=own_keys
+        )
         self.service = Service(shard, self.gates, clock, None, self.sealing)
 
     async def close(self) -> None:

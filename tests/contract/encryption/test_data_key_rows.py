@@ -13,7 +13,7 @@ from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
-from tenantq.vault import StoredBook, WrappedKey
+from tenantq.vault import StoredDataKeys, WrappedKey
 from tests.shards import Q, data_key_row, freeze, journal_rows, message
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None
     """Put only where there is none, replace only what is there, and all of it journaled without the key."""
     shard = await open_shard()
     tenant = await acme(shard)
-    book = StoredBook(shard)
+    book = StoredDataKeys(shard)
     key = WrappedKey(1, REF, os.urandom(60), 5)
     assert await book.put(tenant, key)
     assert not await book.put(tenant, WrappedKey(1, REF, b"another", 6))
@@ -56,8 +56,8 @@ async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None
     assert await ops(shard) == ["create_tenant", "put_data_key", "replace_data_key"]
     await shard.close()
     again = await open_shard()
-    assert await StoredBook(again).list(tenant) == {1: more}
-    assert await StoredBook(again).list(tenant + 1) == {}
+    assert await StoredDataKeys(again).list(tenant) == {1: more}
+    assert await StoredDataKeys(again).list(tenant + 1) == {}
 
 
 async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_no_file(
@@ -66,7 +66,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_n
     """The journal has the keys' end before the tenant's; neither tables nor log hold them, also not those exchanged before."""
     shard = await open_shard()
     tenant = await acme(shard)
-    book = StoredBook(shard)
+    book = StoredDataKeys(shard)
     wrapped = [os.urandom(60) for _ in range(3)]
     await book.put(tenant, WrappedKey(0, REF, wrapped[0], 5))
     await book.put(tenant, WrappedKey(1, REF, wrapped[1], 5))
@@ -88,7 +88,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_n
 async def test_a_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard) -> None:
     """So that nothing is sealed any more between the end of the keys and the end of the rows."""
     tenant = await acme(shard)
-    book = StoredBook(shard)
+    book = StoredDataKeys(shard)
     await book.put(tenant, WrappedKey(0, REF, b"secret", 5))
     assert await book.drop_all(tenant) == 1
     with pytest.raises(Erased):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.domain.message import Result
 from tenantq.errors import Conflict, KmsUnavailable, LegalHold
-from tenantq.message import Result
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.contract.gates.house import REASON
 from tests.contract.moving.archive import bring_in, lines, written

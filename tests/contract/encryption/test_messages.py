@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq import limits
 from tenantq.doctor import examine
+from tenantq.domain import limits
+from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
-from tenantq.message import NewMessage, Result
 from tenantq.service import Service
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
@@ -19,7 +19,7 @@ from tests.shards import freeze, message
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tenantq.service import Call
     from tests.conftest import OpenShard
     from tests.contract.encryption.conftest import OpenEncryptedHouse

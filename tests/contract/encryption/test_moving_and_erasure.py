@@ -9,11 +9,11 @@ import pytest
 
 from tenantq.backup.restore import restore_backup
 from tenantq.doctor import examine
+from tenantq.domain.message import Result
 from tenantq.errors import KmsUnavailable, TenantqError
 from tenantq.journal.certificate import check_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
-from tenantq.message import Result
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.service.moving import TenantExport

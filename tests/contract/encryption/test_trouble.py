@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import WriteBatch
 
+from tenantq.domain.message import Result
 from tenantq.errors import (
     Erased,
     KeyDisabled,
@@ -18,8 +19,7 @@ from tenantq.errors import (
     Unavailable,
 )
 from tenantq.http.problem import problem_reply
-from tenantq.message import Result
-from tenantq.randomness import id_bytes
+from tenantq.runtime.randomness import id_bytes
 from tests.contract.encryption.house import PLAINTEXT
 from tests.contract.gates.house import REASON
 from tests.shards import message

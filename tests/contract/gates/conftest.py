@@ -10,7 +10,7 @@ import pytest
 from tests.contract.gates.house import House
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
 OpenHouse = Callable[..., Awaitable[House]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.engine.ops.redrive import RedriveFilter
 from tests.contract.gates.house import REASON
 from tests.shards import message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.signals import SignalSettings
 from tenantq.service import Call, Gatekeeper, GateSettings, Service
@@ -14,11 +14,11 @@ from tests.shards import journal_rows, message, settled
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tenantq.clock import ManualClock
+    from tenantq.domain.message import Added, Delivery
     from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.journal.record import Row
-    from tenantq.message import Added, Delivery
+    from tenantq.runtime.clock import ManualClock
 
 ADMIN_TOKEN = "the-platform-itself-" + "0" * 20
 REASON = "because a test says so"

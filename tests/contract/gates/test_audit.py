@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings

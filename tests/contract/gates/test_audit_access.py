@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from tests.contract.gates.house import REASON, House
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.errors import Busy, Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.service import GateSettings
 from tests.contract.gates.every_act import ACTS

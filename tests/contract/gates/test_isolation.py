@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.domain.message import Result
 from tenantq.errors import Forbidden, LeaseLost, NotFound, TenantqError
-from tenantq.message import Result
 from tests.contract.gates.house import REASON, House
 from tests.shards import message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.message import Delivery
+    from tenantq.domain.message import Delivery
     from tenantq.service import Call, Service
 
 LOST = "0" * 31 + "1" + "f" * 16  # looks like a receipt

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.domain.message import Result
 from tenantq.errors import Forbidden
 from tenantq.journal.audit_event import audit_event
-from tenantq.message import Result
 from tenantq.service import GateSettings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.errors import Invalid, QuotaExceeded, RateLimited, StoreFailed, Suspended, TenantqError, TooLarge
 from tests.shards import message
 

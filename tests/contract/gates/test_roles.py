@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq import limits
-from tenantq.access import ACTIONS, MATRIX, ROLES, Grant
+from tenantq.domain import limits
+from tenantq.domain.access import ACTIONS, MATRIX, ROLES, Grant
+from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
-from tenantq.message import Result
 from tenantq.service import Call, GateSettings, Service
 from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL
 from tests.contract.gates.house import REASON, House
@@ -25,7 +25,7 @@ from tests.unit.gates.credentials import claims, signed, verifier
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tests.contract.gates.conftest import OpenHouse
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tenantq.server import Server
     from tenantq.service import Service
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tenantq.message import Added, Delivery, Outcome, Result
+from tenantq.domain.message import Added, Delivery, Outcome, Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenantq.domain.message import NewMessage
     from tenantq.errors import TenantqError
-    from tenantq.message import NewMessage
     from tenantq.service import Call
 
 

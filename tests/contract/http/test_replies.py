@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.domain.message import Added, Delivery, Outcome, Result
 from tenantq.errors import (
     Busy,
     Conflict,
@@ -20,12 +21,11 @@ from tenantq.errors import (
     TooLarge,
     Unauthenticated,
 )
-from tenantq.message import Added, Delivery, Outcome, Result
 from tests.contract.http.raw_client import ADD, get, post
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
     from tenantq.http import Listener
+    from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.domain.message import Delivery
 from tenantq.errors import Unauthenticated
-from tenantq.message import Delivery
 from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from tests.contract.http.real_server import ADMIN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.http import Listener
+    from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService
 
@@ -67,7 +67,7 @@ async def test_a_request_half_received_may_finish(listener: Listener, connect: C
     adder, poller = await connect(listener), await connect(listener)
     adder.send(ADD[:-5])
     poller.send(LONG_POLL[:-5])
-    await until_not(lambda: sum(connection._intake.body_bytes > 0 for connection in listener.connections) < 2)
+    await until_not(lambda: sum(connection._parser.body_bytes > 0 for connection in listener.connections) < 2)
     closing = asyncio.ensure_future(listener.close())
     await asyncio.sleep(0)
     assert (await adder.ask(ADD[-5:])).headers["connection"] == "close"

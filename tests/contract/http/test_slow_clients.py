@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.http.intake import BODY
-from tenantq.listening import TICK_MS
-from tenantq.message import Delivery
+from tenantq.domain.message import Delivery
+from tenantq.http.request_parser import BODY
+from tenantq.runtime.listener import TICK_MS
 from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
     from tenantq.http import Listener
     from tenantq.http.connection import Connection
+    from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect, Serve
     from tests.contract.http.fake_service import FakeService
 
 
 async def taken_in(listener: Listener, stage: str) -> None:
     """Wait until the only connection's reader is at ``stage``."""
-    await until_not(lambda: [connection._intake.stage.name for connection in listener.connections] != [stage])
+    await until_not(lambda: [connection._parser.stage.name for connection in listener.connections] != [stage])
 
 
 async def arrived(connection: Connection, body_bytes: int) -> None:
     """Wait until so much of a body, or all of it, has been read."""
-    intake = connection._intake
-    await until_not(lambda: intake.stage is BODY and intake.body_bytes < body_bytes)
+    parser = connection._parser
+    await until_not(lambda: parser.stage is BODY and parser.body_bytes < body_bytes)
 
 
 async def still_open(client: RawClient) -> bool:

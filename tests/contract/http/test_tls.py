@@ -19,7 +19,7 @@ from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
     from tenantq.service import Service
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService

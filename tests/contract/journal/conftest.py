@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.segment_index import SegmentIndex
+    from tenantq.runtime.clock import ManualClock
 
     MakeExporter = Callable[..., Exporter]
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
+    from tenantq.runtime.clock import ManualClock
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.shards import Q, T, journal_rows, message, pass_time, settled
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
+    from tenantq.runtime.clock import ManualClock
 
 
 def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> Checkpointer:

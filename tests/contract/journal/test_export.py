@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.verify import AuditReport
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
 

@@ -15,10 +15,10 @@ from tests.contract.journal.test_export import exported_rows, live_rows, some_wo
 from tests.shards import pass_time
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.target import DirectoryTarget
+    from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
 

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tenantq.domain.message import Caller
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.query import Cursor, JournalReader
 from tenantq.journal.row_filter import RESULTS, JournalFilter, result_of
 from tenantq.journal.segment_index import SegmentIndex
-from tenantq.message import Caller
 from tests.contract.journal.test_export import some_work
 from tests.shards import Q, T, journal_rows, message, pass_time
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
     from tenantq.journal.query import JournalPage
     from tenantq.journal.record import Row
     from tenantq.journal.target import DirectoryTarget
+    from tenantq.runtime.clock import ManualClock
     from tests.contract.journal.conftest import MakeExporter
 
 
@@ -164,7 +164,7 @@ async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
 async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may bring nothing, and says where to go on."""
     await some_work(shard, 20)
-    monkeypatch.setattr("tenantq.limits.TRACE_RECORDS_MAX", 5)
+    monkeypatch.setattr("tenantq.domain.limits.TRACE_RECORDS_MAX", 5)
     monkeypatch.setattr("tenantq.journal.query._SLICE", 5)
     page = JournalReader(shard, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
     assert page.rows == []

@@ -13,7 +13,7 @@ import msgspec
 from tenantq.wire import ExportedMessage, ExportedResult
 
 if TYPE_CHECKING:
-    from tenantq.engine.ops.take_in import TakenIn
+    from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.service import Call
     from tenantq.service.moving import TenantExport
     from tests.contract.gates.house import House
@@ -47,7 +47,7 @@ def lines(files: dict[str, bytes], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-async def bring_in(house: House, call: Call, files: dict[str, bytes], tenant: str) -> list[TakenIn]:
+async def bring_in(house: House, call: Call, files: dict[str, bytes], tenant: str) -> list[ImportedPart]:
     """Import an export's queues, messages and results."""
     manifest = json.loads(files["manifest.json"])
     for queue in lines(files, "queues"):

@@ -11,8 +11,8 @@ from tests.contract.gates.house import House
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tenantq.clock import ManualClock
     from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import ManualClock
 
 
 @pytest.fixture

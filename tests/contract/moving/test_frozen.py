@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.domain.message import Result
 from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
-from tenantq.message import Result
 from tenantq.wire import ExportedKey
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import lines, written

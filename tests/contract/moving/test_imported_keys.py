@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tenantq import limits
+from tenantq.domain import limits
 from tenantq.errors import Conflict, Forbidden, TooLarge
 from tenantq.wire import ExportedKey
 from tests.contract.moving.archive import lines, written

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tenantq.access import Grant
 from tenantq.doctor import examine
+from tenantq.domain.access import Grant
+from tenantq.domain.message import Result
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
-from tenantq.message import Result
 from tenantq.wire import ExportedMessage, ExportedResult
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import bring_in, lines, written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.rpc.kj_loop import kj_loop
 from tenantq.service import Call
 from tests.contract.http.real_server import ADMIN, real_server

@@ -13,8 +13,8 @@ import pytest
 
 from tenantq.gates.certificate import CertificateGrant, CertificateSettings
 from tenantq.rpc.settings import RpcSettings
+from tenantq.runtime.tls import TlsFiles
 from tenantq.service import Call
-from tenantq.tls import TlsFiles
 from tests.contract.http.certificates import Authority
 from tests.contract.http.raw_client import until_not
 from tests.contract.http.real_server import ADMIN

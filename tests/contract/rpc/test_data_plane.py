@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from tenantq.config import ShardSettings
+from tenantq.domain.config import ShardSettings
 from tenantq.rpc.methods import METHODS
 from tenantq.service import Call
 from tests.contract.http.real_server import ADMIN

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import capnp
 import pytest
 
-from tenantq.clock import ManualClock
-from tenantq.listening import TICK_MS
 from tenantq.rpc.framing import WORD, read_frame
 from tenantq.rpc.listener import RpcListener
 from tenantq.rpc.settings import RpcSettings
+from tenantq.runtime.clock import ManualClock
+from tenantq.runtime.listener import TICK_MS
 from tests.contract.http.raw_client import until_not
 from tests.contract.http.real_server import ADMIN
 from tests.contract.rpc.client import RpcClient

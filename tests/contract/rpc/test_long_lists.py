@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq import limits
+from tenantq.domain import limits
 from tenantq.errors import Invalid
 from tenantq.rpc import requests
 from tenantq.rpc.schema import SCHEMA
@@ -17,7 +17,7 @@ from tests.contract.rpc.test_hostile import Raw, record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.message import NewMessage
+    from tenantq.domain.message import NewMessage
     from tenantq.server import Server
 
 CLAIMED = 8_000_000

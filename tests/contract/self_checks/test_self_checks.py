@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from rocksdict import WriteBatch
 
+from tenantq.domain.names import PROBE_TENANTS
 from tenantq.engine.catalog import USAGE_ROW
 from tenantq.engine.usage import WindowsRow
 from tenantq.errors import Conflict, Invalid
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.signing import SigningKey
-from tenantq.names import PROBE_TENANTS
 from tenantq.service.self_checks import (
     AuditIntegrity,
     CheckResult,

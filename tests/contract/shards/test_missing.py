@@ -12,8 +12,8 @@ import pytest
 
 from tenantq.backup.restore_shards import restore_server
 from tenantq.cli import supervisor
+from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.errors import StoreDamaged
-from tenantq.shards.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tests.acceptance.command import ADMIN_TOKEN, call
 from tests.contract.shards.sharded import supervised
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import boto3  # type: ignore[import-untyped]  # it has none
 from botocore.config import Config  # type: ignore[import-untyped]  # it has none
 
-from tenantq.access import Grant
-from tenantq.config import ShardSettings
+from tenantq.domain.access import Grant
+from tenantq.domain.config import ShardSettings
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings

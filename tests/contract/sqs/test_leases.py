@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tenantq.sqs.pauses import REMEMBERED_MAX, Pauses
+from tenantq.sqs.cooldowns import REMEMBERED_MAX, Cooldowns
 from tenantq.testing import FakeClock
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.sqs_server import REGION, client_of
@@ -245,7 +245,7 @@ def test_looking_is_within_the_rate_of_reading(server: SqsServer) -> None:
 def test_one_tenants_pauses_leave_anothers_alone() -> None:
     """However many queues it deletes, it only loses the oldest of its own."""
     clock = FakeClock()
-    pauses = Pauses(clock, 60_000)
+    pauses = Cooldowns(clock, 60_000)
     pauses.note(1, "work")
     for number in range(REMEMBERED_MAX + 1):
         pauses.note(2, f"q{number}")

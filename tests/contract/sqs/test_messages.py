@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.message import NewMessage
+from tenantq.domain.message import NewMessage
 from tenantq.service import Call
 from tests.contract.sqs.refusals import code, refusal
 

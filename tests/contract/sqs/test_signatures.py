@@ -9,7 +9,7 @@ import botocore.auth  # type: ignore[import-untyped]  # it has none
 import msgspec
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.service import Call
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.signed import FORM, fetch, json_call, presign, query_call, send, sign

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
 from tenantq.errors import Invalid, QuotaExceeded
 from tenantq.gates.consumers import Consumers
+from tenantq.runtime.clock import ManualClock
 
 
 def test_46_the_consumer_beyond_the_limit_is_refused(clock: ManualClock) -> None:

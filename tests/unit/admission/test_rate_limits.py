@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
+from tenantq.domain.rates import NO_LIMITS, Limits, Rate
 from tenantq.errors import RateLimited, TooLarge
 from tenantq.gates.rate_limit import RateLimits
-from tenantq.rates import NO_LIMITS, Limits, Rate
+from tenantq.runtime.clock import ManualClock
 
 
 def writes(ops: int | None = None, bytes: int | None = None, burst: int | None = None) -> Limits:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.errors import Invalid
-from tenantq.rates import (
+from tenantq.domain.rates import (
     BYTES_PER_SEC_MAX,
     CONCURRENCY_MAX,
     NO_LIMITS,
@@ -17,6 +16,7 @@ from tenantq.rates import (
     check_concurrency,
     check_limits,
 )
+from tenantq.errors import Invalid
 
 
 def test_the_default_is_no_limit_and_a_moderate_concurrency() -> None:

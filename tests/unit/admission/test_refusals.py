@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
 from tenantq.gates.refusals import ANY, CountedRefusal, Outcome, Refusal, Refusals
+from tenantq.runtime.clock import ManualClock
 
 
 def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> Refusal:

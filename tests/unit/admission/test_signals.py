@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
 from tenantq.errors import Invalid
 from tenantq.gates.signals import PLACES_MAX, Alert, Signals, SignalSettings, check_signals, place_of
+from tenantq.runtime.clock import ManualClock
 
 
 @pytest.fixture

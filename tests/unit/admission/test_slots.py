@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
+from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
 from tenantq.gates.slots import SlotKind, Slots, Ticket
-from tenantq.rates import Concurrency
+from tenantq.runtime.clock import ManualClock
 
 WIDE = Concurrency()
 

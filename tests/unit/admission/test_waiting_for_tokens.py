@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.clock import ManualClock
+from tenantq.domain.rates import Limits, Rate
 from tenantq.errors import RateLimited, TooLarge
 from tenantq.gates.rate_buckets import Buckets, Work
 from tenantq.gates.rate_limit import RateLimits
-from tenantq.rates import Limits, Rate
+from tenantq.runtime.clock import ManualClock
 
 TEN = Limits(write=Rate(ops_per_sec=10))
 

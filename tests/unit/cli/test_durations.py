@@ -6,8 +6,8 @@ import click
 import pytest
 
 from tenantq.cli.durations import duration, time_ago, time_ahead
-from tenantq.clock import SystemClock
-from tenantq.readable import parse_duration, show_duration, show_moment
+from tenantq.domain.formatting import parse_duration, show_duration, show_moment
+from tenantq.runtime.clock import SystemClock
 
 
 @pytest.mark.parametrize(

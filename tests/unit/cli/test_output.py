@@ -19,7 +19,7 @@ from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console, print_facts, print_table
 from tenantq.cli.progress import ByteBar, SecondsBar
-from tenantq.readable import age, counted, preview, printable
+from tenantq.domain.formatting import age, counted, preview, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,13 +11,13 @@ import msgspec
 from tenantq.client.core import Core
 from tenantq.client.http1 import HttpReply
 from tenantq.client.settings import Retries, Settings, Tls, parse
-from tenantq.clock import ManualClock
+from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tenantq.client.pool import HttpRequest
-    from tenantq.clock import Timer
+    from tenantq.runtime.clock import Timer
 
 
 TOKEN = "secret-token"  # noqa: S105  # of nobody

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, Lane
-from tenantq.clock import ManualClock
 from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError, TooLarge
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import FlyingClock, make_core, until
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenantq.client.core import Core
 
 
-class Desk:
+class ConsoleState:
     """A server's side for a lane: takes batches, in so many turns of the loop as told, and keeps a record."""
 
     def __init__(self, turns: Sequence[int] = (0,)) -> None:
@@ -48,7 +48,7 @@ class Desk:
         return outcomes
 
 
-def lane_of(desk: Desk, **changes: int) -> tuple[Core, Lane[str, str]]:
+def lane_of(desk: ConsoleState, **changes: int) -> tuple[Core, Lane[str, str]]:
     """Return a lane that leads to a desk."""
     core, _ = make_core(Closed())
     return core, Lane(core, desk.send, **changes)
@@ -62,7 +62,7 @@ async def turns(count: int) -> None:
 
 async def test_callers_of_one_turn_go_together_and_later_ones_with_the_next() -> None:
     """The first goes out at once; while it is out, newcomers gather."""
-    desk = Desk([20])
+    desk = ConsoleState([20])
     _, lane = lane_of(desk, requests_max=1)
     first = [lane.put(f"a{n}", 1) for n in range(3)]
     await turns(2)
@@ -76,7 +76,7 @@ async def test_callers_of_one_turn_go_together_and_later_ones_with_the_next() ->
 
 async def test_many_at_once_are_shared_out_among_the_requests_that_may_go() -> None:
     """So that the server has work while the client reads the other half's answers."""
-    desk = Desk([5])
+    desk = ConsoleState([5])
     _, lane = lane_of(desk, requests_max=2)
     await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(64)))
     assert [len(batch) for batch in desk.batches] == [32, 32]
@@ -84,7 +84,7 @@ async def test_many_at_once_are_shared_out_among_the_requests_that_may_go() -> N
 
 async def test_a_request_is_bounded_in_items_and_bytes() -> None:
     """1,000 items, and 8 MiB unless one item alone is larger."""
-    desk = Desk()
+    desk = ConsoleState()
     _, lane = lane_of(desk)
     await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(2_500)))
     assert max(len(batch) for batch in desk.batches) == ITEMS_MAX
@@ -108,7 +108,7 @@ def test_everyone_gets_exactly_its_own_answer(
     """Whatever the interleaving: what is good is done once, what is bad harms nobody else, who leaves leaves nothing behind."""
 
     async def run() -> None:
-        desk = Desk(desk_turns)
+        desk = ConsoleState(desk_turns)
         core, lane = lane_of(desk, requests_max=requests_max)
 
         async def caller(number: int, kind: str) -> str:
@@ -144,7 +144,7 @@ def test_everyone_gets_exactly_its_own_answer(
 
 async def test_one_rotten_item_costs_its_neighbours_nothing() -> None:
     """999 are done; the searching takes about two requests for each halving."""
-    desk = Desk()
+    desk = ConsoleState()
     _, lane = lane_of(desk, requests_max=1)
     names = [f"good{n}" for n in range(999)]
     futures = [lane.put(name, 1) for name in [*names[:500], "poison", *names[500:]]]
@@ -254,7 +254,7 @@ async def test_the_smallest_item_tells_whether_a_limit_has_any_room() -> None:
 
 async def test_who_takes_back_before_departure_sends_nothing() -> None:
     """A cancelled call that has not gone out never does."""
-    desk = Desk()
+    desk = ConsoleState()
     _, lane = lane_of(desk)
     gone, kept = lane.put("gone", 1), lane.put("kept", 1)
     gone.cancel()
@@ -266,7 +266,7 @@ async def test_closing_answers_everyone() -> None:
     """Those under way, those who have gathered and those who pause learn that the client was closed, in whatever turn that is."""
     for turns_before in range(6):
         core, _ = make_core(Closed(), clock=ManualClock())
-        desk = Desk([1_000_000])
+        desk = ConsoleState([1_000_000])
         lane: Lane[str, str] = Lane(core, desk.send, requests_max=1)
         limited: Lane[str, str] = Lane(core, refused)
         futures = [lane.put("under way", 1), limited.put("pauses", 1)]

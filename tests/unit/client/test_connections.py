@@ -13,8 +13,8 @@ from tenantq.client import AsyncClient, http1
 from tenantq.client.core import Core, Request
 from tenantq.client.pool import IDLE_MS_MAX, HttpRequest, Pool
 from tenantq.client.settings import Retries
-from tenantq.clock import ManualClock
 from tenantq.errors import BadAnswer, Closed, ConnectionFailed, TimedOut
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import RoughServer, hang, make_settings, rough_server, say, say_and_close, say_raw, until
 
 GET = HttpRequest("GET", "/x")

@@ -15,7 +15,7 @@ from tenantq.client.http1 import HttpReply
 from tenantq.client.ordered_adds import OrderedAdds
 from tenantq.client.outgoing import outgoing
 from tenantq.client.queue_calls import QueueBook, QueueCalls, Settling
-from tenantq.clock import ManualClock
+from tenantq.domain.message import NewMessage
 from tenantq.errors import (
     BadAnswer,
     Closed,
@@ -28,7 +28,7 @@ from tenantq.errors import (
     TenantqError,
     TooLarge,
 )
-from tenantq.message import NewMessage
+from tenantq.runtime.clock import ManualClock
 from tenantq.testing import FakeServer
 from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply, until
 

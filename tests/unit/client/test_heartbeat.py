@@ -12,7 +12,7 @@ from tenantq.client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.core import Core
 from tenantq.client.queue_calls import Leased, QueueCalls
-from tenantq.clock import ManualClock
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
 
 if TYPE_CHECKING:

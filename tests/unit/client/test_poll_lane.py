@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq import limits
 from tenantq.client.core import Core
 from tenantq.client.poll_lane import PollLane
-from tenantq.clock import ManualClock
+from tenantq.domain import limits
 from tenantq.errors import Closed, Unavailable
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import ScriptedTransport, make_settings, until
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tenantq.client.result_watch import AT_ONCE, WAIT_SLICE_MS, ResultWatch
 from tenantq.client.values import JobResult
-from tenantq.clock import ManualClock
 from tenantq.errors import Forbidden, NotFound, TenantqError, TimedOut
+from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

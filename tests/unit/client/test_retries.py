@@ -10,7 +10,6 @@ import pytest
 
 from tenantq.client.core import Core, Request
 from tenantq.client.settings import NO_RETRIES, Retries
-from tenantq.clock import ManualClock
 from tenantq.errors import (
     BadAnswer,
     Closed,
@@ -23,6 +22,7 @@ from tenantq.errors import (
     TimedOut,
     Unavailable,
 )
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import FlyingClock, make_core, problem, reply, until
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from tenantq.client.pool import HttpRequest
 from tenantq.client.ways import SHUN_MS, Ways
-from tenantq.clock import ManualClock
 from tenantq.errors import ConnectionFailed
+from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import make_settings, rough_server, say, say_and_close, say_raw
 
 if TYPE_CHECKING:

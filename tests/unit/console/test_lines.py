@@ -9,7 +9,6 @@ import pytest
 
 from tenantq.client import StoredMessage
 from tenantq.console.answers import NOT_GRANTED
-from tenantq.console.desk import Desk
 from tenantq.console.message_lines import HIDDEN, body_text, dead_rows, message_rows
 from tenantq.console.overview import TenantLine, arranged, dead_in, in_short, own_line, tenant_row
 from tenantq.console.queue_lines import (
@@ -23,11 +22,12 @@ from tenantq.console.queue_lines import (
     setting_rows,
 )
 from tenantq.console.rate_history import RateHistory
-from tenantq.console.reader import Look
+from tenantq.console.reader import Snapshot
 from tenantq.console.security import FILTERS, AuditFilter, audit_rows, key_rows, next_filter, parse_filter
+from tenantq.console.state import ConsoleState
 from tenantq.console.tenant_settings import changed_settings, check_destroy, form_fields
+from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import ConnectionFailed, Invalid, RateLimited
-from tenantq.message import DeadLetter, HistoryEntry
 from tenantq.wire import DataKeyItem, EncryptionReply, KeyItem, QueueReply, UsageItem, UsageReply
 
 NOW = 1_700_000_000_000
@@ -249,10 +249,10 @@ def test_what_cannot_be_undone_wants_name_and_reason() -> None:
 
 def test_a_desk_says_how_old_its_figures_are() -> None:
     """A server out of reach is waited for; any other refusal is told as it is."""
-    desk = Desk("http://here")
+    desk = ConsoleState("http://here")
     desk.failed(ConnectionFailed())
     assert desk.trouble == "cannot reach http://here, trying again"
-    desk.took(Look(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
+    desk.took(Snapshot(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
     assert desk.trouble == ""
     desk.failed(RateLimited("too\nmany"))
     assert desk.trouble == "too many [rate_limited]; figures are of 22:13:20 UTC"

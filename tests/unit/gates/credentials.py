@@ -13,7 +13,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from tenantq.access import Grant, StoredKey
+from tenantq.domain.access import Grant, StoredKey
 from tenantq.gates.api_key import NewKey, token_hash
 from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
@@ -21,7 +21,7 @@ from tenantq.gates.key_maker import KeyMaker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 SECRET = "correct-horse-battery-staple-is-not-random"  # noqa: S105  # a test's own

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.errors import Invalid, Unauthenticated
 from tenantq.gates.api_key import check_token, find_key, key_principal, token_hash
 from tenantq.gates.key_maker import KeyMaker
 from tests.unit.gates.credentials import MemoryBook
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 def test_a_key_is_tq_id_and_secret() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.access import Grant, Principal
+from tenantq.domain.access import Grant, Principal
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.authenticate import ANONYMOUS, CACHE_MAX, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
@@ -24,7 +24,7 @@ from tests.unit.gates.credentials import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 REFUSED = Unauthenticated().message
 PRODUCER = Grant(role="producer")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.access import ACTIONS, ROLES, Grant, Principal, matches
+from tenantq.domain.access import ACTIONS, ROLES, Grant, Principal, matches
 from tenantq.errors import Forbidden, Invalid
 from tenantq.gates.authenticate import ANONYMOUS
 from tenantq.gates.authorize import PLATFORM_ACTIONS, TENANT_LISTS_MAX, Authorizer, covers
@@ -19,7 +19,7 @@ from tests.unit.gates.documented_matrix import DOCUMENTED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 ADMIN = Principal("key:admin", None, (Grant(role="platform-admin"),))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 

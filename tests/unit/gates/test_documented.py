@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenantq.access import ACTIONS, MATRIX, ROLES
+from tenantq.domain.access import ACTIONS, MATRIX, ROLES
 from tenantq.gates.certificate import CertificateGrant
 from tenantq.gates.json_web_token import JwtSettings
 from tests.unit.gates.documented_matrix import DOCUMENT, DOCUMENTED, rows

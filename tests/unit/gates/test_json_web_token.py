@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenantq.access import ACTIONS, ROLES, Grant, Principal
+from tenantq.domain.access import ACTIONS, ROLES, Grant, Principal
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
 from tenantq.gates.json_web_token import JwtSettings, JwtVerifier, check_jwt
 from tests.unit.gates.credentials import (
@@ -30,7 +30,7 @@ from tests.unit.gates.credentials import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 REFUSED = Unauthenticated().message
 JTI = "0192f0c1"

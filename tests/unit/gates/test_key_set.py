@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 OLD, NEW = private_key("Ed25519", 1), private_key("Ed25519", 2)
 OLD_ENTRY, NEW_ENTRY = public_jwk(OLD, kid="old"), public_jwk(NEW, kid="new")

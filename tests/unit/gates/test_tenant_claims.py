@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Forbidden, Invalid
-from tenantq.names import check_tenant_name
 from tests.unit.gates.credentials import claims, signed, signed_raw, verifier
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 ALIASES = ("tenant", "tenant_id", "org")
 FORBIDDEN = (

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from tenantq import access
-from tenantq.config import QueueConfig, TenantConfig
+from tenantq.domain import access
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.message import NewMessage, check_message
 from tenantq.errors import Invalid
 from tenantq.http import HttpSettings, figures, ranges
 from tenantq.http.description import Description
 from tenantq.http.openapi import openapi
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import _RANGES
-from tenantq.message import NewMessage, check_message
 
 if TYPE_CHECKING:
     import msgspec

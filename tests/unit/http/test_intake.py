@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any, cast
 
 from tenantq.http import Listener
-from tenantq.http.intake import Intake
 from tenantq.http.known_heads import HEADS_MAX, KnownHead, KnownHeads
+from tenantq.http.request_parser import RequestParser
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
@@ -77,14 +77,14 @@ async def test_known_heads_change_nothing() -> None:
         seen: list[list[tuple[Any, ...]]] = []
         for listener in (remembering, forgetful):
             got: list[Request] = []
-            intake = Intake(listener, got.append, connection=None, remote="r", certificate=None)
+            parser = RequestParser(listener, got.append, connection=None, remote="r", certificate=None)
             for part in parts:
                 repeated += listener is remembering and listener.known_heads.get(part.partition(b"{")[0]) is not None
-                intake.feed(part)
+                parser.feed(part)
             seen.append([_said(request, request.call.request_id == "mine") for request in got])
             for request in got:
                 listener.release(request)
-            intake.stop()
+            parser.stop()
             assert listener.buffered_bytes == 0
         assert seen[0] == seen[1]
     assert repeated > 100, "nothing was tested"
@@ -94,12 +94,12 @@ async def test_only_so_many_heads_are_remembered() -> None:
     """And none that is long, or brings an id of its own."""
     listener = Listener(cast("Service", _NoService()))
     got: list[Request] = []
-    intake = Intake(listener, got.append, connection=None, remote="", certificate=None)
+    parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
     for i in range(HEADS_MAX * 2 + 5):
-        intake.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
+        parser.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
     assert len(listener.known_heads) <= HEADS_MAX
     before = len(listener.known_heads)
-    intake.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"y" * 2_000))
-    intake.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
+    parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"y" * 2_000))
+    parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
     assert len(listener.known_heads) == before
     assert len({request.call.request_id for request in got}) == len(got)

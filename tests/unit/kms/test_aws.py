@@ -16,11 +16,11 @@ import pytest
 from botocore.loaders import create_loader  # type: ignore[import-untyped]  # nor has botocore
 from moto.server import ThreadedMotoServer
 
-from tenantq.clock import SystemClock
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
 from tenantq.kms.aws import AwsKms
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import AwsSettings, RetrySettings
-from tenantq.kms.steady import SteadyKms
+from tenantq.runtime.clock import SystemClock
 from tests.unit.kms.http_double import Answer, Asked, Double, serving
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ async def test_missing_credentials_region_and_profile_are_told(front: Front, mon
 async def test_throttling_is_ridden_out_and_health_is_shown(kms: AwsKms, front: Front) -> None:
     """Made steady, two throttled calls are followed by a good one, and a disabled key shows."""
     key = new_key(front)
-    steady = SteadyKms("aws-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+    steady = ResilientKms("aws-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
     front.faults = [refusal("ThrottlingException"), refusal("KMSInternalException", 500)]
     assert await steady.unwrap(key, await steady.wrap(key, KEY, CONTEXT), CONTEXT) == KEY
     assert len(front.asked) == 4

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives import hashes, keywrap, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from tenantq.clock import SystemClock
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
 from tenantq.kms.azure import AzureKms
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import AzureSettings, RetrySettings
-from tenantq.kms.steady import SteadyKms
+from tenantq.runtime.clock import SystemClock
 from tests.unit.kms.http_double import Answer, Asked, Double, serving
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
 async def test_throttling_is_ridden_out_and_health_is_shown(kms: AzureKms, vault: KeyVault) -> None:
     """Made steady, a throttled call and an outage are followed by a good one, and a disabled key shows."""
     key = f"{vault.url}/keys/main"
-    steady = SteadyKms("azure-kv", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+    steady = ResilientKms("azure-kv", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
     vault.faults = [refusal(429, "Throttled"), refusal(503, "ServiceUnavailable")]
     assert await steady.unwrap(key, await steady.wrap(key, KEY, CONTEXT), CONTEXT) == KEY
     assert (await steady.check(key)).state == "ok"

@@ -20,7 +20,7 @@ from tenantq.kms.settings import (
     check_kms,
 )
 from tenantq.vault import KeyPolicy, VaultSettings
-from tenantq.vault.sealed import FORMAT, OVERHEAD_BYTES
+from tenantq.vault.envelope import FORMAT, OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

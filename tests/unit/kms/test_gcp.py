@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.auth.exceptions import RefreshError, TransportError
 from google.oauth2.credentials import Credentials
 
-from tenantq.clock import SystemClock
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
 from tenantq.kms.crc32c import crc32c
 from tenantq.kms.gcp import GcpKms
 from tenantq.kms.interface import context_bytes
+from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import GcpSettings, RetrySettings
-from tenantq.kms.steady import SteadyKms
+from tenantq.runtime.clock import SystemClock
 from tests.unit.kms.http_double import Answer, Asked, Double, serving
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ async def test_no_answer_in_time_and_no_server_are_outages(cloud: CloudKms) -> N
 
 async def test_throttling_is_ridden_out_and_health_is_shown(kms: GcpKms, cloud: CloudKms) -> None:
     """Made steady, a throttled call and an outage are followed by a good one, and a disabled key shows."""
-    steady = SteadyKms("gcp-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+    steady = ResilientKms("gcp-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
     cloud.faults = [refusal(429, "RESOURCE_EXHAUSTED"), refusal(503, "UNAVAILABLE")]
     assert await steady.unwrap(NAME, await steady.wrap(NAME, KEY, CONTEXT), CONTEXT) == KEY
     assert len(cloud.asked) == 4

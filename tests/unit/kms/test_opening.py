@@ -19,7 +19,7 @@ from tenantq.kms.keyring import KeyringFile, Unlock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 CONTEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
+from tenantq.kms.resilient import HEALTH_KEYS_MAX, PROBE, ResilientKms
 from tenantq.kms.settings import RetrySettings
-from tenantq.kms.steady import HEALTH_KEYS_MAX, PROBE, SteadyKms
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from tenantq.clock import ManualClock
     from tenantq.kms.interface import Context
+    from tenantq.runtime.clock import ManualClock
 
 CONTEXT = {"tenant": "7"}
 
@@ -57,10 +57,10 @@ class Wrapper:
             await asyncio.get_running_loop().create_future()
 
 
-def steady(clock: ManualClock, wrapper: Wrapper, **settings: int) -> SteadyKms:
+def steady(clock: ManualClock, wrapper: Wrapper, **settings: int) -> ResilientKms:
     """Make a wrapper steady on the manual clock."""
     wrapper.clock = clock
-    return SteadyKms("local", wrapper, clock, random.Random(7), RetrySettings(**settings))
+    return ResilientKms("local", wrapper, clock, random.Random(7), RetrySettings(**settings))
 
 
 async def run(clock: ManualClock, call: Coroutine[Any, Any, bytes]) -> tuple[bytes | Exception, int]:

@@ -11,7 +11,7 @@ from tests.unit.vault.doubles import House
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tenantq.vault import KeyPolicy, Vault, VaultSettings, WrappedKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tenantq.clock import Clock
+    from tenantq.runtime.clock import Clock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

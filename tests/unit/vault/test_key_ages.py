@@ -17,7 +17,7 @@ from tenantq.vault.data_keys import MARGIN_MS, UPKEEP_PAUSE_MS
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, POLICY, House, opened, settle
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 async def test_a_key_in_memory_is_used_up_to_its_age_and_not_a_moment_longer(house: House, clock: ManualClock) -> None:

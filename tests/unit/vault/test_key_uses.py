@@ -11,11 +11,11 @@ from tenantq.errors import (
     KmsUnavailable,
 )
 from tenantq.vault import Vault, VaultSettings
-from tenantq.vault.sealed import key_number
+from tenantq.vault.envelope import key_number
 from tests.unit.vault.doubles import ID, POLICY, House, settle
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 async def test_a_data_key_is_used_only_so_often_over_all_runs(clock: ManualClock) -> None:

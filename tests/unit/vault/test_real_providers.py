@@ -10,11 +10,11 @@ import boto3  # type: ignore[import-untyped]  # boto3 has no types
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tenantq.clock import SystemClock
 from tenantq.errors import Erased, KeyDisabled
 from tenantq.kms import KeyRef, KmsSettings, open_kms
 from tenantq.kms.keyring import KeyringFile, Unlock
 from tenantq.kms.settings import AwsSettings, LocalSettings
+from tenantq.runtime.clock import SystemClock
 from tenantq.vault import KeyPolicy, Vault
 from tests.unit.vault.doubles import ID, MemoryBook, opened
 

@@ -15,11 +15,11 @@ from tenantq.errors import (
 )
 from tenantq.kms.interface import KeyRef
 from tenantq.vault import KeyPolicy, VaultSettings
-from tenantq.vault.sealed import key_number
+from tenantq.vault.envelope import key_number
 from tests.unit.vault.doubles import ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 async def test_rewrapping_to_another_provider_touches_no_message(house: House) -> None:

@@ -14,11 +14,11 @@ from tenantq.errors import (
 )
 from tenantq.vault import KeyPolicy
 from tenantq.vault.data_keys import UPKEEP_PAUSE_MS
-from tenantq.vault.sealed import key_number
+from tenantq.vault.envelope import key_number
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 async def test_57_rotation_under_load_loses_nothing(house: House) -> None:

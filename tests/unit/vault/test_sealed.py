@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantq.errors import Invalid, SealBroken
-from tenantq.vault.sealed import (
+from tenantq.vault.envelope import (
     DIGEST_BYTES,
     FORMAT,
     NONCE_BYTES,

@@ -17,11 +17,11 @@ from tenantq.errors import (
 )
 from tenantq.kms.interface import KeyRef
 from tenantq.vault import KeyPolicy
-from tenantq.vault.sealed import key_number
+from tenantq.vault.envelope import key_number
 from tests.unit.vault.doubles import HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:
-    from tenantq.clock import ManualClock
+    from tenantq.runtime.clock import ManualClock
 
 
 async def test_the_first_call_makes_a_secret_and_a_data_key(house: House) -> None:

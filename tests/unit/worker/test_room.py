@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.client import AsyncMessage, AsyncQueue
 from tenantq.worker import Retry, Worker
-from tenantq.worker.room import Room
+from tenantq.worker.capacity import Capacity
 from tests.unit.worker.conftest import soon
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def test_a_queue_without_messages_takes_no_room_from_the_others(make_worke
 
 async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -> None:
     """A reservation ends with the poll, or after a while in any case."""
-    room = Room(2, 0)
+    room = Capacity(2, 0)
     first = await room.ask(1, reserve=True)
     assert first.count == 2
     second = asyncio.create_task(room.ask(1, reserve=False))
@@ -104,8 +104,8 @@ async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -
 
 async def test_a_reservation_does_not_outlive_a_poll_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit may have the client pause; the other queues go on."""
-    monkeypatch.setattr("tenantq.worker.room.RESERVED_S", 0.01)
-    room = Room(1, 0)
+    monkeypatch.setattr("tenantq.worker.capacity.RESERVED_S", 0.01)
+    room = Capacity(1, 0)
     slow = await room.ask(1, reserve=True)
     async with asyncio.timeout(10):
         assert (await room.ask(1, reserve=False)).count == 1

@@ -10,7 +10,7 @@ import msgspec
 from tenantq.cli.durations import duration
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
-from tenantq.clock import SystemClock
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from datetime import datetime

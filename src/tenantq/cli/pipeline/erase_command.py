@@ -9,7 +9,7 @@ import click
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
-from tenantq.clock import SystemClock
+from tenantq.runtime.clock import SystemClock
 
 
 @click.command()

@@ -10,8 +10,8 @@ import msgspec
 from tenantq.cli import exit_codes
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
-from tenantq.clock import SystemClock
 from tenantq.errors import Unavailable
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from datetime import datetime

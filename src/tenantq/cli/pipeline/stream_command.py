@@ -11,7 +11,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.cli.pipeline.run_command import MEANING, print_report, run_options
-from tenantq.clock import SystemClock
+from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.engine.access_book import PLATFORM
+from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tenantq.access import Grant, KeyUse, StoredKey
+    from tenantq.domain.access import Grant, KeyUse, StoredKey
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
     from tenantq.journal.record import Entry
-    from tenantq.message import Caller
 
 
 def _id(tenant: TenantState) -> int:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.message import Added
+from tenantq.domain.quotas import NO_QUOTAS
 from tenantq.engine import groups, usage
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
-from tenantq.engine.usage import Room
+from tenantq.engine.usage import Capacity
 from tenantq.errors import Conflict, TenantqError
 from tenantq.journal.record import column
-from tenantq.limits import SEAL_BYTES
-from tenantq.message import Added
-from tenantq.quotas import NO_QUOTAS
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
 from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenantq.domain.message import Caller, NewMessage
     from tenantq.engine.queue_state import Level, QueueState, TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller, NewMessage
 
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
@@ -65,7 +65,7 @@ class Add(Operation):
         """Write bodies, delivery order, keys and lifetimes."""
         if not self.sealed and self.tenant.config.encryption.enabled:
             raise unsealed(self.tenant.name, self.queue_name)
-        room = None if self.tenant.config.quotas is NO_QUOTAS else Room(self.tenant, round.now + round.wall)
+        room = None if self.tenant.config.quotas is NO_QUOTAS else Capacity(self.tenant, round.now + round.wall)
         if self.queue_name not in self.tenant.queues and self._nothing_fits(room):
             self._refuse_all(round)
             return
@@ -184,7 +184,7 @@ class Add(Operation):
         usage.count(queue)
         round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=priorities)
 
-    def _nothing_fits(self, room: Room | None) -> bool:
+    def _nothing_fits(self, room: Capacity | None) -> bool:
         """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
         if room is not None:
             self.messages = [

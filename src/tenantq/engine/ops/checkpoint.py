@@ -8,10 +8,10 @@ from tenantq.engine.operation import Operation
 from tenantq.journal.checkpoint import CHECKPOINT_OP
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
     from tenantq.journal.signing import SigningKey
-    from tenantq.message import Caller
 
 
 class PutCheckpoint(Operation):

@@ -8,9 +8,9 @@ from tenantq.engine.operation import Operation
 from tenantq.errors import Erased
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
 
 
 class PutDataKey(Operation):

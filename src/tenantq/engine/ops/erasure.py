@@ -11,9 +11,9 @@ from tenantq.journal.certificate import ErasureCertificate
 from tenantq.store.keys import be64, tenant_prefix
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
 
 ERASURE_ROW: Final = b"erasure/"
 """meta: erasure/<seq be64><tenant id be32> -> the certificate, unsigned until the last byte is gone."""

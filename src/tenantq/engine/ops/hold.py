@@ -10,9 +10,9 @@ from tenantq.errors import Conflict, NotFound
 from tenantq.journal.record import without_surrogates
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
 
 
 class HoldTenant(Operation):

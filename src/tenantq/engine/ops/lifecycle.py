@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.config import TenantConfig, change_queue, change_tenant
+from tenantq.domain.config import TenantConfig, change_queue, change_tenant
 from tenantq.engine import usage
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
-from tenantq.engine.ops.take_in import forget_imports
+from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED
 from tenantq.errors import Conflict, Draining, Invalid
 from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
@@ -21,12 +21,12 @@ from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.config import QueueConfig
-    from tenantq.engine.core import Core
+    from tenantq.domain.config import QueueConfig
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import QueueState, Status, TenantState
     from tenantq.engine.round import Round
+    from tenantq.engine.state import ShardState
     from tenantq.errors import TenantqError
-    from tenantq.message import Caller
 
 
 def _shown(changes: dict[str, Any]) -> str:
@@ -299,7 +299,7 @@ class DropQueue(Operation):
     journal_op = "drop_queue"
     phase = RANGE
 
-    def __init__(self, core: Core, queue: QueueState) -> None:
+    def __init__(self, core: ShardState, queue: QueueState) -> None:
         super().__init__(queue.tenant, core.system)
         self.queue = queue
         queue.dropping = True

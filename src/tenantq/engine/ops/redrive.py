@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import check_int, check_text
+from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter
 from tenantq.engine.operation import SCAN, Operation
 from tenantq.engine.ops.settle import remove_message
 from tenantq.engine.queue_state import REMOVED
 from tenantq.errors import Invalid
-from tenantq.message import check_int, check_text
-from tenantq.names import check_queue_name
-from tenantq.randomness import id_bytes
+from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import after
 from tenantq.store.rows import LeaseRow, Past, pack_past
 
 if TYPE_CHECKING:
     import asyncio
 
-    from tenantq.engine.core import Core
+    from tenantq.domain.message import Caller, DeadLetter
     from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller, DeadLetter
+    from tenantq.engine.state import ShardState
 
 _PACE_MS = 100
 
@@ -79,7 +79,14 @@ class RedriveTask:
     """A redrive under way. Each message moves atomically, so stopping anywhere leaves nothing half done."""
 
     def __init__(
-        self, core: Core, letters: QueueState, caller: Caller, filter: RedriveFilter, rate: int | None, *, dry_run: bool
+        self,
+        core: ShardState,
+        letters: QueueState,
+        caller: Caller,
+        filter: RedriveFilter,
+        rate: int | None,
+        *,
+        dry_run: bool,
     ) -> None:
         self.id = f"{core.randomness.getrandbits(64):016x}"
         self.core = core
@@ -88,7 +95,7 @@ class RedriveTask:
         self.filter = filter
         self.rate = None if dry_run else rate  # messages a second; None: as fast as fair rounds allow
         self.dry_run = dry_run
-        self.started_at = core.timeline.now_ms() + core.timeline.wall_offset_ms()
+        self.started_at = core.shard_clock.now_ms() + core.shard_clock.wall_offset_ms()
         self.found = letters.messages  # when it began
         self.state: Literal["running", "done", "cancelled"] = "running"
         self.moved = 0

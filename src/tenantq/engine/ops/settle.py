@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq import limits
+from tenantq.domain import limits
+from tenantq.domain.message import HistoryEntry, Outcome
 from tenantq.engine import dead_letter, discard, fleet, groups
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
-from tenantq.message import HistoryEntry, Outcome
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
 from tenantq.store.rows import pack_past, unpack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenantq.domain.message import Caller, Result
     from tenantq.engine.queue_state import QueueState, TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller, Result
     from tenantq.store.rows import LeaseRow
 
 OK = Outcome(True)

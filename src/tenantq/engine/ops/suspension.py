@@ -11,9 +11,9 @@ from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import SuspensionMode, TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
 
 
 def _suspension(

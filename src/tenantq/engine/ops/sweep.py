@@ -22,9 +22,9 @@ from tenantq.store.keys import (
 from tenantq.store.rows import unpack_result
 
 if TYPE_CHECKING:
-    from tenantq.engine.core import Core
     from tenantq.engine.queue_state import Level, QueueState
     from tenantq.engine.round import Round
+    from tenantq.engine.state import ShardState
 
 _ADVANCE_ROWS = 2_000
 _ROWS_PER_COST = 4
@@ -36,7 +36,7 @@ class Advance(Operation):
     __slots__ = ("queue",)
     phase = ADVANCE
 
-    def __init__(self, core: Core, queue: QueueState) -> None:
+    def __init__(self, core: ShardState, queue: QueueState) -> None:
         super().__init__(queue.tenant, core.system)
         self.queue = queue
         queue.advancing = True
@@ -79,7 +79,7 @@ class Sweep(Operation):
     __slots__ = ("queue",)
     phase = SCAN
 
-    def __init__(self, core: Core, queue: QueueState) -> None:
+    def __init__(self, core: ShardState, queue: QueueState) -> None:
         super().__init__(queue.tenant, core.system, core.settings.sweep_rows / _ROWS_PER_COST)
         self.queue = queue
         queue.sweeping = True

@@ -11,9 +11,9 @@ from tenantq.journal.record import ANCHOR_KEY, unseal
 from tenantq.store.keys import be64
 
 if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
-    from tenantq.message import Caller
 
 
 class TrimJournal(Operation):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.access import Grant
+from tenantq.domain.access import Grant
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
 from tenantq.wire import (
     CreateKeyRequest,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
+from tenantq.domain.limits import PAGE_MAX
 from tenantq.http.reply import Reply, Stream, json_reply
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
-from tenantq.limits import PAGE_MAX
 from tenantq.wire import AuditReply
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.json_bytes import bytes_of, text_or_base64
+from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, json_reply
-from tenantq.json_bytes import bytes_of, text_or_base64
-from tenantq.message import NewMessage, Result
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire import (
     AckRequest,
@@ -42,8 +42,8 @@ from tenantq.wire import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenantq.domain.message import Added, Delivery, Facts, Outcome
     from tenantq.http.request import Request
-    from tenantq.message import Added, Delivery, Facts, Outcome
     from tenantq.service import Service
 
 NO_MESSAGES: Final = json_reply(PollReply(messages=[]))

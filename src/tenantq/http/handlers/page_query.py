@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tenantq.limits import PAGE_MAX
+from tenantq.domain.limits import PAGE_MAX
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from tenantq.domain.full_settings import whole
+from tenantq.domain.limits import TIME_MS_MAX
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
 from tenantq.http.reply import Reply, json_reply
-from tenantq.limits import TIME_MS_MAX
-from tenantq.whole import whole
 from tenantq.wire import (
     DestroyRequest,
     ImportReply,

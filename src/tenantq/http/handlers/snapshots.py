@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from tenantq.domain.limits import PEEK_MAX
 from tenantq.http.handlers.messages import facts_of
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.limits import PEEK_MAX
 from tenantq.wire import PeekReply, SnapshotReply, SnapshotRequest
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.domain.full_settings import whole
 from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
-from tenantq.whole import whole
 from tenantq.wire import (
     DestroyRequest,
     HoldItem,

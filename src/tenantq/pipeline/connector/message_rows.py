@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid
-from tenantq.message import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import msgspec
 
 from tenantq.client import Client, Retries, Tls
+from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid
-from tenantq.names import check_queue_name, check_tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

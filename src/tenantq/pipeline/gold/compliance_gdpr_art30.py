@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from tenantq.pipeline.gold.compliance_soc2 import controlled
-from tenantq.pipeline.gold.customers import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import customers
 from tenantq.pipeline.gold.verification import verification
 
 if TYPE_CHECKING:

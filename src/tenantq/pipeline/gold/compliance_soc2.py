@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.customers import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import customers
 from tenantq.pipeline.gold.verification import evidence_rows, verification
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.customers import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import customers
 from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
 from tenantq.pipeline.silver_queue_resets import with_resets
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid, NotFound
-from tenantq.names import check_tenant_name
 from tenantq.pipeline.page.template import write_page
 from tenantq.pipeline.report.facts import Facts, Period
 from tenantq.pipeline.report.gather import PLATFORM, gathered, verification

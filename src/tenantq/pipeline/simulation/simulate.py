@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tenantq.domain.topology import Topology
     from tenantq.pipeline.lake import Lake
-    from tenantq.topology import Topology
 
 _NAMED_MAX: Final = 20
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.access import Grant, StoredKey
+from tenantq.domain.access import Grant, StoredKey
+from tenantq.domain.message import SYSTEM, NewMessage
+from tenantq.domain.names import PROBE_TENANTS
 from tenantq.errors import Forbidden, NotFound, TenantqError
-from tenantq.message import SYSTEM, NewMessage
-from tenantq.names import PROBE_TENANTS
 from tenantq.service.call import Call
 from tenantq.service.self_checks.check import CheckResult
 

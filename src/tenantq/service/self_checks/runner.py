@@ -15,8 +15,8 @@ from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCh
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from tenantq.clock import Clock, Timer
     from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import Clock, Timer
     from tenantq.service.gatekeeper import Gatekeeper
 
 log = logging.getLogger("tenantq")

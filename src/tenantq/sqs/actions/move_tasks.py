@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import NotFound
-from tenantq.names import FIFO_SUFFIX
 from tenantq.sqs.addresses import parse_queue_arn
 from tenantq.sqs.failures import INVALID_VALUE, NO_SUCH_RESOURCE, UNSUPPORTED, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
@@ -18,7 +18,7 @@ from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, St
 if TYPE_CHECKING:
     from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.service.finding import FoundQueue
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10
@@ -32,7 +32,7 @@ class Handle(msgspec.Struct, frozen=True):
     source: str  # ARN
 
 
-async def start_message_move_task(visit: Visit) -> Result:
+async def start_message_move_task(visit: SqsCall) -> Result:
     """Begin to send dead letters back, or to another queue."""
     given = visit.read(StartMessageMoveTask)
     source = await _source(visit, given.source_arn)
@@ -62,7 +62,7 @@ async def start_message_move_task(visit: Visit) -> Result:
     return {"TaskHandle": _handle(visit, source, task)}
 
 
-async def list_message_move_tasks(visit: Visit) -> Result:
+async def list_message_move_tasks(visit: SqsCall) -> Result:
     """Return the newest tasks of a dead-letter queue."""
     given = visit.read(ListMessageMoveTasks)
     source = await _source(visit, given.source_arn)
@@ -73,7 +73,7 @@ async def list_message_move_tasks(visit: Visit) -> Result:
     return {"Results": [_shown(visit, source, task) for task in tasks[:most]]}
 
 
-async def cancel_message_move_task(visit: Visit) -> Result:
+async def cancel_message_move_task(visit: SqsCall) -> Result:
     """Stop a task; what it moved stays moved."""
     given = visit.read(CancelMessageMoveTask)
     if not given.task_handle:
@@ -93,14 +93,14 @@ async def cancel_message_move_task(visit: Visit) -> Result:
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
-async def _source(visit: Visit, arn: str | None) -> FoundQueue:
+async def _source(visit: SqsCall, arn: str | None) -> FoundQueue:
     if not arn:
         raise missing("SourceArn")
     address = parse_queue_arn(arn)
     return await _find(visit, address.number, address.name)
 
 
-async def _find(visit: Visit, number: int | None, name: str) -> FoundQueue:
+async def _find(visit: SqsCall, number: int | None, name: str) -> FoundQueue:
     try:
         return await visit.service.find_queue(visit.call, number, "redrive", name)
     except NotFound as error:
@@ -110,12 +110,12 @@ async def _find(visit: Visit, number: int | None, name: str) -> FoundQueue:
         ) from error
 
 
-def _handle(visit: Visit, source: FoundQueue, task: RedriveTask) -> str:
+def _handle(visit: SqsCall, source: FoundQueue, task: RedriveTask) -> str:
     arn = visit.arn(source.tenant_id, source.name)
     return base64.b64encode(msgspec.json.encode(Handle(task.id, arn))).decode()
 
 
-def _shown(visit: Visit, source: FoundQueue, task: RedriveTask) -> dict[str, Any]:
+def _shown(visit: SqsCall, source: FoundQueue, task: RedriveTask) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "Status": _STATUS[task.state],
         "SourceArn": visit.arn(source.tenant_id, source.name),

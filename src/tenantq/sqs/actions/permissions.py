@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import AddPermission, RemovePermission
-from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.config import QueueConfig
+    from tenantq.domain.config import QueueConfig
     from tenantq.service.finding import FoundQueue
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 ACTIONS_MAX: Final = 7
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def add_permission(visit: Visit) -> Result:
+async def add_permission(visit: SqsCall) -> Result:
     """Put a statement into the policy."""
     given = visit.read(AddPermission)
     queue = await visit.queue(given.queue_url, "put_queue")
@@ -64,7 +64,7 @@ async def add_permission(visit: Visit) -> Result:
     return None
 
 
-async def remove_permission(visit: Visit) -> Result:
+async def remove_permission(visit: SqsCall) -> Result:
     """Take a statement out of the policy."""
     given = visit.read(RemovePermission)
     queue = await visit.queue(given.queue_url, "put_queue")
@@ -80,7 +80,7 @@ async def remove_permission(visit: Visit) -> Result:
     return None
 
 
-async def _edit(visit: Visit, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+async def _edit(visit: SqsCall, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     """Change the policy as it is by then, so that calls at the same time lose nothing of each other."""
 
     def edit(config: QueueConfig) -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def _edit(visit: Visit, queue: FoundQueue, change: Callable[[dict[str, Any
     await visit.service.edit_queue(visit.call, queue.tenant, queue.name, edit)
 
 
-def _policy(visit: Visit, queue: FoundQueue, text: str) -> dict[str, Any]:
+def _policy(visit: SqsCall, queue: FoundQueue, text: str) -> dict[str, Any]:
     arn = visit.arn(queue.tenant_id, queue.name)
     policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
     statements: Any = policy.get("Statement", [])

@@ -7,8 +7,9 @@ import binascii
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.domain.names import FIFO_SUFFIX
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.errors import Draining, NotFound
-from tenantq.names import FIFO_SUFFIX
 from tenantq.service.finding import FoundQueue
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (
@@ -41,17 +42,16 @@ from tenantq.sqs.requests import (
     Parameters,
     SetQueueAttributes,
 )
-from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 PAGE_MAX: Final = 1_000
 _WHY: Final = "asked for over Amazon SQS"
 
 
-async def create_queue(visit: Visit) -> Result:
+async def create_queue(visit: SqsCall) -> Result:
     """Make a queue, or find the one of this name that is just so."""
     given = visit.read(CreateQueue)
     if not given.queue_name:
@@ -85,7 +85,7 @@ async def create_queue(visit: Visit) -> Result:
     return result
 
 
-def _is_there(visit: Visit, state: TenantState, name: str, attributes: dict[str, str]) -> bool:
+def _is_there(visit: SqsCall, state: TenantState, name: str, attributes: dict[str, str]) -> bool:
     """Tell whether there is a queue of this name; raise if it has other attributes than these."""
     there = state.queues.get(name)
     if there is None or there.status == "draining":
@@ -114,7 +114,7 @@ def _check_name(name: str, attributes: dict[str, str]) -> None:
 
 
 async def _check_redrive(
-    visit: Visit, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
+    visit: SqsCall, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
 ) -> None:
     """Raise unless dead letters can go where they are to go: a queue of the same tenant and kind that takes them."""
     if changes.redrive is None:
@@ -143,7 +143,7 @@ def _deleted_recently() -> SqsFailure:
     )
 
 
-async def get_queue_url(visit: Visit) -> Result:
+async def get_queue_url(visit: SqsCall) -> Result:
     """Return the URL of a queue by its name."""
     given = visit.read(GetQueueUrl)
     if not given.queue_name:
@@ -159,14 +159,14 @@ async def get_queue_url(visit: Visit) -> Result:
     return {"QueueUrl": visit.url(queue.tenant_id, queue.name)}
 
 
-async def list_queues(visit: Visit) -> Result:
+async def list_queues(visit: SqsCall) -> Result:
     """Return a page of queues by name, where asked to those that begin with something."""
     given = visit.read(ListQueues)
     state, names = await visit.service.find_queues(visit.call, None, prefix=given.queue_name_prefix or "")
     return _page(visit, state.id, names, given, "QueueUrls")
 
 
-async def list_dead_letter_source_queues(visit: Visit) -> Result:
+async def list_dead_letter_source_queues(visit: SqsCall) -> Result:
     """Return the queues whose dead letters go to one."""
     given = visit.read(ListDeadLetterSourceQueues)
     queue = await visit.queue(given.queue_url, "get_queue")
@@ -175,7 +175,7 @@ async def list_dead_letter_source_queues(visit: Visit) -> Result:
 
 
 def _page(
-    visit: Visit, tenant_id: int, names: list[str], given: ListQueues | ListDeadLetterSourceQueues, field: str
+    visit: SqsCall, tenant_id: int, names: list[str], given: ListQueues | ListDeadLetterSourceQueues, field: str
 ) -> dict[str, Any]:
     most = given.max_results
     if most is not None and not 1 <= most <= PAGE_MAX:
@@ -199,7 +199,7 @@ def _last_name(token: str) -> str:
         raise invalid_value("NextToken", token, "It is not one that was returned by an earlier call.") from error
 
 
-async def get_queue_attributes(visit: Visit) -> Result:
+async def get_queue_attributes(visit: SqsCall) -> Result:
     """Return what is asked for of a queue."""
     given = visit.read(GetQueueAttributes)
     queue = await visit.queue(given.queue_url, "get_queue")
@@ -211,7 +211,7 @@ async def get_queue_attributes(visit: Visit) -> Result:
     return {"Attributes": shown} if shown else {}
 
 
-async def set_queue_attributes(visit: Visit) -> Result:
+async def set_queue_attributes(visit: SqsCall) -> Result:
     """Change attributes of a queue; the others stay."""
     given = visit.read(SetQueueAttributes)
     queue = await visit.queue(given.queue_url, "put_queue")
@@ -232,7 +232,7 @@ async def set_queue_attributes(visit: Visit) -> Result:
     return None
 
 
-async def purge_queue(visit: Visit) -> Result:
+async def purge_queue(visit: SqsCall) -> Result:
     """Empty a queue: what waits, what is in flight, and what is remembered of duplicates."""
     queue = await visit.queue(visit.read(Parameters).queue_url, "purge")
     purges = visit.shared.purges
@@ -245,7 +245,7 @@ async def purge_queue(visit: Visit) -> Result:
     return None
 
 
-async def delete_queue(visit: Visit) -> Result:
+async def delete_queue(visit: SqsCall) -> Result:
     """Delete a queue with everything in it, leased or not."""
     queue = await visit.queue(visit.read(Parameters).queue_url, "delete_queue")
     await visit.service.delete_queue(visit.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY, force=True)

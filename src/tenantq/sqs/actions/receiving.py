@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
@@ -21,14 +22,13 @@ from tenantq.sqs.requests import (
     ReceiveMessage,
 )
 from tenantq.sqs.xml_text import is_legal
-from tenantq.sqs_queue import SqsQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.message import Delivery, Outcome
+    from tenantq.domain.message import Delivery, Outcome
     from tenantq.service.finding import FoundQueue
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 MESSAGES_MAX: Final = 10
 WAIT_S_MAX: Final = 20
@@ -37,7 +37,7 @@ _BRIEFLY_MS: Final = 1_000  # a lease that is given back before anybody hears of
 # ---- receiving ----
 
 
-async def receive_message(visit: Visit) -> Result:
+async def receive_message(visit: SqsCall) -> Result:
     """Lease up to ten messages, waiting for the first where asked to."""
     given = visit.read(ReceiveMessage)
     queue = await visit.queue(given.queue_url, "poll")
@@ -82,7 +82,7 @@ async def receive_message(visit: Visit) -> Result:
 
 
 def _shown(
-    visit: Visit, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], held_ms: int
+    visit: SqsCall, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], held_ms: int
 ) -> dict[str, Any]:
     text = body_text(one.body)
     shown: dict[str, Any] = {
@@ -113,7 +113,7 @@ def body_text(body: bytes) -> str | None:
     return text if is_legal(text) else None
 
 
-def _facts(visit: Visit, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
+def _facts(visit: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
     """Return what the system knows of a message."""
     known = {
         "SenderId": account_of(queue.tenant_id),
@@ -138,7 +138,7 @@ def _facts(visit: Visit, queue: FoundQueue, one: Delivery, held_ms: int) -> dict
 # ---- settling ----
 
 
-async def delete_message(visit: Visit) -> Result:
+async def delete_message(visit: SqsCall) -> Result:
     """Finish a message. On a standard queue any receipt does, and again does no harm."""
     given = visit.read(DeleteMessage)
     queue = await visit.queue(given.queue_url, "ack")
@@ -149,7 +149,7 @@ async def delete_message(visit: Visit) -> Result:
     return None
 
 
-async def delete_message_batch(visit: Visit) -> Result:
+async def delete_message_batch(visit: SqsCall) -> Result:
     """Finish up to ten messages."""
     given = visit.read(DeleteMessageBatch)
     queue = await visit.queue(given.queue_url, "ack")
@@ -173,7 +173,7 @@ def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
     return outcome.error
 
 
-async def change_message_visibility(visit: Visit) -> Result:
+async def change_message_visibility(visit: SqsCall) -> Result:
     """Let a lease end later, or now."""
     given = visit.read(ChangeMessageVisibility)
     queue = await visit.queue(given.queue_url, "extend")
@@ -184,7 +184,7 @@ async def change_message_visibility(visit: Visit) -> Result:
     return None
 
 
-async def change_message_visibility_batch(visit: Visit) -> Result:
+async def change_message_visibility_batch(visit: SqsCall) -> Result:
     """Let up to ten leases end later, or now."""
     given = visit.read(ChangeMessageVisibilityBatch)
     queue = await visit.queue(given.queue_url, "extend")
@@ -205,7 +205,7 @@ async def change_message_visibility_batch(visit: Visit) -> Result:
 
 
 async def _change(
-    visit: Visit, queue: FoundQueue, seconds: int, receipts: list[str]
+    visit: SqsCall, queue: FoundQueue, seconds: int, receipts: list[str]
 ) -> list[dict[str, Any] | TenantqError]:
     changed = await visit.service.change_leases(
         visit.call, queue.tenant, queue.name, receipts, lease_ms=seconds * 1_000, held_ms_max=VISIBILITY_S_MAX * 1_000
@@ -216,7 +216,7 @@ async def _change(
     ]
 
 
-def _not_changed(visit: Visit, queue: FoundQueue, seconds: int, receipt: str, outcome: Outcome) -> TenantqError:
+def _not_changed(visit: SqsCall, queue: FoundQueue, seconds: int, receipt: str, outcome: Outcome) -> TenantqError:
     if isinstance(outcome.error, Invalid):
         return invalid_value(
             "VisibilityTimeout",
@@ -243,7 +243,7 @@ def _check_visibility(seconds: int) -> int:
     return seconds
 
 
-async def _receipt(visit: Visit, queue: FoundQueue, action: str, handle: str | None) -> str:
+async def _receipt(visit: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str:
     """Return the receipt of a handle. One that this queue never gave out may be another tenant's: it leaves a trace."""
     if not handle:
         raise missing("ReceiptHandle")
@@ -255,7 +255,7 @@ async def _receipt(visit: Visit, queue: FoundQueue, action: str, handle: str | N
         raise
 
 
-async def _receipt_or_failure(visit: Visit, queue: FoundQueue, action: str, handle: str | None) -> str | TenantqError:
+async def _receipt_or_failure(visit: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str | TenantqError:
     try:
         return await _receipt(visit, queue, action, handle)
     except SqsFailure as failure:

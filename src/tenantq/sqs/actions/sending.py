@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.message import NewMessage
+from tenantq.domain.sqs_queue import MESSAGE_BYTES_MAX, SqsQueue
 from tenantq.errors import TenantqError
-from tenantq.message import NewMessage
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.digests import attributes_digest, body_digest
 from tenantq.sqs.failures import (
@@ -30,12 +31,11 @@ from tenantq.sqs.message_attributes import (
 )
 from tenantq.sqs.requests import SendMessage, SendMessageBatch
 from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
-from tenantq.sqs_queue import MESSAGE_BYTES_MAX, SqsQueue
 
 if TYPE_CHECKING:
-    from tenantq.message import Added
+    from tenantq.domain.message import Added
     from tenantq.service.finding import FoundQueue
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 DELAY_S_MAX: Final = 900
 DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # kept with the message, as the key itself is not told again
@@ -51,7 +51,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     told: dict[str, Any]
 
 
-async def send_message(visit: Visit) -> Result:
+async def send_message(visit: SqsCall) -> Result:
     """Send one message."""
     given = visit.read(SendMessage)
     queue = await visit.queue(given.queue_url, "add")
@@ -62,7 +62,7 @@ async def send_message(visit: Visit) -> Result:
     return _sent(queue, outgoing, added)
 
 
-async def send_message_batch(visit: Visit) -> Result:
+async def send_message_batch(visit: SqsCall) -> Result:
     """Send up to ten messages; one that cannot be sent holds the others not up."""
     given = visit.read(SendMessageBatch)
     queue = await visit.queue(given.queue_url, "add")

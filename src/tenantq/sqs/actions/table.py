@@ -9,9 +9,9 @@ from tenantq.sqs.actions import move_tasks, permissions, queues, receiving, send
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
-    Act = Callable[[Visit], Awaitable[Result]]
+    Act = Callable[[SqsCall], Awaitable[Result]]
 
 ACTIONS: Final[dict[str, tuple[Act, str]]] = {
     "AddPermission": (permissions.add_permission, "put_queue"),

@@ -8,10 +8,10 @@ from tenantq.sqs.failures import missing
 from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
 
 if TYPE_CHECKING:
-    from tenantq.sqs.visit import Result, Visit
+    from tenantq.sqs.sqs_call import Result, SqsCall
 
 
-async def tag_queue(visit: Visit) -> Result:
+async def tag_queue(visit: SqsCall) -> Result:
     """Add tags, in place of those of the same names."""
     given = visit.read(TagQueue)
     queue = await visit.queue(given.queue_url, "put_queue")
@@ -24,7 +24,7 @@ async def tag_queue(visit: Visit) -> Result:
     return None
 
 
-async def untag_queue(visit: Visit) -> Result:
+async def untag_queue(visit: SqsCall) -> Result:
     """Take tags away; one that is not there is gone already."""
     given = visit.read(UntagQueue)
     queue = await visit.queue(given.queue_url, "put_queue")
@@ -40,7 +40,7 @@ async def untag_queue(visit: Visit) -> Result:
     return None
 
 
-async def list_queue_tags(visit: Visit) -> Result:
+async def list_queue_tags(visit: SqsCall) -> Result:
     """Return all tags of a queue."""
     queue = await visit.queue(visit.read(Parameters).queue_url, "get_queue")
     return {"Tags": queue.config.tags} if queue.config.tags else {}

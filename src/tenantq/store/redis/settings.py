@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from tenantq.domain.message import check_int
 from tenantq.errors import Invalid
-from tenantq.message import check_int
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 

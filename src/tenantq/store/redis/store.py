@@ -7,8 +7,8 @@ import time
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
-from tenantq.durable_files import write_durably
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
+from tenantq.runtime.durable_files import write_durably
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Family
 from tenantq.store.keys import FAMILIES, after
@@ -16,9 +16,9 @@ from tenantq.store.redis.batch import RedisBatch, Steps
 from tenantq.store.redis.durability import DurabilityCheck, read_info
 from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
 from tenantq.store.redis.link import Script, SlotLink
-from tenantq.store.redis.moment import Moments, RedisMoment
 from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class RedisStore:
         self._durability.in_use = True
         self._reader = Reader(self._link, layout, self._prefixes, owner)
         side_reader = Reader(self._side, layout, self._prefixes, owner)
-        self._moments = Moments(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
+        self._moments = RedisSnapshots(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
         self._families = {name: Family(name, NUMBER[name], name) for name in FAMILIES}
         for name, family in self._families.items():
             setattr(self, name, family)
@@ -235,7 +235,7 @@ class RedisStore:
         self._confirm()
         return found
 
-    def moment(self, lower: bytes, upper: bytes, *families: str) -> RedisMoment:
+    def moment(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
         """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
         return self._moments.take(lower, upper, families)
 

@@ -1,0 +1,337 @@
+"""What goes into a queue and what comes out: frozen value objects, times in milliseconds."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Literal
+
+import msgspec
+
+from tenantq.domain import limits
+from tenantq.errors import Invalid, TenantqError, TooLarge
+from tenantq.runtime.randomness import id_text
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a producer wants added."""
+
+    body: bytes
+    priority: int = 0  # 0 to 9, 9 is delivered first
+    delay_ms: int = 0  # hidden that long
+    ttl_ms: int | None = None  # discarded that long after it became visible; None: the queue's
+    key: str | None = None  # idempotency key, remembered for the queue's window
+    group: str | None = None  # messages of one group are delivered one at a time, in order
+    attributes: dict[str, str] = {}
+    max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
+    key_alone: bool = False  # the key tells a repetition, whatever its body
+    # Of an encrypted tenant's message, set by the service, which seals before the engine sees it:
+    raw_id: bytes | None = None  # its id, handed out beforehand, since the seal is bound to it
+    sealed: bool = False  # the body is encrypted
+    sealed_attributes: bytes = b""  # the attributes that are secret, encrypted
+    digest: bytes | None = None  # what stands for the plaintext where an idempotency key remembers it
+    known_as: bytes | None = None  # what stood for it before encryption was switched on or off
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body, as charged: of the plaintext."""
+        return len(self.body) - limits.SEAL_BYTES if self.sealed else len(self.body)
+
+
+class Added(msgspec.Struct, frozen=True, gc=False):
+    """What became of one added message: its id, or the error that refused it."""
+
+    raw_id: bytes
+    duplicate: bool = False  # the key was known: the id is the earlier message's
+    error: TenantqError | None = None
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """One message under lease."""
+
+    raw_id: bytes
+    receipt: str
+    body: bytes
+    attempt: int  # 1 on the first delivery
+    priority: int
+    attributes: dict[str, str]
+    group: str | None
+    added_at: int
+    lease_until: int
+    tenant: str
+    queue: str
+    sealed: bool = False  # the body is encrypted as it stands here; the service hands it out opened
+    sealed_attributes: bytes = b""
+    origin: str = ""  # of a dead letter: the queue it came from, which its seal is bound to
+    first_at: int = 0  # when the first delivery began; 0: this is the first, or it is not known
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """Whether one receipt or id of a batch did what was asked."""
+
+    ok: bool
+    error: TenantqError | None = None
+    lease_until: int | None = None  # after an extend
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a consumer reports of finished work."""
+
+    status: Literal["completed", "failed", "pending"]
+    value: bytes | None = None
+    error: str | None = None
+    sealed: bool = False  # the value is value and error, encrypted
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
+    """How one delivery ended."""
+
+    attempt: int
+    at: int
+    outcome: Literal["nacked", "lease_expired", "released"]
+    reason: str = ""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """Why and from where a message became a dead letter."""
+
+    reason: str
+    source: str  # the queue it came from
+    attempts: int
+    at: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """Everything known of one message that is still stored."""
+
+    raw_id: bytes
+    tenant: str
+    queue: str
+    state: Literal["ready", "delayed", "blocked", "in_flight"]
+    body: bytes
+    priority: int
+    attributes: dict[str, str]
+    group: str | None
+    attempts: int
+    max_attempts: int
+    added_at: int
+    visible_at: int
+    expires_at: int | None
+    lease_until: int | None
+    history: tuple[HistoryEntry, ...]
+    dead: DeadLetter | None
+    size: int = 0  # body and attributes, as charged
+    hidden: bool = False  # body, attributes and group were taken out for a caller who may not read them
+    sealed: bool = False  # the body is encrypted at rest
+    sealed_attributes: bytes = b""
+    body_error: str = ""  # the code of the error for which body and attributes cannot be shown
+
+    @property
+    def origin(self) -> str:
+        """The queue that its seal is bound to."""
+        return self.dead.source if self.dead is not None else self.queue
+
+    @property
+    def id(self) -> str:
+        """The message's id as text."""
+        return id_text(self.raw_id)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of messages and where the next one starts."""
+
+    messages: list[Facts]
+    cursor: str | None = None
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """A queue in figures. ``ready + delayed + in_flight`` is everything in it."""
+
+    ready: int  # deliverable now, or waiting for their group
+    delayed: int
+    in_flight: int
+    blocked: int  # the part of ready that waits for an earlier message of its group
+    dead: int  # in the queue's dead-letter queue
+    bytes: int
+    oldest_age_ms: int  # since the oldest ready message became visible
+    status: Literal["active", "paused", "draining"]
+    added_total: int
+    added_bytes_total: int
+    delivered_total: int
+    acked_total: int
+    nacked_total: int
+    lease_expired_total: int
+    dead_total: int
+    expired_total: int  # past their TTL
+    removed_total: int  # removed, purged or redriven elsewhere
+    healed_total: int  # index rows without a body, dropped
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, for the journal."""
+
+    principal: str = "local"
+    remote: str = ""
+    request_id: str = ""
+    user_agent: str = ""
+
+
+LOCAL = Caller()
+SYSTEM = Caller("system")  # of the background work of the platform itself
+
+
+def check_int(field: str, value: object, low: int, high: int) -> int:
+    """Return ``value`` if it is a whole number in [low, high], else raise Invalid naming the field."""
+    if type(value) is not int or not low <= value <= high:
+        shown = _shown(value)
+        raise Invalid(f"{field}: {shown} is not a whole number from {low} to {high}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """Return a short text for any value, also for one that cannot say what it is."""
+    try:
+        return reprlib.repr(value)[:60]
+    except ValueError:
+        return f"this {type(value).__name__}"
+
+
+def check_text(field: str, value: object, chars_max: int) -> str:
+    """Return ``value`` if it is text of 1 to ``chars_max`` characters without NUL, else raise Invalid."""
+    if type(value) is not str or not 1 <= len(value) <= chars_max or "\0" in value:
+        raise Invalid(f"{field}: must be text of 1 to {chars_max} characters without NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{field}: is not valid Unicode text (a lone surrogate)") from error
+    return value
+
+
+def check_message(message: NewMessage) -> None:
+    """Raise Invalid or TooLarge if ``message`` breaks a limit."""
+    if type(message) is not NewMessage:
+        raise Invalid(f"messages: each must be a NewMessage, not {type(message).__name__}")
+    if type(message.body) is not bytes:
+        raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
+    if message.size > limits.BODY_BYTES_MAX:
+        raise TooLarge(f"body: {message.size} bytes, the limit is {limits.BODY_BYTES_MAX}")
+    check_int("priority", message.priority, 0, limits.PRIORITY_MAX)
+    check_int("delay_ms", message.delay_ms, 0, limits.DELAY_MS_MAX)
+    if message.ttl_ms is not None:
+        check_int("ttl_ms", message.ttl_ms, 1, limits.TTL_MS_MAX)
+    if message.max_attempts is not None:
+        check_int("max_attempts", message.max_attempts, 0, limits.ATTEMPTS_MAX)
+    if message.key is not None:
+        check_text("key", message.key, limits.KEY_CHARS_MAX)
+    if message.group is not None:
+        check_text("group", message.group, limits.GROUP_CHARS_MAX)
+    if type(message.attributes) is not dict or message.attributes:
+        _check_attributes(message.attributes)
+    if message.sealed or message.raw_id is not None or message.sealed_attributes:
+        _check_sealed(message)
+
+
+def _check_sealed(message: NewMessage) -> None:
+    """Raise Invalid unless what the service has set is whole."""
+    if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
+        raise Invalid("raw_id: a sealed message needs the 16 bytes that it was sealed for")
+    if type(message.sealed) is not bool or type(message.sealed_attributes) is not bytes:
+        raise Invalid("sealed: must be true or false, and sealed_attributes bytes")
+    if len(message.sealed_attributes) > 2 * limits.ATTRIBUTES_BYTES_MAX:
+        raise TooLarge(f"attributes: more than {limits.ATTRIBUTES_BYTES_MAX} bytes together")
+
+
+def is_plain(message: NewMessage) -> bool:
+    """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
+    return (
+        type(message) is NewMessage
+        and type(message.body) is bytes
+        and len(message.body) <= limits.BODY_BYTES_MAX
+        and message.sealed is (message.raw_id is not None)
+        and not message.sealed_attributes
+        and type(message.priority) is int
+        and 0 <= message.priority <= limits.PRIORITY_MAX
+        and message.delay_ms == 0
+        and type(message.delay_ms) is int
+        and message.ttl_ms is None
+        and message.key is None
+        and message.group is None
+        and message.max_attempts is None
+        and type(message.attributes) is dict
+        and not message.attributes
+    )
+
+
+def _check_attributes(attributes: object) -> None:
+    if not isinstance(attributes, dict) or len(attributes) > limits.ATTRIBUTES_MAX:
+        raise too_many_attributes()
+    size = 0
+    for name, value in attributes.items():
+        check_text("attributes: a name", name, limits.ATTRIBUTE_NAME_CHARS_MAX)
+        if type(value) is not str:
+            raise Invalid(f"attributes: the value of {name!r} must be text, not {type(value).__name__}")
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError as error:
+            raise Invalid(f"attributes: the value of {name!r} is not valid Unicode text") from error
+    if size > limits.ATTRIBUTES_BYTES_MAX:
+        raise TooLarge(f"attributes: {size} bytes together, the limit is {limits.ATTRIBUTES_BYTES_MAX}")
+
+
+def check_result(result: Result) -> None:
+    """Raise Invalid if a completed result has no value, a failed one no error, or either is malformed or too large."""
+    if type(result) is not Result:
+        raise Invalid(f"results: each must be a Result or None, not {type(result).__name__}")
+    status: object = result.status
+    if type(status) is not str or status not in ("completed", "failed"):
+        raise Invalid("result: status must be 'completed' or 'failed'")
+    if result.value is not None:
+        if type(result.value) is not bytes:
+            raise Invalid(f"result: the value must be bytes, not {type(result.value).__name__}")
+        if len(result.value) > limits.RESULT_BYTES_MAX + (8 * limits.REASON_CHARS_MAX if result.sealed else 0):
+            raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
+    if result.error is not None:
+        check_text("result: the error", result.error, limits.REASON_CHARS_MAX)
+    if result.sealed:
+        return  # what is in it was checked before it was sealed
+    if result.status == "completed" and result.value is None:
+        raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
+    if result.status == "failed" and result.error is None:
+        raise Invalid("result: a failed result needs an error that says why")
+
+
+def check_caller(caller: Caller) -> None:
+    """Raise Invalid if the journal could not name the caller."""
+    if type(caller) is not Caller:
+        raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
+    for field in ("principal", "remote", "request_id", "user_agent"):
+        value = getattr(caller, field)
+        if type(value) is not str or len(value) > limits.REASON_CHARS_MAX:
+            raise Invalid(f"caller: {field} must be text of at most {limits.REASON_CHARS_MAX} characters")
+
+
+def check_batch(field: str, items: object) -> None:
+    """Raise Invalid unless ``items`` is a list or tuple of 1 to BATCH_MESSAGES_MAX."""
+    if not isinstance(items, list | tuple):
+        raise Invalid(f"{field}: must be a list, not {type(items).__name__}")
+    if not 1 <= len(items) <= limits.BATCH_MESSAGES_MAX:
+        raise wrong_number(field, len(items))
+
+
+def wrong_number(field: str, count: int) -> Invalid:
+    """Return what is told of a batch that is empty or too long."""
+    return Invalid(f"{field}: {count} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
+
+
+def too_many_attributes() -> Invalid:
+    """Return what is told of a message with more attributes than it may have."""
+    return Invalid(f"attributes: must be a mapping of at most {limits.ATTRIBUTES_MAX} names to texts")

@@ -1,0 +1,324 @@
+"""Dealing: the next messages of a queue go to the polls that wait, each under a lease of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.domain import limits
+from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.message import Delivery
+from tenantq.engine import dead_letter, discard, groups, usage
+from tenantq.engine.queue_state import DELIVERED
+from tenantq.journal.record import column
+from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
+from tenantq.store.rows import HAS_EXTRAS, MESSAGE_HEAD, SEALED, pack_first_lease, pack_lease, unpack_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.engine.operation import FleetPoll, Poll
+    from tenantq.engine.queue_state import Level, QueueState
+    from tenantq.engine.round import Round
+    from tenantq.store.rows import LeaseRow, MessageRow
+
+_EXPIRES = slice(20, 28)  # where a stored message says when its TTL ends
+_NEVER = bytes(8)
+_Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was delivered before
+_Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
+
+
+def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
+    """Lease up to ``count`` messages to ``polls``, as many to each as dealing in turns gives; return how many."""
+    wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
+    leases_max = queue.tenant.config.quotas.in_flight
+    if leases_max is not None:
+        wanted = min(wanted, leases_max - queue.tenant.usage.in_flight)
+        if wanted <= 0:
+            queue.tenant.starved[queue] = None
+            return 0
+        queue.tenant.starved.pop(queue, None)
+    picks = _choose(round, queue, wanted)
+    if not picks:
+        return 0
+    prefix, store = queue.prefix, round.store
+    ids = [suffix[8:] for _, suffix, _ in picks]
+    found = zip(picks, ids, store.get_many(store.m, [prefix + id for id in ids]), strict=True)
+    live = [
+        one
+        for one in found
+        if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _goes_on(round, queue, one)
+    ]
+    messages = wanted if any(poll.whole_groups for poll in polls) else len(live)  # a head may bring others along
+    shares = _in_turns([poll.max - len(poll.got) for poll in polls], messages)
+    rest = iter(live)
+    dealt = 0
+    for poll, share in zip(polls, shares, strict=True):
+        if share and poll.bytes < limits.REPLY_BYTES_MAX:
+            dealt += _deal_to(round, queue, poll, share, rest)
+    for (level, suffix, _), _, _ in rest:  # nobody had room for these
+        level.cursor = min(level.cursor, suffix)
+    queue.in_flight += dealt
+    queue.totals[DELIVERED] += dealt
+    queue.tenant.line.charge(dealt)
+    usage.count(queue)
+    round.dirty[queue] = None
+    return dealt
+
+
+def _goes_on(round: Round, queue: QueueState, one: _Found) -> bool:
+    """Tell whether a row is still to be delivered; one that is not is taken out and ended as it should be."""
+    (level, suffix, seen), id, stored = one
+    message = unpack_message(stored) if stored is not None else None
+    before = round.lease(queue, id) if seen else None
+    if message is not None and not _is_over(round, queue, message, before):
+        return True
+    round.remove_waiting(queue, id, level.priority, from_be64(suffix))
+    if message is None:
+        round.heal(queue, id, "index row without a body")
+        if seen:
+            round.drop_lease(queue, id)
+    elif _is_past(round, message, before):
+        discard.discard(round, queue, id, message, before)
+    else:
+        assert before is not None
+        dead_letter.bury(round, queue, id, before, "MAX_ATTEMPTS", message)
+    return False
+
+
+def _is_past(round: Round, message: MessageRow, lease: LeaseRow | None) -> bool:
+    expires_at = lease.expires_at if lease is not None else message.expires_at
+    return bool(expires_at) and expires_at <= round.now
+
+
+def _is_over(round: Round, queue: QueueState, message: MessageRow, lease: LeaseRow | None) -> bool:
+    """Tell whether a message is past its TTL, or its attempts are used up."""
+    if _is_past(round, message, lease):
+        return True
+    return lease is not None and lease.attempts > 0 and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
+
+
+def _in_turns(wanted: list[int], count: int) -> list[int]:
+    """Return what each gets of ``count`` if they take one each in turn until they have what they wanted."""
+    shares = [0] * len(wanted)
+    hungry = list(range(len(wanted)))
+    while hungry and count > 0:
+        each = max(1, count // len(hungry))
+        for one in hungry:
+            given = min(each, wanted[one] - shares[one], count)
+            shares[one] += given
+            count -= given
+        hungry = [one for one in hungry if shares[one] < wanted[one]]
+    return shares
+
+
+def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int, found: Iterator[_Found]) -> int:
+    """Lease the next of ``found`` to one poll until it has its share or its reply is full; return how many it got.
+
+    Most messages are nothing but a body and come for the first time: they go the short way.
+    """
+    now, wall, store = round.now, round.wall, round.store
+    put, delete, vi, le, li = round.batch.put, round.batch.delete, store.vi.handle, store.le.handle, store.li.handle
+    skip, overlay, bits = round.skip, round.overlay, round.core.randomness.getrandbits
+    unpack_head, head_bytes, fifo, prefix = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, queue.fifo, queue.prefix
+    until = now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
+    until_wall, deadline_prefix = until + wall, prefix + be64(until)
+    tenant_name, queue_name, got = queue.tenant.name, queue.name, poll.got
+    ids: list[bytes] = []
+    sizes: list[int] = []
+    priorities: list[int] = []
+    attempts: list[int] = []
+    waits: list[int] = []
+    for (level, suffix, seen), id, stored in found:
+        if level.remove(suffix):
+            queue.ready -= 1
+        waiting_key = level.prefix + suffix
+        delete(waiting_key, vi)
+        skip.add(waiting_key)
+        assert stored is not None
+        token = bits(64) or 1
+        visible_at = from_be64(suffix)
+        flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
+        secret, origin, first_at = b"", "", 0
+        if seen or flags & HAS_EXTRAS or expires_at or fifo:
+            message = unpack_message(stored)
+            before = round.lease(queue, id) if seen else None
+            attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
+            body, size, attributes, group = message.body, message.size, message.attributes, message.group
+            secret = message.sealed_attributes
+            if before is not None and before.past:
+                past = before.unpack_past()
+                origin, first_at = past.dead.source if past.dead is not None else "", past.first_at
+        else:
+            body = stored[head_bytes:]
+            size, attempt, attributes, group = len(body) - (SEAL_BYTES if flags else 0), 1, {}, None
+            lease = pack_first_lease(token, until, now, visible_at, 0, size, priority, max_attempts, b"")
+        key = prefix + id
+        overlay[key] = lease
+        put(key, lease, le)
+        put(deadline_prefix + id, b"", li)
+        ids.append(id)
+        sizes.append(size)
+        priorities.append(priority)
+        attempts.append(attempt)
+        waits.append(now - visible_at)
+        poll.bytes += size
+        got.append(
+            Delivery(
+                id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + wall, until_wall,
+                tenant_name, queue_name, flags >= SEALED, secret, origin, first_at,
+            )
+        )  # fmt: skip
+        if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
+            for one in _follow(round, queue, poll, queue.group_digest(group), id, share - len(ids), until):
+                for column_of, value in zip((ids, sizes, priorities, attempts, waits), one, strict=True):
+                    column_of.append(value)  # type: ignore[attr-defined]  # each takes what stands in its place
+        if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:
+            break
+    if ids:
+        queue.next_lease = min(queue.next_lease, until)
+        round.log(
+            "poll", queue, poll.caller, ids=b"".join(ids), size=column(sizes), priority=column(priorities),
+            attempt=column(attempts), wait_ms=column(waits),
+        )  # fmt: skip
+    return len(ids)
+
+
+def _follow(
+    round: Round, queue: QueueState, poll: Poll | FleetPoll, group: bytes, head: bytes, room: int, until: int
+) -> Iterator[tuple[bytes, int, int, int, int]]:
+    """Lease those behind a group's head that may go with it, to the same poll; yield id, size, priority, attempt and wait of each.
+
+    The first that is in flight, not visible yet, or to be delivered no more, ends it: nothing overtakes it.
+    """
+    store, prefix, now = round.store, queue.prefix, round.now
+    for id in groups.behind(round, queue, group, head, room):
+        stored = store.get(store.m, prefix + id)
+        if stored is None:
+            return  # it is mended when its turn comes
+        message, before = unpack_message(stored), round.lease(queue, id)
+        visible_at = before.visible_at if before is not None else message.visible_at
+        if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
+            return
+        if _is_over(round, queue, message, before):
+            return  # it goes when it is the group's first: a letter that cannot go yet must not be overtaken
+        queue.blocked -= 1
+        past = before.unpack_past() if before is not None and before.past else None
+        token = round.core.randomness.getrandbits(64) or 1
+        attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
+        round.overlay[prefix + id] = lease
+        round.batch.put(prefix + id, lease, store.le.handle)
+        round.batch.put(prefix + be64(until) + id, b"", store.li.handle)
+        poll.bytes += message.size
+        poll.got.append(
+            Delivery(
+                id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
+                message.group, message.added_at + round.wall, until + round.wall, queue.tenant.name, queue.name,
+                message.sealed, message.sealed_attributes,
+                past.dead.source if past is not None and past.dead is not None else "",
+                past.first_at if past is not None else 0,
+            )
+        )  # fmt: skip
+        yield id, message.size, message.priority, attempt, now - visible_at
+
+
+def _lease(
+    round: Round,
+    queue: QueueState,
+    message: MessageRow,
+    before: LeaseRow | None,
+    token: int,
+    until: int,
+    visible_at: int,
+) -> tuple[int, bytes]:
+    """Return the number of this delivery, and its lease row."""
+    if before is None:
+        group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
+        return 1, pack_first_lease(
+            token, until, round.now, visible_at, message.expires_at, message.size, message.priority,
+            message.max_attempts, group,
+        )  # fmt: skip
+    before.attempts += 1
+    before.token, before.deadline, before.leased_at, before.visible_at = token, until, round.now, visible_at
+    return before.attempts, pack_lease(before)
+
+
+# ---- choosing which rows ----
+
+
+def _choose(round: Round, queue: QueueState, count: int) -> list[_Pick]:
+    """Return up to ``count`` ready rows: strict priority, with a bounded share for lower ones that wait long."""
+    levels = [level for level in queue.levels if level.ready > 0]
+    if not levels:
+        queue.ready = 0
+        round.heal(queue, b"", "ready messages counted, but at no priority")
+        return []
+    if len(levels) == 1:
+        return _scan_level(round, queue, levels[0], count, {})
+    picks: list[_Pick] = []
+    behind: dict[Level, bytes] = {}  # where a level's next scan goes on
+    for level, share in _owed_to_lower(round, queue, levels, count):
+        picks += _scan_level(round, queue, level, share, behind)
+    for level in levels:
+        if len(picks) >= count:
+            break
+        picks += _scan_level(round, queue, level, count - len(picks), behind)
+    picks.sort(key=lambda pick: -pick[0].priority)
+    return picks
+
+
+def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
+    """Return what lower priorities get of the next ``count`` deliveries, after enough went past them."""
+    if not levels or levels[0].ready < count:
+        return []  # the higher priority runs dry in this very batch: nobody is starved
+    every = queue.config.low_priority_every
+    queue.passed_over += count
+    slots = queue.passed_over // every
+    if not slots:
+        return []
+    aged = [level for level in levels[1:] if _waits_long(round, queue, level)]
+    if not aged:
+        queue.passed_over = every - 1
+        return []
+    queue.passed_over %= every
+    slots = min(slots, count)
+    shares = [slots // len(aged)] * len(aged)
+    for _ in range(slots % len(aged)):
+        shares[queue.low_turn % len(aged)] += 1
+        queue.low_turn += 1
+    return [(level, share) for level, share in zip(aged, shares, strict=True) if share]
+
+
+def _waits_long(round: Round, queue: QueueState, level: Level) -> bool:
+    heads = round.store.scan(round.store.vi, level.prefix + level.cursor, level.prefix + be64(round.now + 1), 1)
+    return bool(heads) and from_be64(heads[0][9:17]) <= round.now - queue.config.low_priority_after_ms
+
+
+def _scan_level(round: Round, queue: QueueState, level: Level, count: int, behind: dict[Level, bytes]) -> list[_Pick]:
+    """Take up to ``count`` rows off the front of a level and move its cursor behind them."""
+    picks: list[_Pick] = []
+    upper = level.prefix + be64(round.now + 1)
+    skip = round.skip
+    start = behind.get(level, level.prefix + level.cursor)
+    while len(picks) < count:
+        wanted = count - len(picks)
+        rows = round.store.scan_items(round.store.vi, start, upper, wanted)
+        for key, seen in rows:
+            if not skip or key not in skip:
+                picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
+        if rows:
+            start = behind[level] = rows[-1][0] + b"\0"
+            cursor = start[-SUFFIX_BYTES - 1 :]
+            level.cursor = min(cursor, round.fresh.get(level, cursor))
+        if len(rows) < wanted:
+            break
+    if not picks and level not in behind and level.ready > 0 and not _has_new_rows(round, queue):
+        # The counter promises rows that are not there: believe the rows, and tell.
+        lost = level.ready
+        level.ready = 0
+        queue.ready -= lost
+        round.heal(queue, b"", f"{lost} ready messages counted but not found at priority {level.priority}")
+    return picks
+
+
+def _has_new_rows(round: Round, queue: QueueState) -> bool:
+    return queue in round.dirty

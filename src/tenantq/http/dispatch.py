@@ -1,0 +1,149 @@
+"""Answering one request: what is asked of the service, and what every error becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from tenantq.errors import Invalid, TenantqError, TooLarge
+from tenantq.http.inflate import unpack
+from tenantq.http.problem import problem_reply
+from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
+from tenantq.http.request import parse_query
+from tenantq.http.scope import AT_HOME, FLEET, HERE
+from tenantq.service.problems import fault
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tenantq.http.listener import Listener
+    from tenantq.http.request import Request
+
+log = logging.getLogger("tenantq.http")
+_T = TypeVar("_T")
+
+COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
+"""More than this is compressed off the event loop."""
+
+
+UNJUDGED_BYTES_MAX: Final = 64 << 10
+"""A larger body, or one that is compressed, is not looked at before its sender is known. Of smaller ones the service finds out as it works."""
+
+_OF_INPUT: Final = frozenset((Invalid.code, TooLarge.code))
+
+
+class Dispatch:
+    """Whoever has one task that answers requests, one after the other."""
+
+    _task: asyncio.Task[None]
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._waits = False  # the request that the task is at work on may wait for long
+        self._is_told_to_stop = False
+        self._is_lost = False  # nobody reads the answer
+
+    async def answer(self, request: Request) -> Reply | Stream:
+        """Ask the service; every error becomes a reply."""
+        route, listener = request.route, self._listener
+        try:
+            if request.refusal is not None:
+                raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
+            assert route is not None
+            if type(route) is ProtocolRoute:
+                return await route.serve(request, self)
+            if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
+                await judge(request)
+                await unpack(request)
+            if request.raw_query or route.query is not None:
+                request.query = parse_query(request.raw_query, route.query)
+            body = route.decode(request.body)
+            if route.interrupted is None:
+                reply = await route.handler(listener.service, request, body)
+            else:
+                reply = await self._answer_waiting(request, body, route.interrupted)
+            if isinstance(reply, Stream):
+                return reply
+            if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
+                return await pack(request, reply)
+        except TenantqError as error:
+            return problem_reply(await rather(request, error), request.call.request_id)
+        except Exception:
+            log.exception("a fault in request %s", request.call.request_id)
+            return problem_reply(fault(), request.call.request_id)
+        return reply
+
+    async def _answer_waiting(self, request: Request, body: Any, instead: Reply) -> Reply | Stream:
+        """Answer a call that may ask to wait: while it does it can be told to stop, and one that was told so before does not."""
+        route, service = request.route, self._listener.service
+        assert route is not None
+        if self._is_told_to_stop or self._listener.is_closing:
+            if route.query is None:
+                body = msgspec.structs.replace(body, wait_ms=0)
+            else:
+                request.query = msgspec.structs.replace(request.query, wait_ms=0)
+        if not (body if route.query is None else request.query).wait_ms:
+            return await route.handler(service, request, body)
+        return await self.unless_told_to_stop(route.handler(service, request, body), instead)
+
+    def stop_waiting(self) -> None:
+        """Have the call that is at work, if it only waits, answered now with what there is; later ones do not wait at all."""
+        if not self._is_told_to_stop:
+            self._is_told_to_stop = True
+            if self._waits:
+                self._task.cancel()
+
+    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when it is told to stop."""
+        was_told = self._is_told_to_stop
+        if was_told:
+            if asyncio.iscoroutine(work):
+                work.close()
+            return instead
+        self._waits = True
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._is_lost or not self._is_told_to_stop:
+                raise
+            return instead
+        finally:
+            self._waits = False
+            if self._is_told_to_stop:
+                self._task.uncancel()
+
+
+async def judge(request: Request) -> None:
+    """Raise why its caller may not make this call where it is about to, and note it."""
+    route, gates = request.route, request.listener.service.gates
+    assert route is not None
+    if not route.secured:
+        return
+    if route.scope in {FLEET, HERE}:  # a fleet takes what it may, and the rest is for every credential
+        await gates.identify(request.call, route.action or "topology")
+    else:
+        tenant = "" if route.scope == AT_HOME else request.tenant
+        await gates.judge(request.call, tenant, route.action, request.queue or None)
+
+
+async def rather(request: Request, error: TenantqError) -> TenantqError:
+    """Return what a request is refused for: who may not do this at all is not told what is wrong with how it was asked."""
+    if error.code in _OF_INPUT and request.route is not None and type(request.route) is not ProtocolRoute:
+        try:
+            await judge(request)
+        except TenantqError as refusal:
+            return refusal
+    return error
+
+
+async def pack(request: Request, reply: Reply) -> Reply:
+    """Compress a reply where the client wants it and it pays."""
+    if not accepts_gzip(request.accept_encoding):
+        return reply
+    if len(reply.body) <= COMPRESSED_AT_ONCE_BYTES:
+        return compressed(reply, compress(reply.body))
+    return compressed(reply, await asyncio.to_thread(compress, reply.body))

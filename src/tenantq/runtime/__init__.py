@@ -1,0 +1,1 @@
+"""Clocks, randomness, files and sockets: what the rest is given from outside."""

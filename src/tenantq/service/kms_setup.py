@@ -1,0 +1,54 @@
+"""How a server's encryption is put together: key management, vault, and what the service asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.kms import KmsSettings, open_kms
+from tenantq.kms.default_keyring import KEYRING, default_keyring
+from tenantq.kms.keyring import KeyringFile
+from tenantq.kms.local import unlock_of
+from tenantq.kms.own_keys import OwnKeys
+from tenantq.runtime.randomness import system_randomness
+from tenantq.service.encryption import MessageEncryption
+from tenantq.vault import StoredDataKeys, Vault, VaultSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import Clock
+
+
+def open_sealing(
+    shard: Shard,
+    data_dir: Path,
+    clock: Clock,
+    kms: KmsSettings | None = None,
+    vault: VaultSettings | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> MessageEncryption:
+    """Return what encrypts the tenants of an open shard, with a keyring in ``data_dir`` where none is configured; Invalid."""
+    kms = kms or KmsSettings()
+    book = StoredDataKeys(shard)
+    local = kms.local
+    if local is None and (kms.default_key is None or (data_dir / KEYRING).exists()):
+        in_use = any(key.key.provider == "local" for id in shard.data_keys for key in book.known(id).values())
+        local = default_keyring(data_dir, in_use=in_use)
+    own_keys = None
+    if kms.default_key is None and local is not None:
+        own_keys = OwnKeys(KeyringFile(Path(local.keyring), unlock_of(local, environment)), clock)
+    providers = open_kms(msgspec.structs.replace(kms, local=local), clock, system_randomness(), environment)
+    return MessageEncryption(
+        shard,
+        Vault(book, providers, clock, settings=vault),
+        book,
+        clock,
+        providers=providers,
+        default_key=kms.default_key,
+        own_keys=own_keys,
+    )

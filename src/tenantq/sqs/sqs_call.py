@@ -1,0 +1,107 @@
+"""One call of an action: who calls, how things are called in its answer, and what the endpoint keeps between calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tenantq.sqs.addresses import QueueAddress, account_of, parse_queue_url, queue_arn
+from tenantq.sqs.failures import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import TypeVar
+
+    from tenantq.http.protocol_route import Waiting
+    from tenantq.runtime.clock import Clock
+    from tenantq.service import Call, Service
+    from tenantq.service.finding import FoundQueue
+    from tenantq.sqs.cooldowns import Cooldowns
+    from tenantq.sqs.receipt_handles import ReceiptHandles
+    from tenantq.sqs.requests import Parameters
+
+    _P = TypeVar("_P", bound=Parameters)
+    _T = TypeVar("_T")
+
+
+class ParameterReader(Protocol):
+    """What both protocols do."""
+
+    def read(self, kind: type[_P]) -> _P:
+        """Return the parameters."""
+
+
+class Shared:
+    """What every call has in common."""
+
+    __slots__ = ("clock", "deletions", "handles", "purges", "service")
+
+    def __init__(
+        self, service: Service, clock: Clock, handles: ReceiptHandles, *, purges: Cooldowns, deletions: Cooldowns
+    ) -> None:
+        self.service = service
+        self.clock = clock
+        self.handles = handles
+        self.purges = purges
+        self.deletions = deletions
+
+
+class SqsCall:
+    """A call that is signed in, or has nothing to sign in with."""
+
+    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "shared")
+
+    def __init__(
+        self,
+        shared: Shared,
+        call: Call,
+        protocol: ParameterReader,
+        waiting: Waiting,
+        *,
+        base_url: str,
+        region: str,
+        path: QueueAddress | None,
+        is_closing: bool,
+    ) -> None:
+        self.shared = shared
+        self.call = call
+        self.base_url = base_url  # as the client reached it
+        self.region = region
+        self.path = path  # the queue whose URL the request went to
+        self.is_closing = is_closing  # nothing that waits is begun
+        self._protocol = protocol
+        self._waiting = waiting
+
+    @property
+    def service(self) -> Service:
+        """Everything that has rules."""
+        return self.shared.service
+
+    def read(self, kind: type[_P]) -> _P:
+        """Return the parameters of the call."""
+        return self._protocol.read(kind)
+
+    async def queue(self, url: str | None, action: str) -> FoundQueue:
+        """Return the queue that a call is about, if the caller may do this with it."""
+        if url:
+            address = parse_queue_url(url)
+        elif self.path is not None:
+            address = self.path
+        else:
+            raise missing("QueueUrl")
+        return await self.service.find_queue(self.call, address.number, action, address.name)
+
+    def url(self, tenant_id: int, name: str) -> str:
+        """Return the URL of a queue, on the host that the client has reached."""
+        return f"{self.base_url}/{account_of(tenant_id)}/{name}"
+
+    def arn(self, tenant_id: int, name: str) -> str:
+        """Return the ARN of a queue, in the region that the client believes to be in."""
+        return queue_arn(self.region, tenant_id, name)
+
+    async def waiting(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return what comes of something that may wait for long; ``instead``, if the server closes meanwhile."""
+        return await self._waiting.unless_told_to_stop(work, instead)
+
+
+Result = dict[str, Any] | None
+"""What an action answers, as the JSON protocol has it; None: nothing."""

@@ -1,0 +1,266 @@
+"""Moments of a Redis store: what was there when one was taken is what its reader sees, however the store goes on.
+
+Redis has no snapshots. But all changes are this process's own: while moments are open, a row's old value is kept before it is changed,
+and a queue that is deleted is renamed. The reader puts the old values back into what it reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Final
+
+from tenantq.errors import Unavailable
+from tenantq.store.interface import Items
+from tenantq.store.keys import after
+from tenantq.store.redis.batch import touched
+from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, PLACE_BYTES, covers, group_of, lex_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.store.redis.batch import RedisBatch
+    from tenantq.store.redis.reading import Reader
+
+KEPT_BYTES_MAX: Final = 128 << 20
+"""Old values of one moment that are kept in memory, at most."""
+_PAGE: Final = 256
+_PAGE_BYTES: Final = 4 << 20
+_ROW_BYTES: Final = 200  # what a row costs in memory beside its key and its value
+
+
+class _Old:
+    """The rows of one group that have changed since a moment, as they were."""
+
+    __slots__ = ("order", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.order: list[bytes] = []
+
+    def keep(self, key: bytes, value: bytes | None) -> None:
+        self.rows[key] = value
+        insort(self.order, key)
+
+    def between(self, lower: bytes, upper: bytes) -> list[bytes]:
+        return self.order[bisect_left(self.order, lower) : bisect_left(self.order, upper)]
+
+
+class RedisSnapshot:
+    """The rows in [lower, upper) of some families as they were."""
+
+    def __init__(self, moments: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
+        self._moments = moments
+        self.lower, self.upper, self.families = lower, upper, families
+        self.old: dict[tuple[str, bytes], _Old] = {}
+        self.kept: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}  # where a queue's rows are since it was deleted
+        self.bytes = 0
+        self.overrun = False
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        found = self.items(family, key, key + b"\0", 1)
+        return found[0][1] if found else None
+
+    def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys from ``lower`` on, in order."""
+        found: list[bytes] = []
+        for key, _ in self._rows(family, lower, self.upper, limit, 0, values=False):
+            found.append(key)
+            if len(found) == limit:
+                break
+        return found
+
+    def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
+        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
+        found, size = Items(), 0
+        for key, value in self._rows(family, lower, upper, limit, bytes_max or 0):
+            found.cut = bytes_max is not None and bool(found) and size >= bytes_max
+            found.append((key, value))
+            size += len(value)
+            if found.cut or len(found) == limit:
+                break
+        return found
+
+    def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through the rows whose keys start with ``prefix``, in order."""
+        return self._rows(family, prefix, after(prefix), _PAGE, _PAGE_BYTES)
+
+    def let_go(self) -> None:
+        """Let the store forget this moment; nothing can be read any more."""
+        self._moments.close(self)
+
+    def _rows(
+        self, family: str, lower: bytes, upper: bytes, page: int, page_bytes: int, *, values: bool = True
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for group in self._moments.groups(family, lower, upper, self):
+            at: bytes | None = lower
+            while at is not None:
+                rows, at = self._moments.page(
+                    self, family, group, at, upper, min(page, _PAGE), page_bytes, values=values
+                )
+                yield from rows
+
+    def keep(self, family: str, key: bytes, value: bytes | None) -> None:
+        """Remember what was stored under a key that is about to change."""
+        old = self.old.setdefault((family, group_of(family, key)), _Old())
+        if key not in old.rows:
+            old.keep(key, value)
+            self.bytes += len(key) + len(value or b"") + _ROW_BYTES
+            if self.bytes > KEPT_BYTES_MAX:
+                self.overrun = True
+                self.old.clear()
+
+
+class RedisSnapshots:
+    """The open moments of a store. Its lock is held while a batch is written that changes what they show."""
+
+    def __init__(
+        self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None], confirm: Callable[[], None]
+    ) -> None:
+        """``kept`` begins the names of what is kept, and is this owner's own; ``confirm`` raises where a read does not count."""
+        self._reader, self._kept, self._unlink, self._confirm = reader, kept, unlink, confirm
+        self.lock = threading.RLock()
+        self.open: list[RedisSnapshot] = []
+        self._kept_count = 0
+
+    def take(self, lower: bytes, upper: bytes, families: tuple[str, ...]) -> RedisSnapshot:
+        """Begin a moment."""
+        assert not {JOURNAL, *PLACE_BYTES}.intersection(families), "their rows are not kept by their keys"
+        moment = RedisSnapshot(self, lower, upper, families)
+        with self.lock:
+            self.open.append(moment)
+        return moment
+
+    def close(self, moment: RedisSnapshot) -> None:
+        """Forget a moment, and what only it still read."""
+        with self.lock:
+            if moment not in self.open:
+                return
+            self.open.remove(moment)
+            still = {name for one in self.open for names in one.kept.values() for name in names}
+            gone = [name for names in moment.kept.values() for name in names if name not in still]
+            moment.old.clear()
+            moment.kept.clear()
+        if gone:
+            self._unlink(gone)
+
+    # ---- before and after a write, with the lock held ----
+
+    def keep_old(self, batch: RedisBatch) -> None:
+        """Keep what a batch is about to change, row by row."""
+        for family in {family for moment in self.open for family in moment.families}:
+            wanted = {
+                key
+                for moment in self.open
+                if family in moment.families and not moment.overrun
+                for key in touched(batch, family, moment.lower, moment.upper)
+                if not self._has(moment, family, key)
+            }
+            for number, lower, upper in batch.ranges:
+                if number == NUMBER[family]:
+                    wanted.update(self._partly(family, lower, upper))
+            if not wanted:
+                continue
+            keys = sorted(wanted)
+            for key, value in zip(keys, self._reader.get_many(family, keys), strict=True):
+                for moment in self.open:
+                    if family in moment.families and moment.lower <= key < moment.upper and not moment.overrun:
+                        self._keep(moment, family, key, value)
+
+    def _partly(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
+        """Return the keys that a range deletes out of groups that stay."""
+        found: list[bytes] = []
+        for group in self._reader.groups(family, lower, upper):
+            if not covers(lower, upper, group) and lex_bounds(family, group, lower, upper) is not None:
+                at = lower
+                while page := self._reader.scan_group(family, group, at, upper, 1_000):
+                    found += page
+                    at = page[-1] + b"\0"
+        return found
+
+    @staticmethod
+    def _has(moment: RedisSnapshot, family: str, key: bytes) -> bool:
+        place = (family, group_of(family, key))
+        old = moment.old.get(place)
+        return place in moment.kept or (old is not None and key in old.rows)
+
+    def _keep(self, moment: RedisSnapshot, family: str, key: bytes, value: bytes | None) -> None:
+        if not self._has(moment, family, key):
+            moment.keep(family, key, value)
+
+    def names_to_keep(self, batch: RedisBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
+        """Return new names for the groups that a batch deletes while a moment shows them."""
+        names: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}
+        for family in {family for moment in self.open for family in moment.families if family in GROUPED}:
+            for number, lower, upper in batch.ranges:
+                if number != NUMBER[family]:
+                    continue
+                for group in self._reader.groups(family, lower, upper):
+                    if covers(lower, upper, group) and any(self._shows(one, family, group) for one in self.open):
+                        self._kept_count += 1
+                        name = self._kept + b":%d" % self._kept_count
+                        names[family, group] = (name, name + b":i")
+        return names
+
+    def kept_as(self, names: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
+        """Have the moments read groups that were deleted where they are kept."""
+        for (family, group), where in names.items():
+            for moment in self.open:
+                if self._shows(moment, family, group):
+                    moment.kept[family, group] = where
+
+    @staticmethod
+    def _shows(moment: RedisSnapshot, family: str, group: bytes) -> bool:
+        return (
+            family in moment.families
+            and (family, group) not in moment.kept
+            and lex_bounds(family, group, moment.lower, moment.upper) is not None
+        )
+
+    # ---- reading, from any thread ----
+
+    def groups(self, family: str, lower: bytes, upper: bytes, moment: RedisSnapshot) -> list[bytes]:
+        """Return the groups that a moment may have rows of, in order."""
+        with self.lock:
+            kept = {group for name, group in moment.kept if name == family}
+            kept |= {group for name, group in moment.old if name == family}
+            live = set(self._reader.groups(family, lower, upper))
+        return sorted(group for group in live | kept if lex_bounds(family, group, lower, upper) is not None)
+
+    def page(
+        self,
+        moment: RedisSnapshot,
+        family: str,
+        group: bytes,
+        lower: bytes,
+        upper: bytes,
+        limit: int,
+        bytes_max: int,
+        *,
+        values: bool,
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return rows as they were, and where to go on; None: there are no more in this group."""
+        while moment in self.open:
+            where = moment.kept.get((family, group))
+            read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
+            self._confirm()
+            with self.lock:  # what was changed while this was read is among the old values by now
+                if moment not in self.open:
+                    break
+                if moment.overrun:
+                    raise Unavailable(
+                        f"more than {KEPT_BYTES_MAX >> 20} MiB have changed while this was read, which is what is kept for a"
+                        " reader; begin again, while less is written"
+                    )
+                if moment.kept.get((family, group)) != where:
+                    continue  # the queue was deleted meanwhile, and is kept elsewhere
+                at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
+                old = moment.old.get((family, group))
+                if old is None:
+                    return read.rows, at
+                merged: dict[bytes, bytes | None] = dict(read.rows)
+                for key in old.between(lower, at if at is not None else upper):
+                    merged[key] = old.rows[key]
+                return sorted((key, value) for key, value in merged.items() if value is not None), at
+        return [], None

@@ -1,0 +1,91 @@
+"""A part of a store as it was at one moment, however the store goes on.
+
+It rests on iterators, which show what was there when they were made. The binding's own snapshots do not: their iterators show what is
+there now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.store.interface import Items
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocksdict import RdictIter, ReadOptions
+
+    from tenantq.errors import StoreFailed
+
+
+class RocksSnapshot:
+    """Some families as they were. What was deleted since keeps its space on disk, and in memory, until this is let go."""
+
+    def __init__(
+        self,
+        iterators: dict[str, RdictIter],
+        options: ReadOptions,
+        upper: bytes,
+        name_failure: Callable[[Exception], StoreFailed],
+    ) -> None:
+        self._iterators = iterators
+        self._bound = (options, upper)  # the binding points into these bytes, and does not keep them itself
+        self._name_failure = name_failure
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of ``key``, or None."""
+        found = self.items(family, key, key + b"\0", 1)
+        return found[0][1] if found else None
+
+    def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
+        """Return up to ``limit`` keys from ``lower`` on, in order."""
+        found: list[bytes] = []
+        try:
+            iterator = self._iterators[family]
+            iterator.seek(lower)
+            while len(found) < limit and iterator.valid():
+                found.append(iterator.key())
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise self._name_failure(error) from error
+        return found
+
+    def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
+        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
+        found, size = Items(), 0
+        try:
+            iterator = self._iterators[family]
+            iterator.seek(lower)
+            while len(found) < limit and not found.cut and iterator.valid():
+                key = iterator.key()
+                if key >= upper:
+                    break
+                found.cut = bytes_max is not None and bool(found) and size >= bytes_max
+                value = iterator.value()
+                found.append((key, value))
+                size += len(value)
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise self._name_failure(error) from error
+        return found
+
+    def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
+        iterator = self._iterators[family]
+        try:
+            iterator.seek(prefix)
+            while iterator.valid():
+                key = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise self._name_failure(error) from error
+
+    def let_go(self) -> None:
+        """Let the store forget this moment; nothing can be read any more."""
+        self._iterators.clear()

@@ -1,0 +1,78 @@
+"""The book of wrapped keys on a shard's store: every change is an operation of a round, journaled and synced with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.kms.interface import KeyRef
+from tenantq.vault.key_store import WrappedKey
+from tenantq.vault.settings import USES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tenantq.engine.shard import Shard
+
+DAMAGED: Final = "damaged"
+"""Stands for the provider of a key whose row cannot be read: restore it from the file beside the backups."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(WrappedKey).decode
+
+
+def is_key(row: bytes) -> bool:
+    """Tell whether these stored bytes can be read as a wrapped key."""
+    try:
+        _decode(row)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _key_of(number: int, row: bytes) -> WrappedKey:
+    """Return a stored key; one that was damaged as a key of nobody, so that its tenant's calls fail, and no other's."""
+    if is_key(row):
+        return _decode(row)
+    return WrappedKey(number, KeyRef(DAMAGED, f"data-key-{number}"), b"", 0, USES_MAX)
+
+
+def used_up(row: bytes) -> bytes:
+    """Return a stored key as one whose uses are up, so that the next message is sealed with a new one; what is none stays as it is."""
+    if not is_key(row):
+        return row
+    key = _decode(row)
+    return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key.number else row
+
+
+class StoredDataKeys:
+    """A ``DataKeyBook`` whose rows are ``datakey/`` of the store."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
+        """Return all of a tenant's keys by number."""
+        return self.known(tenant_id)
+
+    def known(self, tenant_id: int) -> dict[int, WrappedKey]:
+        """Return the same at once; nothing has to be read."""
+        return {number: _key_of(number, row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
+
+    async def put(self, tenant_id: int, key: WrappedKey) -> bool:
+        """Store a new key; False: there is one of this number already, and it is left as it is."""
+        details = f"wrapped by {key.key}"
+        return await self._shard.put_data_key(tenant_id, key.number, _encode(key), details=details)
+
+    async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
+        """Store ``new`` in place of ``old``, which has the same number; False: what is stored is not ``old`` (any more)."""
+        row = self._shard.data_keys.get(tenant_id, {}).get(old.number)
+        if row is None or _key_of(old.number, row) != old:
+            return False
+        details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"wrapped anew by {new.key}"
+        return await self._shard.replace_data_key(tenant_id, old.number, row, _encode(new), details=details)
+
+    async def drop_all(self, tenant_id: int) -> int:
+        """Destroy all of a tenant's keys for ever, and return how many."""
+        return await self._shard.drop_data_keys(tenant_id, reason="the tenant is erased")
