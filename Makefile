@@ -8,10 +8,19 @@ SHARDS ?= 3
 SECONDS_LONG ?= 600
 SECONDS_REDIS ?= 180
 
-.PHONY: run test lint bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
+SERVER_EXTRAS := console
+PIPELINE_EXTRAS := $(SERVER_EXTRAS),parquet,remote,spark
+ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,test,lint,bench
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-run: .venv/installed
+.PHONY: run pipeline test lint bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
+
+# The server, the demo and the console need about 100 MB; the pipeline and the tests install their own libraries.
+run: .venv/server
 	$(BIN)/tenantq demo
+
+# Installs what 'tenantq pipeline' needs: PySpark, Arrow and Java.
+pipeline: .venv/pipeline
 
 test: .venv/installed .venv/tools lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -46,16 +55,29 @@ contract-redis: .venv/installed .venv/tools
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are looked at in
-# Chromium, the second store is Redis. Installed where this may be done; else one sentence says what is missing.
+# strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are checked
+# in Chromium, and Redis is the second store. Installed with apt where allowed; otherwise one sentence says what is missing.
+define INSTALL_TOOLS
+for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
+  command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
+  || echo "$$tool is missing, and what needs it cannot run: install $$package with your package manager"; done
+endef
+
 .venv/tools: .venv/installed
-	@for tool in strace curl java chromium redis-server; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
-	  command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
-	  || echo "$$tool is missing and the tests that need it cannot run: install $$package with your package manager"; done
+	@tools="strace curl java chromium redis-server" && $(INSTALL_TOOLS)
 	@touch .venv/tools
 
-.venv/installed: pyproject.toml
+.venv/server: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[parquet,remote,rpc,spark,aws,gcp,azure,console,redis,test,lint,bench]'
-	touch .venv/installed
+	$(INSTALL) '.[$(SERVER_EXTRAS)]'
+	@touch .venv/server
+
+.venv/pipeline: .venv/server
+	$(INSTALL) '.[$(PIPELINE_EXTRAS)]'
+	@tools="java" && $(INSTALL_TOOLS)
+	@touch .venv/pipeline
+
+.venv/installed: .venv/server
+	$(INSTALL) '.[$(ALL_EXTRAS)]'
+	@touch .venv/installed
