@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.cli.commands.console import _run
 from tenantq.cli.connection import Connection, Target
-from tenantq.cli.console_command import _run
 from tenantq.client import Tls
 from tenantq.errors import Unavailable
 from tests.acceptance.command import COMMAND, SECONDS_MAX, call

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.command_group import LazyGroup
+from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.errors import TenantqError
 
@@ -23,53 +23,27 @@ log = logging.getLogger("tenantq")
 DEBUG: Final = "TENANTQ_DEBUG"
 """The variable that has the place of a bug shown."""
 
-_COMMANDS: Final = {
-    "Messages": {
-        "add": "tenantq.cli.add_command:add",
-        "poll": "tenantq.cli.poll_command:poll",
-        "ack": "tenantq.cli.settle_command:ack",
-        "nack": "tenantq.cli.settle_command:nack",
-        "release": "tenantq.cli.settle_command:release",
-        "extend": "tenantq.cli.settle_command:extend",
-        "redrive": "tenantq.cli.redrive_command:redrive",
-        "worker": "tenantq.cli.worker_command:worker",
-        "message": "tenantq.cli.message_command:message",
-        "queue": "tenantq.cli.queue_command:queue",
-    },
-    "Tenants and access": {
-        "tenant": "tenantq.cli.tenant_command:tenant",
-        "key": "tenantq.cli.key_command:key",
-        "grant": "tenantq.cli.grant_command:grant",
-        "usage": "tenantq.cli.usage_command:usage",
-        "encryption": "tenantq.cli.encryption_command:encryption",
-        "audit": "tenantq.cli.audit_command:audit",
-        "profile": "tenantq.cli.profile_command:profile",
-    },
-    "Moving": {
-        "export": "tenantq.cli.export_command:export",
-        "import": "tenantq.cli.import_command:import_",
-        "migrate": "tenantq.cli.migrate_command:migrate",
-    },
-    "Server": {
-        "serve": "tenantq.cli.serve_command:serve",
-        "doctor": "tenantq.cli.doctor_command:doctor",
-        "backup": "tenantq.cli.backup_command:backup",
-        "keyring": "tenantq.cli.keyring_command:keyring",
-        "topology": "tenantq.cli.topology_command:topology",
-        "pipeline": "tenantq.cli.pipeline_command:pipeline",
-    },
-    "Looking and trying": {
-        "console": "tenantq.cli.console_command:console",
-        "bench": "tenantq.cli.bench_command:bench",
-        "demo": "tenantq.cli.demo_command:demo",
-        "completion": "tenantq.cli.completion_command:completion",
-    },
+_SECTIONS: Final = {
+    "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
+    "Tenants and access": ("tenant", "key", "grant", "usage", "encryption", "audit", "profile"),
+    "Moving": ("export", "import", "migrate"),
+    "Server": ("serve", "doctor", "backup", "keyring", "topology", "pipeline"),
+    "Looking and trying": ("console", "bench", "demo", "completion"),
 }
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
+    "import": "commands.import_",
+    "pipeline": "pipeline_command",
+}
+"""The modules of commands whose module is not named after the command."""
 
 
 @click.group(
-    cls=LazyGroup,
-    places=_COMMANDS,
+    cls=CommandGroup,
+    modules={
+        name: f"tenantq.cli.{_ELSEWHERE.get(name, f'commands.{name}')}" for part in _SECTIONS.values() for name in part
+    },
+    sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(version("tenantq"), prog_name="tenantq", message="%(prog)s %(version)s")

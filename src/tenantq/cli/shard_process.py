@@ -19,8 +19,8 @@ import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.cli.addresses import shown_url
+from tenantq.cli.commands.serve import closed, run_loop, show_token
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.serve_command import closed, run_loop, show_token
 from tenantq.cli.shard_orders import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.errors import TenantqError, Unavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenantq.cli.serve_command import closed
+from tenantq.cli.commands.serve import closed
 from tenantq.errors import StoreFailed, Unavailable
 
 

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
-from tenantq.cli.bench_output import notes, print_report
+from tenantq.cli.commands.bench_output import notes, print_report
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.file_limit import raise_file_limit

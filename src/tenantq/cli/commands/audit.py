@@ -6,17 +6,15 @@ from typing import Any, Final
 
 import click
 
-from tenantq.cli.audit_options import conditions, pages
-from tenantq.cli.command_group import LazyGroup
+from tenantq.cli.command_group import CommandGroup
+from tenantq.cli.commands.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.journal_rows import print_rows
 from tenantq.cli.output import json_option, print_json_line
 
 _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "message_id", "details")
-_PLACES: Final = {
-    "export": "tenantq.cli.audit_export_command:export",
-    "verify": "tenantq.cli.audit_verify_command:verify",
-    "verify-certificate": "tenantq.cli.verify_certificate_command:verify_certificate",
+_MODULES: Final = {
+    name: f"tenantq.cli.commands.audit_{name.replace('-', '_')}" for name in ("export", "verify", "verify-certificate")
 }
 _limit = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many rows, at most."
@@ -25,7 +23,7 @@ _all = click.option("--all", "everything", is_flag=True, help="All rows, however
 _cursor = click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 
 
-class _AuditGroup(LazyGroup):
+class _AuditGroup(CommandGroup):
     """Options without a command are those of ``list``: before another command they would be lost."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -35,7 +33,7 @@ class _AuditGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_AuditGroup, places=_PLACES)
+@click.group(cls=_AuditGroup, modules=_MODULES)
 def audit() -> None:
     """Show the audit trail, as `audit list` does, whose options can follow at once. Or write and verify it.
 

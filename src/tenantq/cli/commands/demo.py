@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.table import Table
 
 from tenantq.cli import exit_codes
-from tenantq.cli.demo_traffic import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
+from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
+from tenantq.cli.commands.serve import closed, keep_private, run_loop, start
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console
-from tenantq.cli.serve_command import closed, keep_private, run_loop, start
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import Invalid, TenantqError
 from tenantq.server import Server

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tenantq.cli.audit_options import conditions, pages
+from tenantq.cli.commands.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import console, json_option, print_json
 from tenantq.domain.formatting import counted, moment

@@ -1,0 +1,1 @@
+"""The commands of ``tenantq``: each module is named after its command."""
