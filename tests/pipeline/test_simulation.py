@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantq.cli.command_line import run as command_line
-from tenantq.domain.jump_hash import jump_hash, tenant_key
-from tenantq.domain.topology import Shard, Topology, load_topology
+from tenantq.domain.placement import Topology, TopologyShard, jump_hash, load_topology, tenant_key
 from tenantq.errors import Invalid
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
 from tenantq.pipeline.simulation.page import simulation_page
@@ -53,7 +52,7 @@ def test_whole_columns_are_hashed_as_single_keys_are(keys: list[int], buckets: i
 
 def test_spark_places_tenants_as_the_plain_function_does(spark: SparkSession) -> None:
     """Among the shards of the allowed regions, in their order; the new ones stand at the end."""
-    before = Topology(tuple(Shard(f"s{at}", ("eu", "us", "")[at % 3]) for at in range(17)))
+    before = Topology(tuple(TopologyShard(f"s{at}", ("eu", "us", "")[at % 3]) for at in range(17)))
     after = before.grown(4, {"ap": 3})
     regions = ("", "eu", "eu,us", "ap")
     rows = [(f"tenant-{at}", regions[at % 4]) for at in range(118)]

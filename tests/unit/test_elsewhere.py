@@ -11,7 +11,7 @@ from tenantq.cluster.directory import Directory
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant, StoredKey
-from tenantq.domain.topology import Shard, Topology
+from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import ELSEWHERE_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tenantq.runtime.clock import ManualClock
 
-SHARDS = (Shard("0"), Shard("1"), Shard("2"))
+SHARDS = (TopologyShard("0"), TopologyShard("1"), TopologyShard("2"))
 NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
 CERTIFICATE = {"notAfter": "Jun  1 12:00:00 2030 GMT", "subjectAltName": (("DNS", "worker.example"),)}
 HOUR_MS = 3_600_000

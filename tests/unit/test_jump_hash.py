@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.domain.jump_hash import jump_hash, tenant_key
+from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.errors import Invalid
 
 KEYS = st.integers(0, 2**64 - 1)

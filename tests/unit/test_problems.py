@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tenantq.domain.json_bytes import SHORT_BYTES, bytes_of, text_or_base64
 from tenantq.errors import DiskFull, Forbidden, StoreDamaged, StoreFailed
 from tenantq.service.problems import item_error, problem_of
+from tenantq.wire.json_bytes import SHORT_BYTES, bytes_of, text_or_base64
 
 
 @pytest.mark.parametrize("kind", [StoreFailed, StoreDamaged, DiskFull])

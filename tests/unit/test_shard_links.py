@@ -17,7 +17,7 @@ from tenantq.cluster.link import BEATS_MISSED_MAX, Link
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.server import Asked, Door
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.domain.topology import Shard
+from tenantq.domain.placement import TopologyShard
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import until
@@ -227,7 +227,9 @@ class Two:
         self.peers = [self._peers(number, ports) for number in range(2)]
 
     def _peers(self, number: int, ports: tuple[int, ...]) -> Peers:
-        seat = ShardSpec(number=number, shards=(Shard("0"), Shard("1")), secret=SECRET, peer_ports=ports, home_dir="")
+        seat = ShardSpec(
+            number=number, shards=(TopologyShard("0"), TopologyShard("1")), secret=SECRET, peer_ports=ports, home_dir=""
+        )
         return Peers(seat, ManualClock(), lambda: self.own[number], self.waiting.append)
 
     def make(self, tenant: str) -> None:

@@ -12,7 +12,7 @@ from tenantq.cluster.directory import Directory, announced
 from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
 from tenantq.cluster.server import Asked, Door
-from tenantq.domain.topology import Shard, Topology
+from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
 from tenantq.journal.record import Row
 from tenantq.service.audit_trail import AuditPage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-TOPOLOGY = Topology((Shard("0", "eu"), Shard("1", "us"), Shard("2", "us")))
+TOPOLOGY = Topology((TopologyShard("0", "eu"), TopologyShard("1", "us"), TopologyShard("2", "us")))
 
 
 def test_a_directory_knows_what_it_was_told_and_what_it_cannot_know() -> None:

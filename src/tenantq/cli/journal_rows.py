@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenantq.cli.output import print_table
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def print_rows(rows: Iterable[dict[str, Any]], *, columns: Sequence[str]) -> Non
 def _cell(row: dict[str, Any], column: str) -> object:
     value = row.get(column)
     if column == "ts" and isinstance(value, int):
-        return moment(value)
+        return show_time(value)
     if column == "outcome" and row.get("error_code"):
         return f"{value} ({row['error_code']})"
     return value

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenantq.domain.formatting import printable
-from tenantq.domain.json_bytes import text_or_base64
+from tenantq.wire.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

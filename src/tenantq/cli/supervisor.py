@@ -30,7 +30,7 @@ from tenantq.cluster.link import error_of
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.domain.topology import Shard
+from tenantq.domain.placement import TopologyShard
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
 from tenantq.runtime.clock import SystemClock
@@ -171,7 +171,7 @@ class Supervisor:
         self._rpc_places: list[Place] = []
         self._kept: list[socket.socket] = []  # what keeps them
         self._shards: list[_ShardProcess] = []
-        self._shown: tuple[Shard, ...] = ()
+        self._shown: tuple[TopologyShard, ...] = ()
         self._claimed: int | None = None  # the descriptor that locks the directory
         self._failure = ""
         self._failed = asyncio.Event()
@@ -380,7 +380,9 @@ class Supervisor:
         addresses = list(one_each("addresses", shards.addresses, self._count, ""))
         prefix = f"{settings.shard.name}-" if settings.shard.name else ""
         self._shown = tuple(
-            Shard(f"{prefix}{one.number}", regions[one.number], addresses[one.number] or f":{port_of(one.http)}")
+            TopologyShard(
+                f"{prefix}{one.number}", regions[one.number], addresses[one.number] or f":{port_of(one.http)}"
+            )
             for one in self._shards
         )
 

@@ -9,8 +9,8 @@ from tenantq import wire
 from tenantq.client.bodies import UNSET, Unset, to_bytes
 from tenantq.client.queue_calls import Settling
 from tenantq.client.received import Held, Received, bounded_reason, reason_of
-from tenantq.domain.json_bytes import text_or_base64
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
+from tenantq.wire.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
     import asyncio

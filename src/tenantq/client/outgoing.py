@@ -9,8 +9,8 @@ import msgspec
 from tenantq import wire
 from tenantq.client.bodies import to_bytes
 from tenantq.domain import limits
-from tenantq.domain.json_bytes import SHORT_BYTES, bloats, text_or_base64
 from tenantq.domain.message import NewMessage, check_message, is_plain
+from tenantq.wire.json_bytes import SHORT_BYTES, bloats, text_or_base64
 
 _ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.link import shard_down
-from tenantq.domain.jump_hash import jump_hash, tenant_key
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable
 
-    from tenantq.domain.topology import Topology
+    from tenantq.domain.placement import Topology
 
 _EVERYWHERE: Final = frozenset(PROBE_TENANTS)
 _ABROAD: Final = frozenset((DEFAULT_TENANT, *PROBE_TENANTS))

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.domain.message import check_int
-from tenantq.domain.topology import check_region
+from tenantq.domain.placement import check_region
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import socket
 
 import msgspec
 
-from tenantq.domain.topology import Shard, Topology
+from tenantq.domain.placement import Topology, TopologyShard
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One shard's place. The secret is what shards of one server know each other by; it is new with every start."""
 
     number: int
-    shards: tuple[Shard, ...]  # all, in their order: names, regions and addresses as clients are told
+    shards: tuple[TopologyShard, ...]  # all, in their order: names, regions and addresses as clients are told
     secret: str
     peer_ports: tuple[int, ...]  # on loopback, where each is asked by the others
     home_dir: str  # the data directory of the whole server

@@ -15,7 +15,7 @@ from tenantq.console.live_table import LiveTable
 from tenantq.console.queue_lines import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -58,7 +58,7 @@ class ManageScreen(StateScreen):
         security = self.desk.security
         lines.append(encryption_line(security.encryption if security is not None else None))
         if not isinstance(view.facts, NotGranted) and (hold := view.facts.hold) is not None:
-            lines.append(f"legal hold since {show_moment(hold.at)[:16]} by {hold.by}: {hold.reason}")
+            lines.append(f"legal hold since {show_time(hold.at)[:16]} by {hold.by}: {hold.reason}")
         self.query_one(".head", Static).update("\n".join(lines))
         self.query_one("#manage-quotas", LiveTable).show(quota_rows(view.usage))
         settings = [] if isinstance(view.facts, NotGranted) else setting_rows(view.facts.config)

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Cell, Column, Row, size
-from tenantq.domain.formatting import age, preview, printable, show_moment
+from tenantq.domain.formatting import preview, printable, show_age, show_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
                 "state": Cell(one.state.replace("_", " "), "" if one.state == "ready" else "dim"),
                 "priority": Cell(str(one.priority), "" if one.priority else "dim"),
                 "attempts": Cell(str(one.attempts), "warning" if one.attempts else "dim"),
-                "age": Cell(age(max(0, now_ms - one.added_at))),
+                "age": Cell(show_age(max(0, now_ms - one.added_at))),
                 "size": Cell(size(one.size)),
                 "body": _body_cell(one),
             },
@@ -148,7 +148,7 @@ def _body_cell(message: StoredMessage) -> Cell:
 
 
 def _second(ms: int) -> str:
-    return show_moment(ms)[:19].replace("T", " ")
+    return show_time(ms)[:19].replace("T", " ")
 
 
 def _indented(text: str) -> str:

@@ -8,7 +8,7 @@ from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.cells import Cell, Column, Row, count_cell, short, size
 from tenantq.console.overview import health_cell
 from tenantq.console.rate_history import RateHistory, pace, sparkline
-from tenantq.domain.formatting import age, show_moment
+from tenantq.domain.formatting import show_age, show_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +68,9 @@ def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
         "in_flight": count_cell(queue.in_flight),
         "dead": count_cell(queue.dead, "warning"),
         "bytes": Cell(size(queue.bytes), "" if queue.bytes else "dim"),
-        "oldest": Cell(age(queue.oldest_age_ms) if queue.oldest_age_ms else "-", "" if queue.oldest_age_ms else "dim"),
+        "oldest": Cell(
+            show_age(queue.oldest_age_ms) if queue.oldest_age_ms else "-", "" if queue.oldest_age_ms else "dim"
+        ),
         "added": Cell(pace(added), "" if added else "dim"),
         "done": Cell(pace(done), "" if done else "dim"),
         "trend": Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good"),
@@ -174,7 +176,7 @@ def cut_short(shown: Sequence[object], most: int, total: int | None) -> str:
 def _quota_row(name: str, item: UsageItem) -> Row:
     limit = "no limit" if item.limit is None else _amount(name, item.limit)
     use = "" if item.limit is None else f"{bar(_share(item), _BAR)} {_share(item)}%"
-    resets = show_moment(item.resets_at)[:16].replace("T", " ") if item.resets_at is not None else ""
+    resets = show_time(item.resets_at)[:16].replace("T", " ") if item.resets_at is not None else ""
     cells = {
         "name": Cell(name.replace("_", " ")),
         "used": Cell(_amount(name, item.used)),
@@ -203,7 +205,7 @@ def _setting(name: str, value: Any) -> Cell:
     if isinstance(value, bool):
         return Cell("yes" if value else "no")
     if isinstance(value, int):
-        return Cell(f"{age(value)} ({value:,} ms)" if name.endswith("_ms") else f"{value:,}")
+        return Cell(f"{show_age(value)} ({value:,} ms)" if name.endswith("_ms") else f"{value:,}")
     if isinstance(value, list | tuple):
         return Cell(", ".join(map(str, value)))
     return Cell(str(value))

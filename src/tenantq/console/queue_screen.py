@@ -19,7 +19,7 @@ from tenantq.console.queue_lines import SETTING_COLUMNS, setting_rows
 from tenantq.console.rate_history import pace, sparkline
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.status_line import StatusLine
-from tenantq.domain.formatting import age
+from tenantq.domain.formatting import show_age
 from tenantq.domain.names import dead_letter_name
 from tenantq.errors import NotFound
 
@@ -190,7 +190,7 @@ class QueueScreen(StateScreen):
         queue, rates = self._queue, self.desk.rates
         added = f"{queue.name}/added"
         counts = f"ready {queue.ready:,}  delayed {queue.delayed:,}  leased {queue.in_flight:,}  dead {queue.dead:,}"
-        oldest = f"oldest {age(queue.oldest_age_ms)}" if queue.oldest_age_ms else "nothing waits"
+        oldest = f"oldest {show_age(queue.oldest_age_ms)}" if queue.oldest_age_ms else "nothing waits"
         trend = f"added {sparkline(rates.all(added), _SPARK)} {pace(rates.last(added))}/s"
         done = f"done {pace(rates.last(f'{queue.name}/done'))}/s"
         return (

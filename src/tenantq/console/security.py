@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import msgspec
 
 from tenantq.console.cells import Cell, Column, Row, Tone
-from tenantq.domain.formatting import parse_duration, printable, show_moment
+from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
 
 def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
     ts = int(row.get("ts") or 0)
-    moment = show_moment(ts)
-    recent = now_ms - ts < 86_400_000 and show_moment(now_ms)[:10] == moment[:10]
+    moment = show_time(ts)
+    recent = now_ms - ts < 86_400_000 and show_time(now_ms)[:10] == moment[:10]
     outcome = str(row.get("outcome") or "")
     count = int(row.get("count") or 1)
     cells = {
@@ -199,4 +199,4 @@ def _may(one: KeyItem | GrantItem) -> str:
 
 
 def _minute(ms: int | None, none: str) -> Cell:
-    return Cell(none, "dim") if ms is None else Cell(show_moment(ms)[:16].replace("T", " "))
+    return Cell(none, "dim") if ms is None else Cell(show_time(ms)[:16].replace("T", " "))

@@ -10,7 +10,7 @@ from tenantq.console.queue_lines import cut_short, totals
 from tenantq.console.rate_history import RateHistory
 from tenantq.console.reader import TENANTS_MAX, UNNAMED
 from tenantq.console.security import FILTERS
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 
 if TYPE_CHECKING:
     from typing import Any
@@ -91,7 +91,7 @@ class ConsoleState:
         else:
             self.trouble = one_line(error)
         if self.look is not None:
-            self.trouble += f"; figures are of {show_moment(self.look.wall_ms)[11:19]} UTC"
+            self.trouble += f"; figures are of {show_time(self.look.wall_ms)[11:19]} UTC"
 
     def choose(self, tenant: str) -> None:
         """Show another tenant from the next refresh on."""
@@ -127,5 +127,5 @@ class ConsoleState:
         if self.look is None:
             return f"tenantq  {self.url}"
         cut = cut_short(self.lines, TENANTS_MAX, None)
-        at = f"{show_moment(self.look.wall_ms)[11:19]} UTC"
+        at = f"{show_time(self.look.wall_ms)[11:19]} UTC"
         return "  ".join(["tenantq", at, self.url, in_short(self.lines), *([cut] if cut else [])])

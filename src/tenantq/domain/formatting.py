@@ -1,10 +1,10 @@
-"""Values as people read and type them: lengths and points of time, sizes, and text that does nothing to a terminal but appear."""
+"""Durations, times, sizes and text in the form that people read and type."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, overload
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -16,11 +16,11 @@ _LISTS: Final = {"regions", "secret_attributes"}
 _UNPRINTABLE: Final = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)
 }
-"""What could move the cursor or colour a terminal, were it printed as it came."""
+"""Control characters, which could move the cursor or color the terminal."""
 
 
 def parse_duration(text: str) -> int | None:
-    """Return the milliseconds of ``30s``, ``5m``, ``1h30m``, ``1.5d``, ``250ms`` or ``250``; None: it is none of these."""
+    """Return the milliseconds of ``30s``, ``5m``, ``1h30m``, ``1.5d``, ``250ms`` or ``250``, or None for other text."""
     text = text.strip().lower()
     if len(text) > 40 or not text.isascii():
         return None
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def show_duration(ms: int) -> str:
-    """Return a length of time in the units people read, exact to the millisecond."""
+    """Return a duration such as ``1h30m``, exact to the millisecond."""
     if ms < 1_000:
         return f"{ms}ms"
     parts: list[str] = []
@@ -43,23 +43,28 @@ def show_duration(ms: int) -> str:
     return "".join(parts)
 
 
-def show_moment(ms: int) -> str:
-    """Return a point of time as ISO 8601 in UTC."""
+@overload
+def show_time(ms: int) -> str: ...
+
+
+@overload
+def show_time(ms: None) -> None: ...
+
+
+def show_time(ms: int | None) -> str | None:
+    """Return a wall-clock time as ISO 8601 in UTC, or None for None."""
+    if ms is None:
+        return None
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number and what it counts: ``1 message``, ``2,000 messages``."""
+def plural(number: int, noun: str) -> str:
+    """Return a number and its noun: ``1 message``, ``2,000 messages``."""
     return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
-def moment(ms: int | None) -> str | None:
-    """Return a point of time for a table; None: there is none."""
-    return None if ms is None else show_moment(ms)
-
-
-def age(ms: int) -> str:
-    """Return an age in its one or two largest units."""
+def show_age(ms: int) -> str:
+    """Return an age rounded down to its largest units."""
     if ms < 10_000:
         return show_duration(ms)
     unit = 1_000 if ms < 3_600_000 else 60_000 if ms < 86_400_000 else 3_600_000
@@ -67,7 +72,7 @@ def age(ms: int) -> str:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """Return a setting's value as people type it: a number, ``5m``, ``10MiB``, ``true``, ``none``, a list, or text."""
+    """Return the value of a setting as typed: a number, ``5m``, ``10MiB``, ``true``, ``none``, a list, or text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if name in _LISTS:
@@ -81,7 +86,7 @@ def parse_value(name: str, text: str) -> Any:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of ``100``, ``10KiB`` or ``2GiB``; None: it is none of these."""
+    """Return the bytes of ``100``, ``10KiB`` or ``2GiB``, or None for other text."""
     if text.isascii() and text.isdigit():
         return int(text)
     size = _BYTES.fullmatch(text)
@@ -89,11 +94,11 @@ def parse_size(text: str) -> int | None:
 
 
 def printable(text: str) -> str:
-    """Return text that does nothing to a terminal but appear."""
+    """Return ``text`` with control characters replaced, so that it is safe to print."""
     return text.translate(_UNPRINTABLE)
 
 
 def preview(body: bytes, chars: int = 60) -> str:
-    """Return the beginning of a body for a table."""
+    """Return the start of a body on one line, for a table."""
     text = " ".join(printable(body[: 4 * chars].decode(errors="replace")).split())
     return text if len(text) <= chars and len(body) <= 4 * chars else f"{text[: chars - 1]}…"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.cluster.link import error_of
-from tenantq.domain.json_bytes import bytes_of
 from tenantq.domain.message import Delivery
 from tenantq.errors import Unavailable
 from tenantq.http.fleet_poll import NOTHING_HERE, NOW_MS, FleetPoll
@@ -18,6 +17,7 @@ from tenantq.http.request import Request
 from tenantq.runtime.randomness import id_bytes
 from tenantq.service.call import as_given
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
+from tenantq.wire.json_bytes import bytes_of
 
 if TYPE_CHECKING:
     from tenantq.cluster.server import Asked

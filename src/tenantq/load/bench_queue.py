@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.domain.formatting import counted
+from tenantq.domain.formatting import plural
 from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class BenchQueue:
             )
         held = _held(there)
         if held or there.status != "active":
-            state = f"holds {counted(held, 'message')}" if held else f"is {there.status}"
+            state = f"holds {plural(held, 'message')}" if held else f"is {there.status}"
             raise Conflict(f"the queue {name} {state}: only an empty, active one is used")
         self._added_before = there.added_total
 

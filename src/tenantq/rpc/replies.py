@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.domain.full_settings import whole
 from tenantq.domain.message import DeadLetter, HistoryEntry, QueueStats
+from tenantq.domain.validation import all_fields
 from tenantq.journal.record import Row
 from tenantq.service.problems import item_error, refusal_of_all
 
@@ -209,7 +209,7 @@ def _write_queue(into: Any, info: QueueInfo) -> None:
     into.tenant = info.tenant
     into.name = info.name
     into.id = info.id
-    into.config = _encode(whole(info.config)).decode()
+    into.config = _encode(all_fields(info.config)).decode()
     _copy(info.stats, into.init("stats"))
     if info.suspension is not None:
         told = into.init("suspension")

@@ -6,8 +6,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tenantq.domain import limits
-from tenantq.domain.full_settings import whole
-from tenantq.domain.json_bytes import bytes_of, text_or_base64
 from tenantq.domain.message import (
     DeadLetter,
     HistoryEntry,
@@ -19,6 +17,7 @@ from tenantq.domain.message import (
     check_text,
 )
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import all_fields
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
@@ -32,6 +31,7 @@ from tenantq.wire import (
     WireDeadLetter,
     WireHistory,
 )
+from tenantq.wire.json_bytes import bytes_of, text_or_base64
 
 if TYPE_CHECKING:
     from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
@@ -50,14 +50,14 @@ def tenant_line(snapshot: TenantSnapshot, export: str) -> ExportedTenant:
         id=snapshot.id,
         status=snapshot.status,
         version=snapshot.version,
-        config=whole(snapshot.config),
+        config=all_fields(snapshot.config),
         hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
     )
 
 
 def queue_line(queue: QueueCopy) -> ExportedQueue:
     """Return a queue."""
-    return ExportedQueue(name=queue.name, status=queue.status, config=whole(queue.config))
+    return ExportedQueue(name=queue.name, status=queue.status, config=all_fields(queue.config))
 
 
 def message_line(message: StoredMessage) -> ExportedMessage:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from tenantq.cli.durations import duration, time_ago, time_ahead
-from tenantq.domain.formatting import parse_duration, show_duration, show_moment
+from tenantq.domain.formatting import parse_duration, show_duration, show_time
 from tenantq.runtime.clock import SystemClock
 
 
@@ -40,7 +40,7 @@ def test_moments() -> None:
     """ISO 8601 is UTC where it names no zone; a duration counts from now."""
     assert time_ago("2030-01-31") == time_ahead("2030-01-31T00:00:00Z") == 1_896_048_000_000
     assert time_ago("2030-01-31T01:00:00+01:00") == 1_896_048_000_000
-    assert show_moment(1_896_048_000_123) == "2030-01-31T00:00:00.123Z"
+    assert show_time(1_896_048_000_123) == "2030-01-31T00:00:00.123Z"
     now = SystemClock().wall_ms()
     assert now - 3_600_000 - 60_000 < time_ago("1h") <= now - 3_600_000 + 60_000
     assert now + 86_400_000 - 60_000 < time_ahead("1d") < now + 86_400_000 + 60_000

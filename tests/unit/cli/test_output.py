@@ -19,7 +19,7 @@ from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console, print_facts, print_table
 from tenantq.cli.progress import ByteBar, SecondsBar
-from tenantq.domain.formatting import age, counted, preview, printable
+from tenantq.domain.formatting import plural, preview, printable, show_age
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +137,7 @@ def test_previews_and_ages_are_short() -> None:
     assert preview(b"a\n  b\x00") == "a b\N{REPLACEMENT CHARACTER}"
     assert len(preview(b"x" * 1_000)) == 60
     assert preview(b"\xff\xfe") == "\N{REPLACEMENT CHARACTER}" * 2
-    assert [age(ms) for ms in (999, 1_500, 61_999, 3_723_000, 90_000_000)] == [
+    assert [show_age(ms) for ms in (999, 1_500, 61_999, 3_723_000, 90_000_000)] == [
         "999ms",
         "1s500ms",
         "1m1s",
@@ -145,7 +145,7 @@ def test_previews_and_ages_are_short() -> None:
         "1d1h",
     ]
     assert printable("tab\tline\n") == "tab\tline\n"
-    assert [counted(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
+    assert [plural(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
 
 
 @pytest.fixture

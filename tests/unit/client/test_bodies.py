@@ -14,9 +14,9 @@ from tenantq.client.bodies import from_json, from_wire, to_bytes
 from tenantq.client.outgoing import outgoing, outgoing_text
 from tenantq.client.received import bounded_reason, reason_of
 from tenantq.domain import limits
-from tenantq.domain.json_bytes import SHORT_BYTES, text_or_base64
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid
+from tenantq.wire.json_bytes import SHORT_BYTES, text_or_base64
 
 
 class Mail(msgspec.Struct):

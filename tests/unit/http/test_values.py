@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantq.domain.json_bytes import bytes_of, text_or_base64
 from tenantq.errors import Invalid, RateLimited, TenantqError
 from tenantq.http import HttpSettings, check_http
 from tenantq.http.handlers.audit import AuditParameters
@@ -17,6 +16,7 @@ from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.reply import accepts_gzip, compress
 from tenantq.http.request import parse_query
+from tenantq.wire.json_bytes import bytes_of, text_or_base64
 
 
 @given(st.binary(max_size=300))

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tenantq.cli.commands.audit_options import conditions, pages
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import console, json_option, print_json
-from tenantq.domain.formatting import counted, moment
+from tenantq.domain.formatting import plural, show_time
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
 
@@ -50,7 +50,7 @@ def export(connection: Connection, *, kind: str, out: str, as_json: bool, **chos
         if as_json:
             print_json({"file": out, "rows": rows, "format": kind, "incomplete": incomplete})
         else:
-            click.echo(f"{counted(rows, 'row')} in {out}")
+            click.echo(f"{plural(rows, 'row')} in {out}")
 
 
 @contextlib.contextmanager
@@ -98,4 +98,4 @@ class _Bar:
 
     def show(self, rows: int, ts: int | None) -> None:
         """Tell how many rows there are so far, and of when the last one is."""
-        self._progress.update(self._task, completed=rows, at=moment(ts) or "")
+        self._progress.update(self._task, completed=rows, at=show_time(ts) or "")

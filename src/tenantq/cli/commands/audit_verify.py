@@ -12,7 +12,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import print_json_line
 from tenantq.cluster.layout import numbered_dirs, shard_count
-from tenantq.domain.formatting import counted
+from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.journal.target import open_target
@@ -266,4 +266,4 @@ def _print(shown: dict[str, Any]) -> None:
         click.echo(f"end: {shown['end']}")
     for one in shown.get("shards", ()) if shown["clean"] else ():
         click.echo(f"end of shard {one['shard']}: {one['end']}")
-    click.echo("everything is as it was written" if shown["clean"] else counted(len(shown["findings"]), "finding"))
+    click.echo("everything is as it was written" if shown["clean"] else plural(len(shown["findings"]), "finding"))

@@ -9,7 +9,7 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.output import json_option, print_json
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 from tenantq.journal.certificate import check_certificate, read_certificate
 from tenantq.journal.signing import PublicKey
 
@@ -37,7 +37,7 @@ def verify_certificate(file: BinaryIO, public_key: Path, *, as_json: bool) -> in
     elif valid:
         click.echo(
             f"signed by key {key.id}: tenant {certificate.tenant} ({certificate.tenant_id}) was erased at"
-            f" {show_moment(certificate.erased_at)} by {certificate.erased_by}"
+            f" {show_time(certificate.erased_at)} by {certificate.erased_by}"
         )
     else:
         click.echo(f"not signed by key {key.id}, or changed since")

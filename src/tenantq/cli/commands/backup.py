@@ -14,7 +14,7 @@ from tenantq.cli.connection import Connection, connected
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid
 from tenantq.journal.signing import PublicKey
 from tenantq.journal.target import open_target
@@ -65,7 +65,7 @@ def list_backups(connection: Connection, *, as_json: bool) -> None:
         print_json({"backups": backups})
         return
     rows = [
-        (one.name, "" if one.created_at is None else show_moment(one.created_at), one.last_seq, one.size, one.error)
+        (one.name, "" if one.created_at is None else show_time(one.created_at), one.last_seq, one.size, one.error)
         for one in backups
     ]
     print_table(("name", "created", "last record", "bytes", "problem"), rows, empty="no backups")

@@ -16,7 +16,7 @@ from tenantq.cli.options import files_to_examine, store_options, store_to_read
 from tenantq.cli.output import console, print_table
 from tenantq.cluster.layout import shard_count
 from tenantq.doctor import examine, examine_shards, open_embedded
-from tenantq.domain.formatting import counted
+from tenantq.domain.formatting import plural
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _print(report: Report, where: str) -> None:
     hidden = report.findings_total - len(report.findings)
     if hidden:
         click.echo(f"{hidden} more findings are not listed")
-    verdict = "clean" if report.clean else counted(report.findings_total, "finding")
+    verdict = "clean" if report.clean else plural(report.findings_total, "finding")
     stdout.print(
         Text(f"{where}: {verdict}", style="bold green" if report.clean else "bold red"),
         soft_wrap=True,

@@ -10,7 +10,7 @@ import msgspec
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.domain.formatting import moment, show_duration
+from tenantq.domain.formatting import show_duration, show_time
 
 if TYPE_CHECKING:
     from tenantq.wire import EncryptionReply
@@ -59,8 +59,8 @@ def _show(found: EncryptionReply, done: str, *, as_json: bool) -> None:
         return
     facts = {name: value for name, value in msgspec.to_builtins(found).items() if name != "data_keys"}
     facts["rotate_every"] = show_duration(facts.pop("rotate_every_ms"))
-    facts["next_rotation"] = moment(facts.pop("next_rotation_at"))
+    facts["next_rotation"] = show_time(facts.pop("next_rotation_at"))
     print_facts(facts)
     click.echo()
-    rows = [(one.number, moment(one.created_at), one.key, one.uses) for one in found.data_keys]
+    rows = [(one.number, show_time(one.created_at), one.key, one.uses) for one in found.data_keys]
     print_table(("data key", "made", "wrapped by", "uses reserved"), rows, empty="no data keys yet")

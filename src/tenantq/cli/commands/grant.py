@@ -8,7 +8,7 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 
 
 @click.group(cls=CommandGroup)
@@ -52,7 +52,9 @@ def list_grants(connection: Connection, *, as_json: bool) -> None:
     if as_json:
         print_json({"grants": grants})
         return
-    rows = [(one.principal, one.role or ", ".join(one.actions), one.queues, moment(one.expires_at)) for one in grants]
+    rows = [
+        (one.principal, one.role or ", ".join(one.actions), one.queues, show_time(one.expires_at)) for one in grants
+    ]
     print_table(("principal", "may", "queues", "expires"), rows, empty="no grants")
 
 

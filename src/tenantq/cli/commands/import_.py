@@ -14,7 +14,7 @@ from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import ByteBar
 from tenantq.domain.access import can_be_granted_to
-from tenantq.domain.formatting import counted
+from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, NotFound
 from tenantq.wire import (
     ExportedKey,
@@ -57,8 +57,8 @@ def import_(connection: Connection, *, file: Path, new_name: str | None, as_json
         print_json({"tenant": new_name or export.manifest.tenant, "export": export.manifest.export, **counts})
         return
     click.echo(
-        f"imported {file} into {new_name or export.manifest.tenant}: {counted(counts['queues'], 'queue')},"
-        f" {counted(counts['messages'], 'message')}, {counted(counts['results'], 'result')}, {counted(counts['grants'], 'grant')}"
+        f"imported {file} into {new_name or export.manifest.tenant}: {plural(counts['queues'], 'queue')},"
+        f" {plural(counts['messages'], 'message')}, {plural(counts['results'], 'result')}, {plural(counts['grants'], 'grant')}"
     )
     for what, text in (
         ("duplicate_parts", "parts were imported before"),

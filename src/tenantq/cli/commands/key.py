@@ -12,7 +12,7 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.granted import given_grant, grant_options
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 
 if TYPE_CHECKING:
     from tenantq.wire import KeyItem
@@ -78,8 +78,8 @@ def list_keys(connection: Connection, *, platform: bool, as_json: bool) -> None:
             one.name,
             one.role or ", ".join(one.actions),
             one.queues,
-            moment(one.expires_at),
-            moment(one.last_used_at),
+            show_time(one.expires_at),
+            show_time(one.last_used_at),
             _state(one, now),
         )
         for one in keys

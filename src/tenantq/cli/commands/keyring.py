@@ -13,7 +13,7 @@ import click
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirm
 from tenantq.cli.output import json_option, print_done, print_json, print_table
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid
 from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
 from tenantq.kms.keyring import KeyringFile
@@ -116,7 +116,7 @@ def list_keys(settings: LocalSettings, *, as_json: bool) -> None:
         )
         return
     rows = [
-        (name, key.current, moment(key.versions[key.current].created_at), "enabled" if key.enabled else "disabled")
+        (name, key.current, show_time(key.versions[key.current].created_at), "enabled" if key.enabled else "disabled")
         for name, key in keys
     ]
     print_table(("key", "version", "made", "state"), rows, empty="no keys")

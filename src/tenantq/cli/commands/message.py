@@ -13,7 +13,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.journal_rows import print_rows
 from tenantq.cli.output import body_fields, json_option, print_facts, print_json
 from tenantq.cli.stored_message import stored_fields
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 
 _RESULT_CODES: Final = {"failed": exit_codes.ERROR, "pending": exit_codes.UNAVAILABLE}
 queue_argument = click.argument("queue")
@@ -37,12 +37,14 @@ def show(connection: Connection, *, queue: str, id: str, as_json: bool) -> None:
         print_json(found)
         return
     for name in ("added_at", "visible_at", "expires_at", "lease_until"):
-        found[name] = moment(found[name])
+        found[name] = show_time(found[name])
     history = found.pop("history")
     body = found.pop("body", None)
     print_facts({name: value for name, value in found.items() if value not in (None, {})})
     for entry in history:
-        click.echo(f"attempt {entry['attempt']}  {entry['outcome']} {moment(entry['at'])} {entry['reason']}".rstrip())
+        click.echo(
+            f"attempt {entry['attempt']}  {entry['outcome']} {show_time(entry['at'])} {entry['reason']}".rstrip()
+        )
     if body is not None:
         print_facts({"body": body})
 

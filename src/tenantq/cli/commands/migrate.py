@@ -17,7 +17,7 @@ from tenantq.cli.connection import Connection, connected, open_profile, open_url
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
-from tenantq.domain.formatting import counted, show_duration
+from tenantq.domain.formatting import plural, show_duration
 from tenantq.errors import TenantqError
 from tenantq.migration import Migration, Side
 from tenantq.migration.abort import empty, let_go
@@ -255,7 +255,7 @@ def _print_plan(plan: Plan) -> None:
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]
     print_table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, empty="it has no queues")
     click.echo(
-        f"{counted(plan.messages, 'message')}, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {counted(plan.grants, 'grant')}"
+        f"{plural(plan.messages, 'message')}, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {plural(plan.grants, 'grant')}"
     )
     if plan.encrypted:
         click.echo("encrypted: messages are opened at the source and sealed anew at the target")
@@ -272,7 +272,7 @@ def _print_plan(plan: Plan) -> None:
 def _print_done(plan: Plan, done: Outcome, target: Side, *, new_keys: bool) -> None:
     again = f", {done.skipped_parts} parts were there already" if done.skipped_parts else ""
     click.echo(
-        f"moved {counted(done.messages, 'message')} in {counted(done.queues, 'queue')}, {counted(done.grants, 'grant')}{again}; verified"
+        f"moved {plural(done.messages, 'message')} in {plural(done.queues, 'queue')}, {plural(done.grants, 'grant')}{again}; verified"
     )
     click.echo(f"the source is {done.source}")
     click.echo("clients have to change:")

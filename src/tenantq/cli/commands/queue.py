@@ -14,7 +14,7 @@ from tenantq.cli.durations import duration
 from tenantq.cli.given_settings import parse_settings, set_option
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
 from tenantq.cli.stored_message import stored_fields
-from tenantq.domain.formatting import age, counted, preview
+from tenantq.domain.formatting import plural, preview, show_age
 from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import SystemClock
 
@@ -86,7 +86,7 @@ def list_queues(connection: Connection, *, as_json: bool) -> None:
         print_json({"queues": queues})
         return
     rows = [
-        (one.name, one.status, one.ready, one.delayed, one.in_flight, one.dead, one.bytes, age(one.oldest_age_ms))
+        (one.name, one.status, one.ready, one.delayed, one.in_flight, one.dead, one.bytes, show_age(one.oldest_age_ms))
         for one in queues
     ]
     headings = ("name", "status", "ready", "delayed", "in flight", "dead", "bytes", "oldest")
@@ -130,7 +130,7 @@ def delete(connection: Connection, *, name: str, force: bool, yes: bool, reason:
     """Delete a queue and its messages, once its leases have settled."""
     there = connection.queue(name)
     figures = there.stats()
-    what = f"This deletes queue {name} with {counted(_count(figures), 'message')}"
+    what = f"This deletes queue {name} with {plural(_count(figures), 'message')}"
     why = confirmed_reason(what, name, yes=yes, reason=reason)
     there.delete(confirm=name, reason=why, force=force)
     if as_json:
@@ -148,13 +148,13 @@ def delete(connection: Connection, *, name: str, force: bool, yes: bool, reason:
 def purge(connection: Connection, *, name: str, yes: bool, reason: str | None, as_json: bool) -> None:
     """Delete all messages of a queue; the queue stays."""
     there = connection.queue(name)
-    what = f"This deletes {counted(_count(there.stats()), 'message')} of queue {name}"
+    what = f"This deletes {plural(_count(there.stats()), 'message')} of queue {name}"
     why = confirmed_reason(what, name, yes=yes, reason=reason)
     purged = there.purge(confirm=name, reason=why)
     if as_json:
         print_json({"name": name, "purged": purged})
     else:
-        click.echo(f"purged {counted(purged, 'message')} of queue {name}")
+        click.echo(f"purged {plural(purged, 'message')} of queue {name}")
 
 
 @queue.command()
@@ -176,7 +176,7 @@ def peek(connection: Connection, *, name: str, limit: int, cursor: str | None, a
             one.state,
             one.priority,
             one.attempts,
-            age(max(0, now - one.added_at)),
+            show_age(max(0, now - one.added_at)),
             one.size,
             "(hidden)" if one.hidden else f"({one.body_error})" if one.body_error else preview(one.body),
         )

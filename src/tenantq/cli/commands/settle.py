@@ -11,7 +11,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.durations import duration
 from tenantq.cli.output import json_option, print_json
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _settle(
     else:
         done = len(outcomes) - len(failed)
         until = {one for one in outcomes if isinstance(one, int)}
-        ends = f" until {show_moment(max(until))}" if until else ""
+        ends = f" until {show_time(max(until))}" if until else ""
         if done:
             click.echo(f"{_DONE[how]} {done}{ends}")
         for receipt, one in zip(receipts, outcomes, strict=True):

@@ -12,7 +12,7 @@ from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.given_settings import parse_settings, set_option
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.domain.formatting import show_moment
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def erasures(connection: Connection, *, certificate_id: str | None, as_json: boo
         print_json({"erasures": found})
         return
     rows = [
-        (one.id, one.tenant, show_moment(one.erased_at), one.erased_by, one.counts.get("messages", 0), one.reason)
+        (one.id, one.tenant, show_time(one.erased_at), one.erased_by, one.counts.get("messages", 0), one.reason)
         for one in found
     ]
     print_table(("id", "tenant", "erased", "by", "messages", "reason"), rows, empty="no tenant was erased")

@@ -12,17 +12,15 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import Connection, connected, open_profile
 from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.domain.formatting import moment
-from tenantq.domain.tenant_moves import HeldTenant, homeless
-from tenantq.domain.tenant_moves import moves as find_moves
-from tenantq.domain.topology import Topology, check_region, load_topology
+from tenantq.domain.formatting import show_time
+from tenantq.domain.placement import HeldTenant, Topology, check_region, load_topology, plan_moves, unplaced_tenants
 from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.client import Client
-    from tenantq.domain.topology import Shard
+    from tenantq.domain.placement import TopologyShard
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _PROBE_MS: Final = 5_000
@@ -45,7 +43,7 @@ def show(connection: Connection, *, as_json: bool) -> None:
         return
     rows = [(one.name, one.region, one.address or connection.target.url) for one in known.shards]
     print_table(("name", "region", "address"), rows, empty="no shards")
-    told = {"server": known.server, "version": known.version, "format": known.format, "time": moment(known.now)}
+    told = {"server": known.server, "version": known.version, "format": known.format, "time": show_time(known.now)}
     print_facts({**told, "encryption": known.encryption})
 
 
@@ -71,7 +69,7 @@ def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json
     without: list[dict[str, object]] = []
     if ask or connection.given & {"url", "profile"}:
         allowed = [(one.name, tuple(one.config.get("regions") or ())) for one in connection.client.tenants()]
-        without = [{"tenant": one.tenant, "regions": one.regions} for one in homeless(shards, allowed)]
+        without = [{"tenant": one.tenant, "regions": one.regions} for one in unplaced_tenants(shards, allowed)]
     probed = [_probed(shard, connection) for shard in shards.shards] if probe else []
     regions = {region: sum(one.region == region for one in shards.shards) for region in shards.regions}
     wrong = [one for one in probed if one["state"] == "other"]
@@ -148,7 +146,7 @@ def plan(
         tenants = _held(connection.client)
     for topology_ in (before, after):
         _check_homes(topology_, tenants)
-    found = find_moves(tenants, before, after)
+    found = plan_moves(tenants, before, after)
     if as_json:
         print_json(found)
         return
@@ -170,7 +168,7 @@ def plan(
         click.echo(f"and {len(moved) - _LISTED} more; all of them with --json")
 
 
-def _probed(shard: Shard, connection: Connection) -> dict[str, object]:
+def _probed(shard: TopologyShard, connection: Connection) -> dict[str, object]:
     """Return what the server at a shard's address says of itself."""
     told: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
     if not shard.address:
@@ -207,7 +205,7 @@ def _held(client: Client) -> list[HeldTenant]:
 
 
 def _check_homes(shards: Topology, tenants: Sequence[HeldTenant]) -> None:
-    without = homeless(shards, ((one.name, one.regions) for one in tenants))
+    without = unplaced_tenants(shards, ((one.name, one.regions) for one in tenants))
     if without:
         named = ", ".join(f"{one.tenant} ({', '.join(one.regions)})" for one in without)
         raise Invalid(f"no shard is in a region that these tenants allow: {named}")

@@ -6,7 +6,7 @@ import click
 
 from tenantq.cli.connection import Connection, connected
 from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.domain.formatting import moment
+from tenantq.domain.formatting import show_time
 
 
 @click.command()
@@ -25,7 +25,7 @@ def usage(connection: Connection, *, as_json: bool) -> None:
             "no limit" if one.limit is None else one.limit,
             one.remaining,
             one.state,
-            moment(one.resets_at),
+            show_time(one.resets_at),
         )
         for name, one in found.quotas.items()
     ]

@@ -11,7 +11,7 @@ from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
-from tenantq.domain.topology import check_region, load_topology
+from tenantq.domain.placement import check_region, load_topology
 
 if TYPE_CHECKING:
     from datetime import datetime

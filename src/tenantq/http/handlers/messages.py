@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.domain.json_bytes import bytes_of, text_or_base64
 from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, json_reply
@@ -38,6 +37,7 @@ from tenantq.wire import (
     WireMessage,
     WireResult,
 )
+from tenantq.wire.json_bytes import bytes_of, text_or_base64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

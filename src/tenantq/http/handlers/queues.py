@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from tenantq.domain.full_settings import whole
 from tenantq.domain.limits import TIME_MS_MAX
+from tenantq.domain.validation import all_fields
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
 from tenantq.http.reply import Reply, json_reply
@@ -147,7 +147,7 @@ async def cancel_redrive(service: Service, request: Request, _: object) -> Reply
 def _queue(queue: QueueInfo) -> QueueReply:
     figures = {field: getattr(queue.stats, field) for field in queue.stats.__struct_fields__}
     return QueueReply(
-        name=queue.name, id=queue.id, tenant=queue.tenant, config=whole(queue.config),
+        name=queue.name, id=queue.id, tenant=queue.tenant, config=all_fields(queue.config),
         suspension=suspension_item(queue.suspension), **figures,
     )  # fmt: skip
 

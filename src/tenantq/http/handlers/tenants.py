@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tenantq.domain.full_settings import whole
+from tenantq.domain.validation import all_fields
 from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
 from tenantq.wire import (
@@ -135,7 +135,7 @@ def _tenant(tenant: TenantInfo) -> TenantReply:
         id=tenant.id,
         status=tenant.status,
         version=tenant.version,
-        config=whole(tenant.config),
+        config=all_fields(tenant.config),
         hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
         suspension=suspension_item(tenant.suspension),
         figures=tenant.figures,

@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tenantq.domain.jump_hash import MULTIPLIER, tenant_key
+from tenantq.domain.placement import MULTIPLIER, tenant_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
 
-    from tenantq.domain.topology import Topology
+    from tenantq.domain.placement import Topology
 
 NOWHERE = -1
 """The place of a tenant that no shard may hold."""

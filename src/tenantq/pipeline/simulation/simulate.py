@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tenantq.domain.topology import Topology
+    from tenantq.domain.placement import Topology
     from tenantq.pipeline.lake import Lake
 
 _NAMED_MAX: Final = 20

@@ -1,0 +1,277 @@
+"""Placement of tenants on shards: the topology file, the hash that assigns a tenant, and what a new topology would move.
+
+The topology file is TOML:
+
+[[shards]]
+name = "eu"
+address = "https://eu.example"     # optional: where clients reach it
+region = "eu"                      # optional; required to serve tenants that name regions
+count = 3                          # optional: eu-1, eu-2, eu-3
+operations_per_hour = 2000000      # optional: capacity
+bytes = 500000000000               # optional: capacity
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.domain.names import check_shard_name
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+SHARDS_MAX: Final = 100_000
+MULTIPLIER: Final = 2_862_933_555_777_941_757
+KEY_BITS: Final = 64
+_MASK: Final = (1 << KEY_BITS) - 1
+_REGION: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)?")
+
+
+class TopologyShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One shard of a topology. A capacity of None is unknown."""
+
+    name: str
+    region: str = ""
+    address: str = ""
+    operations_per_hour: int | None = None
+    bytes: int | None = None
+
+
+class _Entry(TopologyShard, frozen=True, forbid_unknown_fields=True):
+    """One table of the file. ``count`` stands for that many shards: name-1, name-2, …."""
+
+    count: int | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shards: list[_Entry]
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """Shards in order. The hash depends on the order, so new shards go to the end."""
+
+    shards: tuple[TopologyShard, ...]
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Regions in order of first appearance."""
+        return tuple(dict.fromkeys(shard.region for shard in self.shards))
+
+    def eligible(self, allowed: Iterable[str]) -> list[int]:
+        """Return the indexes of the shards in the allowed regions; without allowed regions, of all shards."""
+        wanted = set(allowed)
+        return [at for at, shard in enumerate(self.shards) if not wanted or shard.region in wanted]
+
+    def route(self, tenant: str, allowed: Iterable[str] = ()) -> TopologyShard:
+        """Return the tenant's shard: the jump hash of its name over the shards in its allowed regions.
+
+        Raises Invalid if no shard is in an allowed region. There is no fallback to another region.
+        """
+        regions = tuple(allowed)
+        places = self.eligible(regions)
+        if not places:
+            raise Invalid(f"no shard is in a region that the tenant allows: {', '.join(regions)}")
+        return self.shards[places[jump_hash(tenant_key(tenant), len(places))]]
+
+    def grown(self, shards: int = 0, regions: Mapping[str, int] | None = None) -> Topology:
+        """Return a topology with ``shards`` more, spread over its regions in turn, and ``regions[name]`` more in each named region.
+
+        A new shard gets the capacities of the last shard of its region, or of the last shard overall.
+        """
+        wanted = [self.regions[at % len(self.regions)] for at in range(shards)]
+        wanted += [region for region, more in (regions or {}).items() for _ in range(more)]
+        if len(self.shards) + len(wanted) > SHARDS_MAX:
+            raise Invalid(f"topology: more than {SHARDS_MAX} shards")
+        taken, last = {shard.name for shard in self.shards}, {shard.region: shard for shard in self.shards}
+        numbers = {region: count(1) for region in wanted}
+        found = list(self.shards)
+        for region in wanted:
+            name = next(
+                name
+                for name in (f"{region or 'shard'}-new-{number}" for number in numbers[region])
+                if name not in taken
+            )
+            like = last.get(region, self.shards[-1])
+            found.append(TopologyShard(name, region, "", like.operations_per_hour, like.bytes))
+            taken.add(name)
+        return Topology(tuple(found))
+
+
+def load_topology(file: Path) -> Topology:
+    """Read a topology file. Raises Invalid if it is malformed."""
+    try:
+        given = msgspec.convert(tomllib.loads(file.read_text()), _File)
+    except OSError as error:
+        raise Invalid(f"topology {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Invalid(f"topology {file}: {error}") from error
+    shards: list[TopologyShard] = []
+    for entry in given.shards:
+        _check(f"topology {file}: shard {entry.name!r}", entry, len(shards))
+        names = [entry.name] if entry.count is None else [f"{entry.name}-{at}" for at in range(1, entry.count + 1)]
+        shards += [
+            TopologyShard(name, entry.region, entry.address, entry.operations_per_hour, entry.bytes) for name in names
+        ]
+    if not shards:
+        raise Invalid(f"topology {file}: names no shard")
+    if len({shard.name for shard in shards}) < len(shards):
+        raise Invalid(f"topology {file}: two shards have the same name")
+    return Topology(tuple(shards))
+
+
+def check_region(where: str, region: str) -> str:
+    """Return ``region`` if it is empty or a valid name. Raises Invalid otherwise."""
+    if _REGION.fullmatch(region) is None:
+        raise Invalid(f"{where}: region {region!r}: 1 to 32 characters of a-z, 0-9 and '-', alphanumeric at both ends")
+    return region
+
+
+def _check(where: str, entry: _Entry, before: int) -> None:
+    check_shard_name(where, entry.name)
+    check_region(where, entry.region)
+    for name in ("operations_per_hour", "bytes", "count"):
+        value = getattr(entry, name)
+        if value is not None and value < 1:
+            raise Invalid(f"{where}: {name} must be 1 or more")
+    if before + (entry.count or 1) > SHARDS_MAX:
+        raise Invalid(f"{where}: more than {SHARDS_MAX} shards")
+
+
+def tenant_key(name: str) -> int:
+    """Return a tenant's hash key: the first 64 bits of its name's SHA-256, which is the same on every server."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[: KEY_BITS // 8])
+
+
+def jump_hash(key: int, buckets: int) -> int:
+    """Return the bucket, 0 to ``buckets`` - 1, of a 64-bit key (Lamping and Veach, 2014).
+
+    Adding a bucket moves about one key in ``buckets`` + 1, always to the new bucket.
+    Raises Invalid if there is no bucket or the key is longer.
+    """
+    if buckets < 1:
+        raise Invalid(f"buckets: {buckets} is none to choose from")
+    if not 0 <= key <= _MASK:
+        raise Invalid(f"key {key}: has 64 bits")
+    bucket, following = -1, 0
+    while following < buckets:
+        bucket = following
+        key = (key * MULTIPLIER + 1) & _MASK
+        following = int((bucket + 1) * (float(1 << 31) / float((key >> 33) + 1)))
+    return bucket
+
+
+class HeldTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as reported by the server that holds it."""
+
+    name: str
+    regions: tuple[str, ...]  # allowed regions; empty: all
+    queues: int
+    messages: int
+    bytes: int
+
+
+class ShardLoad(msgspec.Struct, kw_only=True):
+    """What a shard holds before and after a change of topology."""
+
+    name: str
+    region: str
+    tenants_before: int = 0
+    tenants_after: int = 0
+    queues_before: int = 0
+    queues_after: int = 0
+    messages_before: int = 0
+    messages_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class TenantMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant that moves to another shard."""
+
+    tenant: str
+    from_shard: str
+    to_shard: str
+    from_region: str
+    to_region: str
+    queues: int
+    messages: int
+    bytes: int
+
+
+class UnplacedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant without an eligible shard."""
+
+    tenant: str
+    regions: tuple[str, ...]
+
+
+class MovePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change of topology would move."""
+
+    tenants: int
+    moved_tenants: int
+    moved_share: float  # of the tenants
+    moved_queues: int
+    moved_messages: int
+    moved_bytes: int
+    shards: list[ShardLoad]
+    moves: list[TenantMove]
+
+
+def unplaced_tenants(topology: Topology, tenants: Iterable[tuple[str, tuple[str, ...]]]) -> list[UnplacedTenant]:
+    """Return the tenants that have no eligible shard. Each is given as (name, allowed regions)."""
+    return [UnplacedTenant(tenant=name, regions=regions) for name, regions in tenants if not topology.eligible(regions)]
+
+
+def plan_moves(tenants: Iterable[HeldTenant], before: Topology, after: Topology) -> MovePlan:
+    """Return what would move. Raises Invalid if a tenant has no eligible shard in either topology."""
+    loads: dict[str, ShardLoad] = {}
+    for shard in (*before.shards, *after.shards):
+        loads[shard.name] = ShardLoad(name=shard.name, region=shard.region)
+    found: list[TenantMove] = []
+    count = 0
+    for tenant in tenants:
+        count += 1
+        old, new = before.route(tenant.name, tenant.regions), after.route(tenant.name, tenant.regions)
+        left, taken = loads[old.name], loads[new.name]
+        left.tenants_before += 1
+        left.queues_before += tenant.queues
+        left.messages_before += tenant.messages
+        left.bytes_before += tenant.bytes
+        taken.tenants_after += 1
+        taken.queues_after += tenant.queues
+        taken.messages_after += tenant.messages
+        taken.bytes_after += tenant.bytes
+        if old.name != new.name:
+            found.append(_tenant_move(tenant, old, new))
+    return MovePlan(
+        tenants=count,
+        moved_tenants=len(found),
+        moved_share=len(found) / count if count else 0.0,
+        moved_queues=sum(move.queues for move in found),
+        moved_messages=sum(move.messages for move in found),
+        moved_bytes=sum(move.bytes for move in found),
+        shards=list(loads.values()),
+        moves=found,
+    )
+
+
+def _tenant_move(tenant: HeldTenant, old: TopologyShard, new: TopologyShard) -> TenantMove:
+    return TenantMove(
+        tenant=tenant.name,
+        from_shard=old.name,
+        to_shard=new.name,
+        from_region=old.region,
+        to_region=new.region,
+        queues=tenant.queues,
+        messages=tenant.messages,
+        bytes=tenant.bytes,
+    )
