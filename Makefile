@@ -10,10 +10,10 @@ SECONDS_REDIS ?= 180
 
 SERVER_EXTRAS := console
 PIPELINE_EXTRAS := $(SERVER_EXTRAS),parquet,remote,spark
-ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,test,lint,bench
+ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,test,lint,docs,bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: run pipeline test lint bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
+.PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
 
 # The server, the demo and the console need about 100 MB; the pipeline and the tests install their own libraries.
 run: .venv/server
@@ -30,6 +30,9 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: .venv/installed
 	$(BIN)/python -m bench

@@ -22,10 +22,10 @@ WITHOUT_PYCAPNP = (
 
 
 def test_it_listens_for_capnp_and_says_where(tmp_path: Path) -> None:
-    """Port 0 takes a free one; the session of docs/rpc.md runs against it as it stands there."""
+    """Port 0 takes a free one; the session of docs/reference/rpc.md runs against it as it stands there."""
     with serving(tmp_path / "data", "--rpc", "127.0.0.1:0") as served:
         (port,) = re.findall(r"^Cap'n Proto on 127\.0\.0\.1:(\d+)$", served.output, re.MULTILINE)
-        guide = (PROJECT / "docs" / "rpc.md").read_text()
+        guide = (PROJECT / "docs" / "reference" / "rpc.md").read_text()
         (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
         program = program.replace("7071", port)
         done = subprocess.run(

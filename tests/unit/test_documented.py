@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROJECT = Path(__file__).resolve().parents[2]
-DOCS = {path.name: path.read_text() for path in (PROJECT / "docs").glob("*.md")}
+DOCS = {path.name: path.read_text() for path in sorted((PROJECT / "docs").rglob("*.md"))}
 SOURCES = sorted((PROJECT / "src" / "tenantq").rglob("*.py"))
 
 
@@ -70,7 +70,7 @@ def _place(path: str) -> str:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    """In docs/commands.md or the document of its subject; what commands share stands once."""
+    """In docs/reference/commands.md or the document of its subject; what commands share stands once."""
     assert "## Commands" in DOCS["operations.md"]
     shared = DOCS["commands.md"].split("## Options of every command that talks to a server")[1].split("\n## ")[0]
     for path, command in _commands(command_line, "tenantq"):
@@ -86,7 +86,7 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 def test_nothing_is_documented_that_cannot_be_typed() -> None:
-    """Every command and long option that docs/commands.md and the README name exists."""
+    """Every command and long option that docs/reference/commands.md and the README name exists."""
     commands = dict(_commands(command_line, "tenantq"))
     options = {name for command in commands.values() for option in command.params for name in option.opts}
     text = DOCS["commands.md"] + (PROJECT / "README.md").read_text()
@@ -113,7 +113,7 @@ SETTINGS: Final = [
     ("operations.md", ShardSettings),
     ("operations.md", ShardsSettings),
     ("operations.md", GateSettings),
-    ("store.md", RedisSettings),
+    ("stores.md", RedisSettings),
     ("operations.md", SignalSettings),
     ("operations.md", ExportSettings),
     ("operations.md", AuditSettings),
@@ -168,7 +168,7 @@ def test_every_metric_is_documented() -> None:
 
 @pytest.mark.parametrize("kind", [Quotas, Rate, Concurrency])
 def test_every_limit_is_documented(kind: type[msgspec.Struct]) -> None:
-    """In the tables of docs/limits.md, and nothing stands there that cannot be set."""
+    """In the tables of docs/reference/limits.md, and nothing stands there that cannot be set."""
     listed = {
         name for row in _table_rows(DOCS["limits.md"]) for name in re.findall(r"`(?:write\.|read\.)?(\w+)`", row[0])
     }
@@ -233,19 +233,19 @@ def test_every_journal_op_is_documented() -> None:
     """In the table of ops, whether done or refused."""
     ops = journal_ops()
     assert {"add", "poll", "ack", "dead_letter", "create_tenant", "resume_queue", "trim_journal"} <= ops
-    table = DOCS["store.md"].split("| op | written when |")[1].split("refused as a whole")[0]
+    table = DOCS["stores.md"].split("| op | written when |")[1].split("refused as a whole")[0]
     listed = {op for row in _table_rows(table) for op in re.findall(r"`(\w+)`", row[0])}
     assert listed == ops
 
 
 def test_every_journal_column_is_documented() -> None:
-    """In the table of columns of docs/store.md."""
-    table = DOCS["store.md"].split("| column | meaning |")[1].split("| op |")[0]
+    """In the table of columns of docs/internals/stores.md."""
+    table = DOCS["stores.md"].split("| column | meaning |")[1].split("| op |")[0]
     assert {name for row in _table_rows(table) for name in re.findall(r"`(\w+)`", row[0])} == set(Row.__struct_fields__)
 
 
 def test_every_kind_of_finding_is_documented() -> None:
-    """In the doctor's section of docs/operations.md."""
+    """In the doctor's section of docs/reference/operations.md."""
     section = DOCS["operations.md"].split("| kind | what is wrong")[1].split("\n#")[0]
     assert {row[0].strip("` ") for row in _table_rows(section)} == set(get_args(Kind))
 

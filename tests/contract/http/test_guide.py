@@ -1,4 +1,4 @@
-"""The commands in docs/http.md work as they stand there."""
+"""The commands in docs/reference/http.md work as they stand there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.http.real_server import ADMIN
 if TYPE_CHECKING:
     from tenantq.server import Server
 
-GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text()
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "http.md").read_text()
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])  # as slow as it is, once will do

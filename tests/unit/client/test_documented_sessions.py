@@ -1,4 +1,4 @@
-"""The sessions in docs/sdk.md and docs/worker.md run as they stand, against the fake."""
+"""The sessions in docs/reference/sdk.md and docs/reference/worker.md run as they stand, against the fake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenantq.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
 
 def sessions(name: str) -> list[str]:

@@ -1,10 +1,10 @@
-"""The matrix of roles and actions as docs/access.md has it."""
+"""The matrix of roles and actions as docs/reference/access.md has it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "access.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "access.md").read_text()
 
 
 def rows(heading: str) -> list[list[str]]:
