@@ -33,6 +33,7 @@ from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import TopologyShard
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat, StoreLocked
+from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.listener import open_sockets
 from tenantq.settings import OFF, RPC_DEFAULT, split_address
@@ -48,8 +49,7 @@ DEATHS_MAX: Final = 5
 DEATHS_WITHIN_MS: Final = 60_000
 """A shard that dies more often than that in this time is not started again: all stop."""
 
-AGAIN_MS: Final = 100
-AGAIN_MS_MAX: Final = 5_000
+RESTART_BACKOFF: Final = Backoff(100, 5_000)
 DRAIN_EXTRA_MS: Final = 5_000
 CLOSE_MS: Final = 60_000
 """How long a shard that has finished its requests may take to export the rest of its journal and to close; then it is killed."""
@@ -329,7 +329,7 @@ class Supervisor:
                 self._failure = f"shard {name} keeps dying, last with exit code {code}: the server stops"
                 self._failed.set()
                 return
-            wait_ms = min(AGAIN_MS << (len(shard.deaths) - 1), AGAIN_MS_MAX)
+            wait_ms = int(RESTART_BACKOFF.ceiling_ms(len(shard.deaths)))
             log.error("shard %s died; it is started again", name, extra={"exit_code": code, "in_ms": wait_ms})
             await asyncio.sleep(wait_ms / 1_000)
             try:

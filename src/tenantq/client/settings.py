@@ -11,6 +11,7 @@ import msgspec
 
 from tenantq.domain.message import check_int
 from tenantq.errors import Invalid, Limited, TenantqError, Unavailable
+from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.randomness import Randomness, system_randomness
 
@@ -52,8 +53,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         asked_ms = error.retry_after_ms if isinstance(error, Limited | Unavailable) else 0
         if asked_ms > self.max_ms:
             return None
-        window_ms = min(self.max_ms, self.base_ms * 2 ** min(retry - 1, 30))
-        return asked_ms + int(window_ms * randomness.random())
+        return asked_ms + Backoff(self.base_ms, self.max_ms).full_jitter_ms(retry, randomness)
 
 
 NO_RETRIES: Final = Retries(count=0)

@@ -22,6 +22,7 @@ from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.record import unseal
 from tenantq.journal.segment import encode_stored
+from tenantq.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,7 +241,7 @@ class Exporter:
         else:
             self._failures, self.failure = 0, ""
         every_ms = self._settings.every_ms
-        self._later(min(max(every_ms, _RETRY_MS_MAX), every_ms * 2 ** min(self._failures, 10)))
+        self._later(int(Backoff(every_ms, max(every_ms, _RETRY_MS_MAX)).ceiling_ms(self._failures + 1)))
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1

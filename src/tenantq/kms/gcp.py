@@ -15,11 +15,11 @@ from google.api_core import exceptions as google
 from google.auth import exceptions as auth
 from google.cloud.kms_v1 import KeyManagementServiceClient
 from google.oauth2 import service_account
+from google_crc32c import value as crc32c
 from requests import RequestException
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.answers import not_now, not_reached
-from tenantq.kms.crc32c import crc32c
 from tenantq.kms.in_threads import Threads, silence_debug
 from tenantq.kms.interface import context_bytes
 from tenantq.kms.strict_file import read_secret_file

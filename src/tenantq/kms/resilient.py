@@ -16,6 +16,8 @@ import msgspec
 from tenantq.errors import KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import Context, KeyHealth, KeyState, KeyWrapper
 from tenantq.kms.settings import RetrySettings
+from tenantq.runtime.backoff import Backoff
+from tenantq.runtime.clock import sleep_ms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,14 +123,13 @@ class ResilientKms:
             else:
                 self._note_success(key)
                 return answer
-            await _sleep(clock, pause)
+            await sleep_ms(clock, pause)
 
     def _pause_ms(self, attempt: int, error: KmsUnavailable) -> int:
         """Return a random part of a growing span, and no less than the other side asked for."""
-        settings = self._settings
-        span = min(settings.backoff_max_ms, settings.backoff_base_ms << min(attempt - 1, 20))
         asked_for = error.retry_after_ms if "retry_after_ms" in vars(error) else 0
-        return max(asked_for, int(self._randomness.random() * span) + 1)
+        backoff = Backoff(self._settings.backoff_base_ms, self._settings.backoff_max_ms)
+        return max(1, asked_for, backoff.full_jitter_ms(attempt, self._randomness))
 
     async def _within(self, ms: int, call: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return what ``call`` returns, or raise KmsUnavailable when it takes longer than ``ms`` on the clock."""
@@ -200,15 +201,6 @@ def _state_after(error: TenantqError) -> KeyState:
     if isinstance(error, KmsDenied):
         return "denied"
     return "disabled" if isinstance(error, KeyDisabled) else "failed"
-
-
-async def _sleep(clock: Clock, ms: int) -> None:
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(ms, lambda: _let_go(over))
-    try:
-        await over
-    finally:
-        timer.cancel()
 
 
 def _let_go(future: asyncio.Future[None]) -> None:

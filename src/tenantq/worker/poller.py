@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.errors import Closed, NotFound, TenantqError, Unauthenticated
+from tenantq.runtime.backoff import Backoff
 from tenantq.worker.named_fleet import NamedFleet
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq.worker")
 
-_PAUSE_MS: Final = (100, 10_000)  # after a poll that failed: from, up to
+_BACKOFF: Final = Backoff(100, 10_000)  # after a poll that failed
 _ABSENT_PAUSE_MS: Final = 1_000  # after a poll of a queue that nobody has made yet
 
 
@@ -127,7 +128,5 @@ class Poller:
 
     async def _pause(self) -> None:
         """Pause for longer after each failure, and not just as long as others do."""
-        low, high = _PAUSE_MS
-        pause_ms = min(high, low * 2 ** min(self._failures, 20))
         self._failures += 1
-        await asyncio.sleep((pause_ms / 2 + pause_ms / 2 * self._plan.randomness.random()) / 1_000)
+        await asyncio.sleep(_BACKOFF.half_jitter_ms(self._failures, self._plan.randomness) / 1_000)

@@ -12,6 +12,7 @@ from tenantq.client.received import Received
 from tenantq.domain import limits
 from tenantq.domain.message import check_int
 from tenantq.errors import Invalid
+from tenantq.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from tenantq.runtime.randomness import Randomness
@@ -39,9 +40,4 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_ms(self, attempt: int, randomness: Randomness) -> int:
         """Return the pause after attempt number ``attempt``, from 1."""
-        try:
-            whole = self.base_ms * self.factor ** max(0, attempt - 1)
-        except OverflowError:
-            whole = self.max_ms
-        whole = min(whole, self.max_ms, limits.DELAY_MS_MAX)
-        return int(whole - whole / 2 * randomness.random())
+        return Backoff(self.base_ms, self.max_ms, self.factor).half_jitter_ms(attempt, randomness)

@@ -14,6 +14,7 @@ from tenantq.backup.restore_shards import restore_server
 from tenantq.cli import supervisor
 from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.errors import StoreDamaged
+from tenantq.runtime.backoff import Backoff
 from tests.acceptance.command import ADMIN_TOKEN, call
 from tests.contract.shards.sharded import supervised
 
@@ -56,7 +57,7 @@ async def test_a_shard_whose_disk_is_not_there_is_refused(tmp_path: Path, monkey
         assert not list(shard_dir(place, 1).iterdir())
     shard_dir(data, 1).rmdir()
     (tmp_path / "data-lost").rename(shard_dir(data, 1))
-    monkeypatch.setattr(supervisor, "AGAIN_MS", 1)
+    monkeypatch.setattr(supervisor, "RESTART_BACKOFF", Backoff(1, 5_000))
     server = supervised(data)
     try:
         await server.start(asyncio.Event())

@@ -19,7 +19,6 @@ from google.auth.exceptions import RefreshError, TransportError
 from google.oauth2.credentials import Credentials
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken
-from tenantq.kms.crc32c import crc32c
 from tenantq.kms.gcp import GcpKms
 from tenantq.kms.interface import context_bytes
 from tenantq.kms.resilient import ResilientKms
@@ -350,11 +349,3 @@ def test_without_credentials_the_provider_does_not_open(monkeypatch: pytest.Monk
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(Invalid, match=r"kms\.gcp\.credentials_file"):
         GcpKms(GcpSettings())
-
-
-def test_the_checksum_is_crc_32c() -> None:
-    """By the value that everybody gives for it, and against one reckoned bit by bit."""
-    assert crc32c(b"123456789") == 0xE3069283
-    for count in (0, 1, 16, 100):
-        data = os.urandom(count)
-        assert str(crc32c(data)) == checksum(data)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tenantq.errors import NotFound, Unauthenticated
+from tenantq.runtime.backoff import Backoff
 from tenantq.worker import Worker
 from tests.unit.worker.conftest import soon
 
@@ -76,7 +77,7 @@ async def test_an_address_that_leads_nowhere_is_told_once(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is no queue that will come; but somebody may mend what stands between. A burst ends with the error."""
-    monkeypatch.setattr("tenantq.worker.poller._PAUSE_MS", (1, 5))
+    monkeypatch.setattr("tenantq.worker.poller._BACKOFF", Backoff(1, 5))
     worker = Worker(msgspec.structs.replace(server.settings(), prefix="/v1"))
     worker.task("mail")(lambda _: None)
     serving = asyncio.create_task(worker.serve())

@@ -12,6 +12,7 @@ from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
+from tenantq.runtime.backoff import Backoff
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
 from tenantq.store.rows import pack_past, unpack_message
 
@@ -242,8 +243,8 @@ class Nack(_Settle):
         delay_ms = self.delay_ms
         if delay_ms is None:
             config = queue.config
-            bound = min(config.backoff_base_ms * 2 ** min(lease.attempts - 1, 40), config.backoff_max_ms)
-            delay_ms = int(round.core.randomness.random() * (bound + 1))
+            backoff = Backoff(config.backoff_base_ms, config.backoff_max_ms)
+            delay_ms = backoff.full_jitter_ms(lease.attempts, round.core.randomness)
         queue.totals[NACKED] += 1
         if queue.lane is not None:
             fleet.settle(queue, round.now - lease.leased_at)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 
 from tenantq.errors import ConnectionFailed, Limited, TenantqError, Unavailable
+from tenantq.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from tenantq.client import Client, Queue
     from tenantq.pipeline.connector.message_rows import MessageRow
 
-_BASE_MS: Final = 200
-_PAUSE_MS_MAX: Final = 10_000
+_BACKOFF: Final = Backoff(200, 10_000)
 _FIRST_CONTACT_MS: Final = 10_000
 """A server that was never reached is not waited for longer: its address may be wrong."""
 _BYTES_MAX: Final = 8 << 20
@@ -118,7 +118,7 @@ class Enqueuer:
     def _pause(self, row: MessageRow, error: TenantqError, tries: int, since: float) -> None:
         """Wait as long as the server asks for, or longer each time; raise where that goes beyond the bound."""
         asked_ms = error.retry_after_ms if isinstance(error, Limited | Unavailable) else 0
-        pause_ms = max(asked_ms, min(_PAUSE_MS_MAX, _BASE_MS * 2 ** min(tries - 1, 20)))
+        pause_ms = max(asked_ms, int(_BACKOFF.ceiling_ms(tries)))
         bound_ms = self._max_wait_ms
         if isinstance(error, ConnectionFailed) and not self.counts.rows:
             bound_ms = min(bound_ms, _FIRST_CONTACT_MS)
