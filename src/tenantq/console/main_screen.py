@@ -89,7 +89,7 @@ class MainScreen(StateScreen):
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         """Make the panel that has the focus the active one."""
         for panel in self.query(Panel):
-            if event.widget in panel.query("*") and not panel.has_class("-active"):
+            if event.widget is self.focused and event.widget in panel.query("*") and not panel.has_class("-active"):
                 self._mark(str(panel.id))
 
     def action_next_panel(self, step: int) -> None:
@@ -130,4 +130,8 @@ class MainScreen(StateScreen):
     def _mark(self, id: str) -> None:
         for panel in self.query(Panel):
             panel.set_class(panel.id == id, "-active")
-        self.query_one("#panel-tabs", Tabs).active = f"tab-{id}"
+        tabs = self.query_one("#panel-tabs", Tabs)
+        with tabs.prevent(
+            Tabs.TabActivated
+        ):  # the event would arrive after the next key, and two of them would undo each other
+            tabs.active = f"tab-{id}"
