@@ -21,7 +21,7 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.turns import Turns
-from tenantq.http.listener import Listener
+from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
 from tenantq.http.shard_listener import ShardListener
 from tenantq.http.standby import StandbyListener
@@ -114,7 +114,7 @@ class Server:
         self._gates: Gatekeeper | None = None
         self._service: Service | None = None
         self._standby: StandbyListener | None = None
-        self._listener: Listener | None = None
+        self._listener: HttpListener | None = None
         self._rpc_listener: RpcListener | None = None
         self._exporter: Exporter | None = None
         self._checkpointer: Checkpointer | None = None
@@ -175,9 +175,9 @@ class Server:
                 await self.service.bootstrap(self._admin_token, self._show_token)
             turns = Turns(asyncio.get_running_loop())
             self._listener = await self._make_listener(self.service, self._gates, turns)
+            self.service.include_metrics(self._listener.metrics)
             await self._start_rpc(turns)
-            for sock in self._http_sockets:
-                await self._listener.start_on(sock, settings.tls)
+            await self._listener.start_on(self._http_sockets, settings.tls)
         except BaseException:
             await self.close(grace_ms=0)
             raise
@@ -221,18 +221,17 @@ class Server:
         if standby is not None:
             await standby.close()
 
-    async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> Listener:
+    async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> HttpListener:
         """Return what listens for HTTP; one of several shards has found the others first."""
         routes = (*ROUTES, *self._sqs_routes(service))
         if self._seat is None or self._sockets is None:
-            return Listener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
+            return HttpListener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
         gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
         gates.residency.mind_regions()
         service.fellows = Fellows(peers, service)
         gates.traces.note_entries = service.fellows.note
         listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
-        service.fellows.listener_figures = listener.figures.prometheus
         await peers.open(self._sockets.peers)
         self._opened()
         if not await peers.wait_for_all(FELLOWS_WAIT_MS):
@@ -291,7 +290,7 @@ class Server:
             listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
         await listener.start_on(self._rpc_sockets, self.settings.tls)
         self._rpc_listener = listener
-        self.service.include_metrics(listener.figures)
+        self.service.include_metrics(listener.metrics)
 
     async def drain(self, grace_ms: int | None = None) -> None:
         """Give notice, then take no more requests, and finish those in flight. A second call forces their end.

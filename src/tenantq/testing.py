@@ -27,8 +27,8 @@ from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError
 from tenantq.gates.key_maker import KeyMaker
-from tenantq.http.connection import Connection
-from tenantq.http.listener import Listener
+from tenantq.http.connection import HttpConnection
+from tenantq.http.listener import HttpListener
 from tenantq.journal.signing import SigningKey
 from tenantq.runtime.clock import Clock, SystemClock, Timer
 from tenantq.service import Gatekeeper, GateSettings, Service, open_sealing
@@ -271,7 +271,8 @@ class FakeServer:
         key = SigningKey.load_or_make(self._directory / "data")
         self._service = Service(self._shard, self._gates, clock, sealing=self._sealing, signing_key=key)
         await self._service.bootstrap(self.admin_token)
-        self._listener = Listener(self._service, clock=clock)
+        self._listener = HttpListener(self._service, clock=clock)
+        self._service.include_metrics(self._listener.metrics)
 
     async def _close(self) -> None:
         await self._listener.close(grace_ms=0)
@@ -354,7 +355,7 @@ class FakeServer:
         if self._portal is None or not self._reachable:
             raise ConnectionRefusedError("the fake server is not there")
         near = _End(asyncio.get_running_loop(), make_protocol())
-        far = _End(self._portal.loop, Connection(self._listener))
+        far = _End(self._portal.loop, HttpConnection(self._listener))
         near.other, far.other = far, near
         self._portal.soon(lambda: self._accept(far))
         near.protocol.connection_made(near)

@@ -1,11 +1,11 @@
-"""One connection: requests are answered in order, by one task, and a slow or vanished client costs nothing but itself."""
+"""One HTTP connection. One task answers its requests in order; a slow or vanished client affects no other."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.http.dispatch import Dispatch
@@ -13,64 +13,58 @@ from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 from tenantq.http.request_parser import BODY, HEAD, IDLE, RequestParser
+from tenantq.runtime.listener import ListenerConnection, wake
 
 if TYPE_CHECKING:
-    from tenantq.http.listener import Listener
+    from tenantq.http.listener import HttpListener
     from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
 
 SLICE_BYTES: Final = 16 << 10
-"""Parsed at a time; between two slices it is seen whether enough requests wait already."""
+"""Parsed at a time. Between two slices the connection checks whether enough requests wait already."""
 
 _ONE_WRITE_BYTES: Final = 64 << 10
 
 
-class Connection(Dispatch, asyncio.Protocol):
+class HttpConnection(Dispatch, ListenerConnection):
     """The protocol of one accepted connection."""
 
-    reads_with = RequestParser
-
-    def __init__(self, listener: Listener) -> None:
-        super().__init__(listener)
+    def __init__(self, listener: HttpListener) -> None:
+        Dispatch.__init__(self, listener)
+        ListenerConnection.__init__(self, listener)
         self._requests: deque[Request] = deque()  # complete, not begun
-        self._current: Request | None = None  # which the task is at work on
+        self._current: Request | None = None  # being answered
         self._at_end = False  # the client sends nothing more
         self._unread: memoryview | None = None  # arrived, not parsed yet
         self._reads = True
         self._wake: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None  # while too much is unsent
-        self._unsent_bytes = 0
-        self._unsent_since_ms = 0
+        self._writable: asyncio.Future[None] | None = None  # while too much is unsent
         self._body_bytes_seen = 0
-        self._is_closing = False  # as soon as everything is sent, or ...
-        self._lingers_until_ms: int | None = None  # ... the client has had time to read why
+        self._lingers_until_ms: int | None = None  # the connection stays open so that the client can read why it ends
 
     # ---- events of the transport ----
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve, unless too many are served already."""
-        self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
-        listener = self._listener
-        listener.figures.connections_total += 1
-        if len(listener.connections) >= listener.settings.connections_max or listener.is_closing:
-            self._turn_away()
-            return
-        listener.connections.add(self)
-        self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
-        peer = transport.get_extra_info("peername")
-        self._parser = self.reads_with(
-            listener,
+    def refusal(self) -> bytes:
+        """Return what a client is sent if too many connections are open."""
+        request_id = self._listener.next_request_id()
+        reply = problem_reply(Unavailable("too many connections are open. Try again later."), request_id)
+        return head(reply, self._listener.lines + b"Connection: close\r\n", request_id) + reply.body
+
+    def begin(self) -> None:
+        """Begin to serve."""
+        self._parser = RequestParser(
+            self._listener,
             self._take,
             connection=self,
-            remote=peer[0] if isinstance(peer, tuple) else "",
-            certificate=transport.get_extra_info("peercert") or None,
-            is_secure=transport.get_extra_info("sslcontext") is not None,
+            remote=self.remote,
+            certificate=self.certificate,
+            is_secure=self._transport.get_extra_info("sslcontext") is not None,
         )
-        self._task = listener.loop.create_task(self._serve())
+        self._task = self._listener.loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived; stop reading while enough requests wait."""
+        """Parse what arrived. Stop reading while enough requests wait."""
         if self._is_lost:
             return
         if self._unread is not None:
@@ -82,10 +76,10 @@ class Connection(Dispatch, asyncio.Protocol):
         else:
             self._parse(memoryview(data))
         if self._parser.expects_continue:
-            _let_go(self._wake)
+            wake(self._wake)
 
     def eof_received(self) -> bool:
-        """Answer what was asked completely, then close; what only waits is answered now, with what there is."""
+        """Answer the complete requests, then close. A waiting call is answered now with what there is."""
         self._at_end = True
         if self._is_lost or self._is_closing:
             return False
@@ -94,7 +88,7 @@ class Connection(Dispatch, asyncio.Protocol):
         return self._current is not None or bool(self._requests)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
-        """Let go of everything; give up a call that only waits."""
+        """Release everything, and cancel a call that only waits."""
         self._is_lost = True
         self._listener.connections.discard(self)
         if not hasattr(self, "_task"):
@@ -105,24 +99,24 @@ class Connection(Dispatch, asyncio.Protocol):
         self._unread = None
         if self._waits:
             self._task.cancel()
-        _let_go(self._wake)
-        _let_go(self._room)
+        wake(self._wake)
+        wake(self._writable)
         self._listener.closed(self)
 
     def pause_writing(self) -> None:
-        """Begin no further request until the client has taken what waits for it."""
-        if self._room is None:
-            self._room = self._listener.loop.create_future()
+        """Begin no further request until the client has accepted what waits for it."""
+        if self._writable is None:
+            self._writable = self._listener.loop.create_future()
 
     def resume_writing(self) -> None:
-        """Go on."""
-        _let_go(self._room)
-        self._room = None
+        """Continue."""
+        wake(self._writable)
+        self._writable = None
 
-    # ---- what the listener asks ----
+    # ---- called by the listener ----
 
     def check(self, now_ms: int) -> int:
-        """Cut the client off if it has been too slow; called about twice a second. Return how much is unsent."""
+        """Cut the client off if it has been too slow. Return the number of unsent bytes."""
         if self._is_lost:
             return 0
         if self._is_stuck_writing(now_ms):
@@ -131,11 +125,11 @@ class Connection(Dispatch, asyncio.Protocol):
         elif self._is_closing:
             if self._lingers_until_ms is not None and now_ms >= self._lingers_until_ms:
                 self.abort()
-        elif not self._reads or (self._unsent_bytes and self._parser.stage is IDLE):
-            self._parser.since_ms = now_ms  # it is not the client that keeps the server waiting
+        elif not self._reads or (self._unsent_seen_bytes and self._parser.stage is IDLE):
+            self._parser.since_ms = now_ms  # the server is not waiting for the client
         else:
             self._check_reading(now_ms - self._parser.since_ms)
-        return self._unsent_bytes
+        return self._unsent_seen_bytes
 
     def _check_reading(self, waited_ms: int) -> None:
         settings, parser = self._listener.settings, self._parser
@@ -156,17 +150,13 @@ class Connection(Dispatch, asyncio.Protocol):
             self._cut("idle")
             self._close()
 
-    def held_bytes(self) -> int:
-        """Return what is held of a request that has not arrived wholly."""
+    def unfinished_bytes(self) -> int:
+        """Return the bytes held for a request that has not fully arrived."""
         return self._parser.held_bytes
 
     def give_way(self) -> None:
-        """Give up the request that is being read."""
+        """Give up the request that has not fully arrived."""
         self._parser.give_way()
-
-    def unsent_bytes(self) -> int:
-        """Return what the client has not taken yet."""
-        return self._transport.get_write_buffer_size()
 
     def drain(self) -> None:
         """Finish what is under way, begin nothing new, and close."""
@@ -176,10 +166,8 @@ class Connection(Dispatch, asyncio.Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
-        self._is_closing = True
         self._lingers_until_ms = None
-        self._unsent_bytes = 0
-        self._transport.abort()
+        super().abort()
 
     # ---- reading ----
 
@@ -193,7 +181,7 @@ class Connection(Dispatch, asyncio.Protocol):
             self._listener.turns.enter(request.call.bearer, self._wake)
 
     def _parse(self, data: memoryview) -> None:
-        """Feed in slices until there is enough to do."""
+        """Parse in slices until enough requests wait."""
         at = 0
         while at < len(data):
             if len(self._requests) >= self._listener.settings.pipeline_max:
@@ -211,7 +199,7 @@ class Connection(Dispatch, asyncio.Protocol):
             self._reads = False
             self._transport.pause_reading()
 
-    def _go_on_reading(self) -> None:
+    def _resume_reading(self) -> None:
         if self._unread is not None:
             self._parse(self._unread)
         if not self._reads and self._unread is None and len(self._requests) < self._listener.settings.pipeline_max:
@@ -221,7 +209,7 @@ class Connection(Dispatch, asyncio.Protocol):
     # ---- answering ----
 
     async def _serve(self) -> None:
-        """Answer one request after the other until the connection ends."""
+        """Answer the requests one after the other until the connection ends."""
         requests = self._requests
         try:
             while not self._is_lost:
@@ -247,11 +235,11 @@ class Connection(Dispatch, asyncio.Protocol):
                 if request.close or self._listener.is_closing:
                     self._close(linger=request.is_unfinished)
                     return
-                if self._room is not None:
+                if self._writable is not None:
                     self._unsent_since_ms = self._listener.now_ms
-                    await self._room
+                    await self._writable
                 if not self._reads:
-                    self._go_on_reading()
+                    self._resume_reading()
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -263,7 +251,7 @@ class Connection(Dispatch, asyncio.Protocol):
                 self._listener.release(self._current)
 
     async def _invite(self) -> None:
-        """Have a client send its body that asked whether it should; one that is nobody is told so instead."""
+        """Send "100 Continue" to a client that waits for it, or refuse a client with an invalid credential."""
         parser, request = self._parser, self._parser.unfinished
         parser.expects_continue = False
         if request is None or request.route is None:
@@ -279,7 +267,7 @@ class Connection(Dispatch, asyncio.Protocol):
                 self._transport.write(CONTINUE)
 
     def _is_done(self) -> bool:
-        """Tell whether nothing more will come: asked when every request has been answered."""
+        """Return whether no more requests will come, once every request has been answered."""
         if self._at_end:
             return True
         return self._listener.is_closing and self._parser.stage is IDLE
@@ -290,15 +278,15 @@ class Connection(Dispatch, asyncio.Protocol):
         if self._is_lost:
             return
         listener = self._listener
-        counts = listener.figures.replies_total
+        counts = listener.metrics.replies_total
         counts[reply.status] = counts.get(reply.status, 0) + 1
         lines = listener.lines
         if request.close or listener.is_closing:
             lines += b"Connection: close\r\n"
-        elif request.is_old:
+        elif request.head.is_old:
             lines += b"Connection: keep-alive\r\n"
         first = head(reply, lines, request.call.request_id)
-        if request.head_only or reply.status == 204:
+        if request.head.head_only or reply.status == 204:
             self._transport.write(first)
         elif len(reply.body) <= _ONE_WRITE_BYTES:
             self._transport.write(first + reply.body)
@@ -308,26 +296,26 @@ class Connection(Dispatch, asyncio.Protocol):
             listener.count_unsent(len(reply.body))
 
     async def _send_stream(self, request: Request, stream: Stream) -> None:
-        """Send a reply as it is made, no faster than the client takes it. If it breaks off, so does the connection."""
-        listener, chunked = self._listener, not request.is_old
+        """Send a reply as it is produced, no faster than the client accepts it. If it fails, the connection ends."""
+        listener, chunked = self._listener, not request.head.is_old
         request.close = request.close or not chunked  # the end of the connection is the end of the reply
-        counts = listener.figures.replies_total
+        counts = listener.metrics.replies_total
         counts[200] = counts.get(200, 0) + 1
         lines = listener.lines
         if request.close or listener.is_closing:
             lines += b"Connection: close\r\n"
         try:
             self._write_part(stream_head(stream, lines, request.call.request_id, chunked=chunked))
-            if request.head_only:
+            if request.head.head_only:
                 return
             async for part in stream.parts:
                 if self._is_lost:
                     return
                 if part:
                     self._write_part(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
-                if self._room is not None:
+                if self._writable is not None:
                     self._unsent_since_ms = listener.now_ms
-                    await self._room
+                    await self._writable
             if chunked:
                 self._write_part(b"0\r\n\r\n")
         except TenantqError as error:
@@ -342,20 +330,10 @@ class Connection(Dispatch, asyncio.Protocol):
             if len(data) > _ONE_WRITE_BYTES:
                 self._listener.count_unsent(len(data))
 
-    def _is_stuck_writing(self, now_ms: int) -> bool:
-        """Tell whether the client has taken nothing for too long of what waits for it."""
-        unsent = self.unsent_bytes()
-        if unsent == 0 or unsent < self._unsent_bytes or self._unsent_bytes == 0:
-            self._unsent_bytes = unsent
-            self._unsent_since_ms = now_ms
-            return False
-        self._unsent_bytes = unsent
-        return now_ms - self._unsent_since_ms >= self._listener.settings.write_timeout_ms
-
     def _close(self, *, linger: bool = False) -> None:
-        """Close once everything is sent. With ``linger``, after the client has had time to read why.
+        """Close once everything is sent. With ``linger``, first give the client time to read why.
 
-        Closing while the client still sends would make its system throw away what it has not read yet.
+        Closing while the client still sends would make its system discard what it has not read yet.
         """
         if self._is_closing or self._is_lost:
             return
@@ -370,21 +348,3 @@ class Connection(Dispatch, asyncio.Protocol):
                 self._transport.write_eof()
             return
         self._transport.close()
-
-    def _turn_away(self) -> None:
-        self._is_lost = True
-        self._listener.figures.connections_refused_total += 1
-        refusal = Unavailable("too many connections are open. Try again later.")
-        request_id = self._listener.next_request_id()
-        reply = problem_reply(refusal, request_id)
-        lines = self._listener.lines + b"Connection: close\r\n"
-        self._transport.write(head(reply, lines, request_id) + reply.body)
-        self._transport.close()
-
-    def _cut(self, waited_for: str) -> None:
-        self._listener.figures.cut_total[waited_for] += 1
-
-
-def _let_go(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)

@@ -12,15 +12,15 @@ from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.http.inflate import unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.query import parse_query
 from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
-from tenantq.http.request import parse_query
 from tenantq.http.scope import AT_HOME, FLEET, HERE
 from tenantq.service.problems import fault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tenantq.http.listener import Listener
+    from tenantq.http.listener import HttpListener
     from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
@@ -41,7 +41,7 @@ class Dispatch:
 
     _task: asyncio.Task[None]
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._waits = False  # the request that the task is at work on may wait for long
         self._is_told_to_stop = False
@@ -59,8 +59,8 @@ class Dispatch:
             if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
                 await judge(request)
                 await unpack(request)
-            if request.raw_query or route.query is not None:
-                request.query = parse_query(request.raw_query, route.query)
+            if request.head.raw_query or route.query is not None:
+                request.query = parse_query(request.head.raw_query, route.query)
             body = route.decode(request.body)
             if route.interrupted is None:
                 reply = await route.handler(listener.service, request, body)
@@ -68,7 +68,7 @@ class Dispatch:
                 reply = await self._answer_waiting(request, body, route.interrupted)
             if isinstance(reply, Stream):
                 return reply
-            if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
+            if len(reply.body) >= listener.settings.gzip_min_bytes and request.head.accept_encoding:
                 return await pack(request, reply)
         except TenantqError as error:
             return problem_reply(await rather(request, error), request.call.request_id)
@@ -142,7 +142,7 @@ async def rather(request: Request, error: TenantqError) -> TenantqError:
 
 async def pack(request: Request, reply: Reply) -> Reply:
     """Compress a reply where the client wants it and it pays."""
-    if not accepts_gzip(request.accept_encoding):
+    if not accepts_gzip(request.head.accept_encoding):
         return reply
     if len(reply.body) <= COMPRESSED_AT_ONCE_BYTES:
         return compressed(reply, compress(reply.body))

@@ -16,8 +16,9 @@ from tenantq.http.dispatch import pack
 from tenantq.http.handlers.messages import NO_MESSAGES
 from tenantq.http.inflate import unpack
 from tenantq.http.problem import problem_reply
+from tenantq.http.query import parse_query
 from tenantq.http.reply import Reply, json_reply
-from tenantq.http.request import parse_query
+from tenantq.http.request import Request
 from tenantq.service.fleet_polling import wrong_tenants
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tenantq.cluster.link import Question
     from tenantq.http.passing import Passing
     from tenantq.http.reply import Stream
-    from tenantq.http.request import Request
 
 log = logging.getLogger("tenantq.http")
 
@@ -108,8 +108,8 @@ class FleetPoll:
         request = self._request
         assert request.route is not None
         await unpack(request)
-        if request.raw_query:
-            parse_query(request.raw_query, request.route.query)
+        if request.head.raw_query:
+            parse_query(request.head.raw_query, request.route.query)
         body: FleetPollRequest = request.route.decode(request.body)
         if body.tenants is not None and not 1 <= len(body.tenants) <= limits.FLEET_TENANTS_MAX:
             raise wrong_tenants()
@@ -193,7 +193,8 @@ class FleetPoll:
 
     def _begin(self, shard: int, body: FleetPollRequest) -> None:
         passing, encoded = self._passing, _encode(body)
-        share = self._request.likeness(encoded)
+        head = msgspec.structs.replace(self._request.head, encoding=b"", accept_encoding=b"", raw_query=b"")
+        share = Request(passing.listener, head, self._request.call, encoded)
         if shard == passing.number:
             self._asked[shard] = _OwnShare(passing, share)
         else:
@@ -305,7 +306,7 @@ class FleetPoll:
 
     async def _packed(self, reply: Reply) -> Reply:
         request, listener = self._request, self._passing.listener
-        if len(reply.body) >= listener.settings.gzip_min_bytes and request.accept_encoding:
+        if len(reply.body) >= listener.settings.gzip_min_bytes and request.head.accept_encoding:
             return await pack(request, reply)
         return reply
 

@@ -14,6 +14,7 @@ from tenantq.errors import Unavailable
 from tenantq.http.fleet_poll import NOTHING_HERE, NOW_MS, FleetPoll
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
+from tenantq.http.request_head import RequestHead
 from tenantq.runtime.randomness import id_bytes
 from tenantq.service.call import as_given
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
@@ -57,9 +58,9 @@ class FleetShares:
 
     async def poll_for(self, call: Call, **wanted: Any) -> list[Delivery]:
         """Lease messages in tenants of all shards, for a call that came by another transport."""
-        request = Request(self.passing.listener, call)
-        (request.route,) = self.passing.places.of_fleets
-        request.body = msgspec.json.encode(FleetPollRequest(**wanted))
+        (route,) = self.passing.places.of_fleets
+        body = msgspec.json.encode(FleetPollRequest(**wanted))
+        request = Request(self.passing.listener, RequestHead(route=route), call, body)
         asking = self.poll(request)
         try:
             reply = await asking.reply()

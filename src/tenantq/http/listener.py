@@ -6,34 +6,34 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from tenantq.gates.turns import Turns
-from tenantq.http.connection import Connection
+from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
-from tenantq.http.figures import Figures
-from tenantq.http.known_heads import KnownHeads
+from tenantq.http.metrics import HttpMetrics
 from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.request_head import HeadCache
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings, check_http
 from tenantq.runtime.clock import Clock, SystemClock
-from tenantq.runtime.listener import Listening
+from tenantq.runtime.listener import Listener
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterable
 
+    from tenantq.errors import TenantqError
     from tenantq.http.request import Request
     from tenantq.http.route import Route
     from tenantq.runtime.randomness import Randomness
-    from tenantq.runtime.tls import TlsFiles
     from tenantq.service import Service
 
 
-class Listener(Listening[Connection]):
-    """Serves one service over HTTP, on any number of addresses. Made and used inside one event loop."""
+class HttpListener(Listener[HttpConnection, HttpSettings]):
+    """Serves one service over HTTP, on any number of addresses. Created and used inside one event loop."""
 
-    figures: Figures
+    alpn = "http/1.1"
+    metrics: HttpMetrics
 
     def __init__(
         self,
@@ -45,66 +45,45 @@ class Listener(Listening[Connection]):
         routes: Iterable[Route] = ROUTES,
         turns: Turns | None = None,
     ) -> None:
+        settings = check_http(settings or HttpSettings())
+        super().__init__(settings, clock or SystemClock(), HttpMetrics(self), handshake_ms=settings.head_timeout_ms)
         self.service = service
-        self.settings = check_http(settings or HttpSettings())
-        super().__init__(clock or SystemClock(), self.settings.unsent_bytes_max)
         self.router = Router(routes)
         self.description = Description(tuple(one for one in self.router.routes if type(one) is not ProtocolRoute))
-        self.known_heads = KnownHeads()
+        self.heads = HeadCache()
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
-        self.figures = Figures(self)
-        self.buffered_bytes = 0  # of request bodies
         self.is_ready = True  # as far as the listener is concerned
         self.lines = b""  # headers of every reply
         self.next_request_id = RequestIds(randomness).next
         self._second = -1
         self._renew_lines()
 
-    # ---- opening and closing ----
-
-    async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
-        """Accept connections on an address; port 0 takes any free one. Return the port. May be called again."""
-        return await self.listen(
-            self._new_connection, host, port, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
-        )
-
-    async def start_on(self, sock: socket.socket, tls: TlsFiles | None = None) -> int:
-        """Accept connections on a socket that listens already; return its port. May be called again."""
-        return await self.listen(
-            self._new_connection, sock, None, tls, handshake_ms=self.settings.head_timeout_ms, alpn="http/1.1"
-        )
-
-    def _new_connection(self) -> Connection:
-        return Connection(self)
+    def new_connection(self) -> HttpConnection:
+        """Return what serves a connection."""
+        return HttpConnection(self)
 
     def announce_closing(self) -> None:
-        """Turn readiness off, so that balancers look elsewhere; everything else goes on."""
+        """Report not ready, so that load balancers go elsewhere; everything else continues."""
         self.is_ready = False
 
     # ---- what connections ask ----
 
+    def early_refusal(self, request: Request) -> TenantqError | None:  # noqa: ARG002  # a single shard accepts every body
+        """Return why a request is refused before its body is read, or None."""
+        return None
+
     def hold(self, request: Request, size: int) -> bool:
-        """Count ``size`` more bytes as held for ``request``; False: there is no room for them."""
-        if self.buffered_bytes + size > self.settings.buffered_bytes_max and not self._make_room(request, size):
+        """Count ``size`` more bytes as held for ``request``; False if the limit is reached."""
+        if self.buffered_bytes + size > self.settings.buffered_bytes_max and not self.make_room(
+            request.call.connection, size, request.held_bytes
+        ):
             return False
         self.buffered_bytes += size
         request.held_bytes += size
         return True
 
-    def _make_room(self, request: Request, size: int) -> bool:
-        """Give up unfinished requests that hold more than this one would, the largest first.
-
-        So nobody can keep everybody else out by sending large bodies almost to their end.
-        """
-        while self.buffered_bytes + size > self.settings.buffered_bytes_max:
-            largest = max(self.connections, key=Connection.held_bytes, default=None)
-            if largest is None or largest.held_bytes() <= request.held_bytes + size:
-                return False
-            largest.give_way()
-        return True
-
     def holder(self, request: Request) -> Callable[[int], None]:
-        """Return what counts bytes as held for ``request``, and refuses by raising where there is no room."""
+        """Return a function that counts bytes as held for ``request``, and raises if the limit is reached."""
 
         def hold(size: int) -> None:
             if not self.hold(request, size):

@@ -20,9 +20,9 @@ from tenantq.http.fleet_shares import FleetShares
 from tenantq.http.new_tenants import CHANGE, MAKE, NewTenants
 from tenantq.http.places import Places
 from tenantq.http.problem import problem_reply
-from tenantq.http.protocol_route import ProtocolHead
 from tenantq.http.reply import Reply, Stream
 from tenantq.http.request import Request
+from tenantq.http.request_head import RequestHead
 from tenantq.service import Call
 from tenantq.service.call import as_given
 from tenantq.service.problems import no_room
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tenantq.cluster.link import Question
     from tenantq.cluster.peers import Peers
-    from tenantq.http.listener import Listener
+    from tenantq.http.listener import HttpListener
 
 HEADER: Final = "Tenantq-Shard"
 """Of a reply to a request that was passed on: where its tenant's shard is reached without a detour."""
@@ -62,7 +62,10 @@ class _Passed(msgspec.Struct, frozen=True, array_like=True):
     user_agent: str
     how: int
     body: bytes
-    foreign: ProtocolHead | None = None  # where another protocol is spoken
+    method: bytes
+    target: bytes
+    headers: dict[bytes, bytes]
+    is_secure: bool
 
 
 class _Answered(msgspec.Struct, frozen=True, array_like=True):
@@ -81,7 +84,7 @@ _decode_answered: Final = msgspec.msgpack.Decoder(_Answered).decode
 class Passing:
     """Hands requests over to other shards, and answers those that they hand over."""
 
-    def __init__(self, listener: Listener, peers: Peers) -> None:
+    def __init__(self, listener: HttpListener, peers: Peers) -> None:
         self.listener = listener
         self.peers = peers
         self.number = peers.number
@@ -99,9 +102,10 @@ class Passing:
         call = request.call
         assert request.route is not None
         passed = _Passed(
-            self._numbers[request.route], request.tenant, request.queue, request.name, request.raw_query,
-            request.encoding, request.accept_encoding, call.bearer, call.certificate, call.remote, call.request_id,
-            call.user_agent, how, request.body if body is None else body, request.foreign,
+            self._numbers[request.route], request.tenant, request.queue, request.name, request.head.raw_query,
+            request.encoding, request.head.accept_encoding, call.bearer, call.certificate, call.remote, call.request_id,
+            call.user_agent, how, request.body if body is None else body, request.head.method,
+            request.head.target, request.head.headers, request.head.is_secure,
         )  # fmt: skip
         return self.peers.links[shard].begin(_KIND, _encode(passed))
 
@@ -113,7 +117,7 @@ class Passing:
             headers += self._lines[shard]  # only who passed the gates is told that there is such a tenant, and where
         if not question.has_parts:
             return Reply(answered.body, answered.status, answered.kind, headers)
-        if request.head_only:
+        if request.head.head_only:
             question.stop(is_gone=True)
             return Stream(_nothing(), answered.kind, headers)
         return Stream(question.parts(), answered.kind, headers)
@@ -132,12 +136,20 @@ class Passing:
             user_agent=passed.user_agent,
             connection=asked,  # each of them comes from a connection that waits for its answer
         )
-        request = Request(self.listener, call)
-        request.route = self.listener.router.routes[passed.route]
-        request.tenant, request.queue, request.name = passed.tenant, passed.queue, passed.name
-        request.raw_query, request.body = passed.raw_query, passed.body
-        request.encoding, request.accept_encoding = passed.encoding, passed.accept_encoding
-        request.foreign = passed.foreign
+        head = RequestHead(
+            route=self.listener.router.routes[passed.route],
+            tenant=passed.tenant,
+            queue=passed.queue,
+            name=passed.name,
+            raw_query=passed.raw_query,
+            encoding=passed.encoding,
+            accept_encoding=passed.accept_encoding,
+            method=passed.method,
+            target=passed.target,
+            headers=passed.headers,
+            is_secure=passed.is_secure,
+        )
+        request = Request(self.listener, head, call, passed.body)
         reply = await self.answer_alone(request, asked, passed.how)
         if isinstance(reply, Stream):
             asked.parts = reply.parts

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import msgspec
-
 from tenantq.http.route import LIST_BODY_BYTES_MAX, Route
 
 if TYPE_CHECKING:
@@ -25,33 +23,6 @@ class Waiting(Protocol):
 
     async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
         """Return what comes of ``work`` that may wait for long; ``instead``, if the listener closes meanwhile."""
-
-
-class ProtocolHead(msgspec.Struct, frozen=True):
-    """A request line and all headers, by their names in lower case; one that came several times has its values in one."""
-
-    method: bytes
-    target: bytes  # path and query, as sent
-    headers: dict[bytes, bytes]
-    is_secure: bool = False  # the client talks TLS to this very server
-
-    @classmethod
-    def of(
-        cls,
-        method: bytes,
-        target: bytes,
-        known: dict[bytes, bytes],
-        others: list[tuple[bytes, bytes]],
-        *,
-        is_secure: bool,
-    ) -> ProtocolHead:
-        """Return the head of which some headers are known by name already."""
-        headers = dict(known)
-        for spelled, value in others:
-            name = spelled.lower()
-            before = headers.get(name)
-            headers[name] = value if before is None else before + b"," + value
-        return cls(method, target, headers, is_secure)
 
 
 class ProtocolRoute(Route):

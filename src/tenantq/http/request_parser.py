@@ -1,6 +1,6 @@
-"""From bytes to requests: HTTP/1.x parsing with a bound on everything a client can send.
+"""HTTP/1.x parsing with a bound on everything a client can send.
 
-The parser itself (llhttp) is strict: repeated or mixed lengths, bare line feeds and folded headers are errors there already.
+llhttp does the parsing and is strict: it already refuses repeated or mixed lengths, bare line feeds and folded headers.
 """
 
 from __future__ import annotations
@@ -8,25 +8,26 @@ from __future__ import annotations
 import enum
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 
 from tenantq.errors import TenantqError, TooLarge
-from tenantq.http.head import (
-    KNOWN,
-    NEVER_REPEATED,
-    ONCE,
-    SIGNED,
-    bearer_of,
-    check_content,
-    presigning_key_id,
-)
-from tenantq.http.known_heads import HEAD_END
 from tenantq.http.problem import Refusal, malformed
-from tenantq.http.protocol_route import ProtocolHead, ProtocolRoute
+from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request import Request
+from tenantq.http.request_head import (
+    HEAD_END,
+    KNOWN,
+    NEVER_CACHED,
+    ONCE,
+    RequestHead,
+    all_headers,
+    bearer_of,
+    body_encoding,
+    presigning_bearer,
+)
+from tenantq.http.router import Match
 from tenantq.service import Call
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import request_id_of, user_agent_of
@@ -34,13 +35,12 @@ from tenantq.service.request_ids import request_id_of, user_agent_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.http.known_heads import KnownHead
-    from tenantq.http.listener import Listener
+    from tenantq.http.listener import HttpListener
 
 log = logging.getLogger("tenantq.http")
 
 SILENT_BYTES_MAX: Final = 64 << 10
-"""Bytes that the parser may swallow without telling of anything: it keeps unfinished headers to itself."""
+"""Bytes that llhttp may consume without a callback: it buffers unfinished headers itself."""
 
 _UNKNOWN_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} ([^ ]{1,8192}) HTTP/1\.[01]\r\n")
 
@@ -57,7 +57,9 @@ IDLE, HEAD, BODY = Stage  # looked up for every request, and an enumeration's ow
 
 
 _OTHER_VERSIONS: Final = frozenset(("Invalid HTTP version", "Pause on PRI/Upgrade"))
-"""What the parser calls requests of HTTP/2 and of versions that nobody knows."""
+"""What llhttp reports for HTTP/2 and for unknown versions."""
+
+_NO_MATCH: Final = Match(None)
 
 
 class _Stop(Exception):
@@ -68,10 +70,7 @@ class RequestParser:
     """The reading half of one connection. Hands each complete or refused request to ``deliver``, in order."""
 
     __slots__ = (
-        "_agent",
-        "_agent_raw",
-        "_authorization",
-        "_bearer",
+        "_cacheable",
         "_certificate",
         "_chunk_start",
         "_connection",
@@ -79,14 +78,13 @@ class RequestParser:
         "_header_bytes_left",
         "_headers",
         "_headers_left",
-        "_is_repeatable",
+        "_is_cacheable",
         "_is_secure",
         "_listener",
         "_more",
         "_others",
         "_parser",
         "_remote",
-        "_repeatable",
         "_request",
         "_silent_bytes",
         "_target",
@@ -99,7 +97,7 @@ class RequestParser:
 
     def __init__(
         self,
-        listener: Listener,
+        listener: HttpListener,
         deliver: Callable[[Request], None],
         *,
         connection: object,
@@ -115,37 +113,34 @@ class RequestParser:
         self._is_secure = is_secure
         self._parser = HttpRequestParser(self)
         self._headers: dict[bytes, bytes] = {}
-        self._others: list[tuple[bytes, bytes]] = []  # headers that mean nothing here, and may elsewhere
+        self._others: list[tuple[bytes, bytes]] = []  # headers that only protocol routes use
         self._headers_left = self._header_bytes_left = self._silent_bytes = 0
         self._target = b""
         self._request: Request | None = None  # whose body is being read
-        self._more = bytearray()  # of its body, behind what came first
-        self._repeatable: Request | None = None  # the last one delivered, if its like would be read in the same way
-        self._is_repeatable = False
+        self._more = bytearray()  # of its body, after the first part
+        self._cacheable: RequestHead | None = None  # of the last request delivered, if its head can be cached
+        self._is_cacheable = False
         self._chunk_start = False  # nothing of the data fed now has been parsed yet
-        self._authorization = self._agent_raw = b""  # as last sent, and what they became
-        self._bearer: str | None = None
-        self._agent = ""
         self.body_bytes = 0
-        self.expects_continue = False  # the client waits for a word before it sends the body
+        self.expects_continue = False  # the client waits for "100 Continue" before it sends the body
         self.stage = IDLE
         self.since_ms = listener.now_ms  # when the stage began, or last made progress
         self.is_over = False  # nothing more is read: after a refusal, or the last request
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse what arrived. Whatever is wrong with it becomes one refusal, the connection's last reply."""
+        """Parse what arrived. Any error in it becomes one refusal, the connection's last reply."""
         if self.is_over:
             return
         is_start = self.stage is IDLE
         if is_start and type(data) is bytes:
             end = data.find(HEAD_END) + len(HEAD_END)
-            known = self._listener.known_heads.get(data[:end])
-            if known is not None and len(data) - end == known.length:
-                self._take_known(known, data[end:])
+            head = self._listener.heads.get(data[:end])
+            if head is not None and len(data) - end == head.content_length:
+                self._take_cached(head, data[end:])
                 return
         self._silent_bytes += len(data)
         self._chunk_start = is_start
-        self._repeatable = None
+        self._cacheable = None
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -155,7 +150,7 @@ class RequestParser:
         except HttpParserError as error:
             if not self.is_over:  # else: bytes behind a request that said it was the last
                 cause = error.__context__
-                if cause is not None:
+                if cause is not None:  # raised in a callback
                     log.exception("a fault while reading a request", exc_info=cause)
                     self.refuse(TenantqError("the request could not be read; the server's log says why"))
                 elif str(error) in _OTHER_VERSIONS:
@@ -163,39 +158,21 @@ class RequestParser:
                 else:
                     self.refuse(malformed(f"this is not HTTP/1.1: {error}"))
         else:
-            if is_start:
-                self._remember(data)
+            if is_start and type(data) is bytes:
+                self._cache_head(data)
             if self._silent_bytes > SILENT_BYTES_MAX:
                 self.refuse(_headers_too_large() if self.stage is HEAD else malformed("this is not HTTP/1.1"))
 
-    def _remember(self, data: bytes | memoryview) -> None:
-        request = self._repeatable
-        if request is not None and type(data) is bytes:
-            self._listener.known_heads.remember(data, request, self.body_bytes)
+    def _cache_head(self, data: bytes) -> None:
+        if self._cacheable is not None:
+            self._listener.heads.add(data, self._cacheable)
 
-    def _take_known(self, known: KnownHead, body: bytes) -> None:
-        """Hand over a request whose head was parsed before, with the same result."""
+    def _take_cached(self, head: RequestHead, body: bytes) -> None:
+        """Deliver a request whose head was parsed before."""
         listener = self._listener
         self.since_ms = listener.now_ms
-        call = Call(
-            bearer=known.bearer,
-            certificate=self._certificate,
-            remote=self._remote,
-            request_id=listener.next_request_id(),
-            user_agent=known.user_agent,
-            connection=self._connection,
-        )
-        request = Request(listener, call)
-        request.route = known.route
-        request.tenant = known.tenant
-        request.queue = known.queue
-        request.name = known.name
-        request.raw_query = known.raw_query
-        request.accept_encoding = known.accept_encoding
-        request.encoding = known.encoding
-        request.head_only = known.head_only
-        request.body = body
-        if listener.hold(request, known.length):
+        request = Request(listener, head, self._call(head), body)
+        if listener.hold(request, head.content_length):
             self._deliver(request)
         else:
             self._request = request
@@ -222,7 +199,8 @@ class RequestParser:
         self.is_over = True
         request = self._request
         if request is None:
-            request = Request(self._listener, self._call())
+            head = RequestHead(**self._sender())
+            request = Request(self._listener, head, self._call(head))
         self._forget_body(request)
         request.refusal = refusal
         request.close = request.is_unfinished = True
@@ -302,46 +280,74 @@ class RequestParser:
         self._chunk_start = False
         self._silent_bytes = 0
         headers, parser = self._headers, self._parser
-        request = self._request = Request(self._listener, self._call())
-        method = parser.get_method()
-        is_old = False
-        request.close = not parser.should_keep_alive()
-        if request.close or b"connection" in headers:  # else it can only be 1.1
+        others, self._others = self._others, []
+        is_last, is_old = not parser.should_keep_alive(), False
+        if is_last or b"connection" in headers:  # else it can only be 1.1
             version = parser.get_http_version()
             is_old = version == "1.0"
             if not is_old and version != "1.1":
                 self._stop(_wrong_version())
-            request.is_old = is_old
         if b"host" not in headers and not is_old:
             self._stop(malformed("the header host is missing"))
-        request.head_only = method == b"HEAD"
         has_body = self._check_length(headers, is_old=is_old)
         if parser.should_upgrade():
             if has_body:
                 self._stop(malformed("an upgrade is not offered here; send the body without asking for one"))
-            request.close = True
-        request.accept_encoding = headers.get(b"accept-encoding", b"")
-        others, self._others = self._others, []
-        try:
-            self._route(request, method)
-            if type(request.route) is ProtocolRoute:
-                request.foreign = ProtocolHead.of(method, self._target, headers, others, is_secure=self._is_secure)
-                self._name_signer(request)
-            elif has_body and (headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers):
-                check_content(request, headers)
-        except TenantqError as refusal:
-            request.refusal = refusal
-        if has_body and int(headers.get(b"content-length", b"0")) > request.body_bytes_max:
+            is_last = True
+        request = self._request = self._new_request(parser.get_method(), others, is_old=is_old, has_body=has_body)
+        request.close = is_last
+        if has_body and request.head.content_length > request.body_bytes_max:
             self._stop(body_too_large(request.body_bytes_max))
         expect = headers.get(b"expect")
         if expect is not None and not is_old:
             self._check_expect(request, expect, has_body=has_body)
-        self._is_repeatable = (
+        self._is_cacheable = (
             request.refusal is None
             and not is_old
-            and request.foreign is None
-            and headers.keys().isdisjoint(NEVER_REPEATED)
+            and not request.head.method
+            and headers.keys().isdisjoint(NEVER_CACHED)
         )
+
+    def _new_request(
+        self, method: bytes, others: list[tuple[bytes, bytes]], *, is_old: bool, has_body: bool
+    ) -> Request:
+        """Return the request with its head; its refusal is set if it cannot be routed or read."""
+        headers = self._headers
+        path, _, raw_query = self._target.partition(b"?")
+        match, encoding, refusal = _NO_MATCH, b"", None
+        own: dict[str, Any] = {}
+        sender = self._sender()
+        try:
+            match = self._listener.router.find(method, _without_origin(path))
+            if type(match.route) is ProtocolRoute:
+                own = {
+                    "method": method,
+                    "target": self._target,
+                    "headers": all_headers(headers, others),
+                    "is_secure": self._is_secure,
+                }
+                sender["bearer"] = sender["bearer"] or presigning_bearer(raw_query)
+            elif has_body and (headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers):
+                encoding = body_encoding(headers)
+        except TenantqError as error:
+            refusal = error
+        head = RequestHead(
+            route=match.route,
+            tenant=match.tenant,
+            queue=match.queue,
+            name=match.name,
+            raw_query=raw_query,
+            encoding=encoding,
+            accept_encoding=headers.get(b"accept-encoding", b""),
+            head_only=method == b"HEAD",
+            is_old=is_old,
+            content_length=int(headers.get(b"content-length", b"0")),
+            **sender,
+            **own,
+        )
+        request = Request(self._listener, head, self._call(head))
+        request.refusal = refusal or self._listener.early_refusal(request)
+        return request
 
     def on_body(self, data: bytes) -> None:
         """Keep a part of the body, within the request's and the listener's bounds."""
@@ -370,43 +376,36 @@ class RequestParser:
         request = self._request
         assert request is not None
         self._request = None
-        self._headers = {}
         if self._more:
             request.body = b"".join((request.body, self._more))
             self._more = bytearray()
         if request.close:
             self.is_over = True
         else:
-            self._repeatable = request if self._is_repeatable else None
+            self._cacheable = request.head if self._is_cacheable else None
+        self._headers = {}
         self._deliver(request)
 
     # ---- parts of a head ----
 
-    def _call(self) -> Call:
-        headers = self._headers
-        raw_id = headers.get(b"x-request-id")
-        authorization = headers.get(b"authorization", b"")
-        if authorization != self._authorization:
-            self._authorization = authorization
-            self._bearer = bearer_of(authorization)
-        agent = headers.get(b"user-agent", b"")
-        if agent != self._agent_raw:
-            self._agent_raw = agent
-            self._agent = user_agent_of(agent)
+    def _sender(self) -> dict[str, Any]:
+        """Return the fields of a head that say who sends the request, from the headers read so far."""
+        authorization = self._headers.get(b"authorization")
+        return {
+            "bearer": bearer_of(authorization) if authorization else None,
+            "user_agent": user_agent_of(self._headers.get(b"user-agent", b"")),
+        }
+
+    def _call(self, head: RequestHead) -> Call:
+        raw_id = self._headers.get(b"x-request-id")
         return Call(
-            bearer=self._bearer if authorization else None,
+            bearer=head.bearer,
             certificate=self._certificate,
             remote=self._remote,
             request_id=(request_id_of(raw_id) if raw_id is not None else None) or self._listener.next_request_id(),
-            user_agent=self._agent,
+            user_agent=head.user_agent,
             connection=self._connection,
         )
-
-    @staticmethod
-    def _name_signer(request: Request) -> None:
-        """Tell by a presigned URL whose it is, as the header does where there is one."""
-        if request.call.bearer is None and (key_id := presigning_key_id(request.raw_query)) is not None:
-            request.call = msgspec.structs.replace(request.call, bearer=f"{SIGNED} {key_id}")
 
     def _check_length(self, headers: dict[bytes, bytes], *, is_old: bool) -> bool:
         """Return whether a body follows."""
@@ -419,18 +418,6 @@ class RequestParser:
         if length is None:
             return False
         return length != b"0"
-
-    def _route(self, request: Request, method: bytes) -> None:
-        path, _, request.raw_query = self._target.partition(b"?")
-        if not path.startswith(b"/"):
-            scheme, found, rest = path.partition(b"://")
-            if found and scheme.lower() in {b"http", b"https"}:
-                path = b"/" + rest.partition(b"/")[2]
-        match = self._listener.router.find(method, path)
-        request.route = match.route
-        request.tenant = match.tenant
-        request.queue = match.queue
-        request.name = match.name
 
     def _check_expect(self, request: Request, expect: bytes, *, has_body: bool) -> None:
         if expect.lower() != b"100-continue":
@@ -447,6 +434,14 @@ class RequestParser:
     def _stop(self, refusal: TenantqError) -> None:
         self.refuse(refusal)
         raise _Stop
+
+
+def _without_origin(path: bytes) -> bytes:
+    """Return the path of a request target that may be a whole URL, as proxies send it."""
+    if path.startswith(b"/"):
+        return path
+    scheme, found, rest = path.partition(b"://")
+    return b"/" + rest.partition(b"/")[2] if found and scheme.lower() in {b"http", b"https"} else path
 
 
 def body_too_large(bytes_max: int) -> TooLarge:

@@ -9,7 +9,7 @@ import msgspec
 from tenantq.errors import Invalid
 from tenantq.http.batch_limit import begin_reading
 from tenantq.http.problem import malformed
-from tenantq.http.request import explain
+from tenantq.http.query import explain
 from tenantq.http.scope import scope_of
 
 if TYPE_CHECKING:

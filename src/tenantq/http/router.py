@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.http.problem import Refusal, malformed
-from tenantq.http.request import unescape
+from tenantq.http.query import unescape
 from tenantq.http.route import Route
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH
 class Match(msgspec.Struct, frozen=True):
     """A route and the names that its path had."""
 
-    route: Route
+    route: Route | None
     tenant: str | None = None
     queue: str = ""
     name: str = ""

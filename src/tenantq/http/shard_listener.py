@@ -7,12 +7,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tenantq.errors import TenantqError
-from tenantq.http.connection import Connection
-from tenantq.http.listener import Listener
+from tenantq.http.connection import HttpConnection
+from tenantq.http.listener import HttpListener
 from tenantq.http.passing import Passing, Sharing
 from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
-from tenantq.http.request_parser import RequestParser
 from tenantq.service.problems import fault
 from tenantq.service.residency import MOVES_CONTENTS
 
@@ -25,28 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq.http")
 
 
-class PlacedParser(RequestParser):
-    """Refuses, before the body is read, what a tenant of this shard may not do where it is; only to those who may know it."""
-
-    __slots__ = ()
-
-    def _route(self, request: Request, method: bytes) -> None:
-        super()._route(request, method)
-        gates = self._listener.service.gates
-        tenant, route = request.tenant, request.route
-        if (
-            gates.residency.misplaced
-            and tenant in gates.residency.misplaced
-            and route is not None
-            and route.action in MOVES_CONTENTS
-        ):
-            gates.check_early(request.call, tenant, route.action, request.queue or None)
-
-
-class PassingConnection(Connection, Sharing):
+class PassingConnection(HttpConnection, Sharing):
     """A connection to one of several shards."""
-
-    reads_with = PlacedParser
 
     def __init__(self, listener: ShardListener) -> None:
         super().__init__(listener)
@@ -116,12 +95,23 @@ class PassingConnection(Connection, Sharing):
             self._waits = False
 
 
-class ShardListener(Listener):
+class ShardListener(HttpListener):
     """The listener of one of several shards."""
 
     def __init__(self, service: Service, peers: Peers, *arguments: Any, **options: Any) -> None:
         super().__init__(service, *arguments, **options)
         self.passing = Passing(self, peers)
 
-    def _new_connection(self) -> Connection:
+    def new_connection(self) -> HttpConnection:
+        """Return what serves a connection."""
         return PassingConnection(self)
+
+    def early_refusal(self, request: Request) -> TenantqError | None:
+        """Refuse what a tenant of this shard may not do in its region; only to callers who may know it."""
+        misplaced, tenant, route = self.service.gates.residency.misplaced, request.tenant, request.route
+        if tenant in misplaced and tenant is not None and route is not None and route.action in MOVES_CONTENTS:
+            try:
+                self.service.gates.check_early(request.call, tenant, route.action, request.queue or None)
+            except TenantqError as refusal:
+                return refusal
+        return None

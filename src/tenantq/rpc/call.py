@@ -17,7 +17,7 @@ from tenantq.service.problems import fault, no_room, problem_of
 from tenantq.service.request_ids import request_id_of
 
 if TYPE_CHECKING:
-    from tenantq.rpc.connection import Connection
+    from tenantq.rpc.connection import RpcConnection
     from tenantq.rpc.methods import Method
 
 log = logging.getLogger("tenantq.rpc")
@@ -47,7 +47,7 @@ class RunningCall:
     )
 
     def __init__(
-        self, connection: Connection, method: Method, context: Any, bearer: str | None, user_agent: str
+        self, connection: RpcConnection, method: Method, context: Any, bearer: str | None, user_agent: str
     ) -> None:
         loop = connection.listener.loop
         self._connection = connection
@@ -130,7 +130,7 @@ class RunningCall:
                 log.exception("a fault in the reply to request %s", self._request_id)
                 error = fault()
         if error is not None:
-            codes = connection.listener.figures.errors_total
+            codes = connection.listener.metrics.errors_total
             codes[error.code] = codes.get(error.code, 0) + 1
             try:
                 write_error(results, problem_of(error, self._request_id))

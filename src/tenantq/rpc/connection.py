@@ -1,11 +1,10 @@
-"""One connection: its calls run side by side, within its bounds, and a slow or vanished client costs nothing but itself."""
+"""One Cap'n Proto connection. Its calls run concurrently, within its bounds; a slow or vanished client affects no other."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import capnp
 
@@ -13,9 +12,12 @@ from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.rpc.framing import WORD, is_bootstrap, read_frame
 from tenantq.rpc.pipe import Pipe
 from tenantq.rpc.schema import abort_message
+from tenantq.runtime.listener import ListenerConnection
 from tenantq.service.problems import no_room
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tenantq.rpc.call import RunningCall
     from tenantq.rpc.framing import Frame
     from tenantq.rpc.listener import RpcListener
@@ -23,69 +25,58 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq.rpc")
 
 LARGE_BYTES: Final = 64 << 10
-"""Smaller messages and replies are not counted one by one: what a connection may read ahead bounds them."""
+"""Smaller messages and replies are not counted: the bound on reading ahead covers them."""
 
 READ_AHEAD_BYTES: Final = 256 << 10
 BOOTSTRAPS_MAX: Final = 1_000
-"""A client asks for the first capability once; each time the library remembers it."""
+"""Each request for the bootstrap capability takes memory in the library. A client needs one."""
 
 NESTING_MAX: Final = 32
 STEPS_TO_SEND: Final = 8
 """Turns of the event loop, at most, from the end of a call's work until its reply is with the system."""
 
 
-class Connection(asyncio.Protocol):
+class RpcConnection(ListenerConnection):
     """The protocol of one accepted connection."""
 
     def __init__(self, listener: RpcListener) -> None:
+        super().__init__(listener)
         self.listener = listener
-        self.remote = ""
-        self.certificate: dict[str, object] | None = None
         self.calls: set[RunningCall] = set()  # begun, or waiting for their turn
         self.sessions = 0
         self.held_bytes = 0  # of the listener's bound: what calls under way hold
-        self._frame_bytes = 0  # ... and what a large message that has not arrived wholly will
+        self._frame_bytes = 0  # ... and what a large message will hold that has not fully arrived
         self._pending = bytearray()  # arrived, not handed over
         self._left = 0  # of the message that is being handed over
         self._messages = 0
         self._bootstraps = 0
         self._reads = True
-        self._is_blocked = False  # the client takes nothing
+        self._is_blocked = False  # the client accepts nothing
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._replied_bytes = 0  # of replies that the library has not written yet; about
-        self._unsent_bytes = 0
-        self._unsent_since_ms = 0
         self._has_logged_in = False
         self._received_bytes = self._received_bytes_seen = 0
-        self._is_lost = False
-        self._is_closing = False
         self._is_draining = False
         self._is_cut = False
         self._pipe: Pipe | None = None
 
     # ---- events of the transport ----
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve, unless too many are served already."""
-        self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
+    def refusal(self) -> bytes:
+        """Return what a client is sent if too many connections are open."""
+        return abort_message(Unavailable("too many connections are open. Try again later.").message)
+
+    def begin(self) -> None:
+        """Begin to serve."""
         listener = self.listener
-        listener.figures.connections_total += 1
-        if len(listener.connections) >= listener.settings.connections_max or listener.is_closing:
-            self._turn_away()
-            return
-        listener.connections.add(self)
-        peer = transport.get_extra_info("peername")
-        self.remote = peer[0] if isinstance(peer, tuple) else ""
-        self.certificate = transport.get_extra_info("peercert") or None
-        _keep_alive(transport)
-        self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
+        _keep_alive(self._transport)
         self._since_ms = listener.now_ms
         self._opened_ms = self._called_ms = listener.now_ms
         self._pipe = Pipe(self._feed, self._take_out, self._end)
         self._rpc = capnp.TwoPartyServer(
             self._pipe.stream,
-            bootstrap=listener.new_door(self),
+            bootstrap=listener.new_bootstrap(self),
             # A message may be read twice over: pointers that lead to the same bytes again and again are an attack.
             traversal_limit_in_words=2 * listener.settings.message_bytes_max // WORD,
             nesting_limit=NESTING_MAX,
@@ -94,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._gone.add_done_callback(self._hung_up)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over what arrived as far as it is wanted; stop reading while more waits than may."""
+        """Hand over what the library asks for. Stop reading while too much waits."""
         if self._is_lost or self._is_closing:
             return
         self._received_bytes += len(data)
@@ -109,7 +100,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
-        """Let go of everything; give up calls that only wait."""
+        """Release everything, and cancel calls that only wait."""
         self._is_lost = True
         if self._pipe is None:
             return
@@ -122,14 +113,14 @@ class Connection(asyncio.Protocol):
         self.listener.closed(self)
 
     def pause_writing(self) -> None:
-        """Begin no further call until the client has taken what waits for it."""
+        """Begin no further call until the client has accepted what waits for it."""
         self._is_blocked = True
         self._unsent_since_ms = self.listener.now_ms
         if self._pipe is not None:
             self._pipe.pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Continue."""
         self._is_blocked = False
         if self._pipe is not None:
             self._pipe.resume_writing()
@@ -140,7 +131,7 @@ class Connection(asyncio.Protocol):
     # ---- reading ----
 
     def _feed(self) -> None:
-        """Hand over what the library waits for, one message after the other, while this connection may begin calls."""
+        """Hand messages over to the library, one after the other, while this connection may begin calls."""
         pipe, pending = self._pipe, self._pending
         if pipe is None:
             return  # it asks while it is being made
@@ -158,7 +149,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _begin_message(self) -> bool:
-        """Tell whether the next message may be handed over; one that is over a limit ends the connection."""
+        """Return whether the next message may be handed over. A message over a limit ends the connection."""
         settings = self.listener.settings
         if self._is_draining or self._is_closing or self._is_choked():
             return False
@@ -173,7 +164,7 @@ class Connection(asyncio.Protocol):
                 self._frame_bytes = frame.size
                 self.listener.buffered_bytes += frame.size
         except TenantqError as error:
-            self.listener.figures.malformed_total += 1
+            self.listener.metrics.malformed_total += 1
             self.listener.loop.call_soon(self._abort, error.message)  # not from inside the library
             self._is_closing = True
             return False
@@ -203,12 +194,12 @@ class Connection(asyncio.Protocol):
     # ---- calls ----
 
     def begun(self, call: RunningCall) -> None:
-        """Take note of a call, which the library has read."""
+        """Note a call that the library has read."""
         self.calls.add(call)
-        self.listener.figures.calls_total += 1
+        self.listener.metrics.calls_total += 1
 
     def ended(self, call: RunningCall) -> None:
-        """Take note that a call is done; read on."""
+        """Note that a call is done, and continue to read."""
         self.calls.discard(call)
         self._called_ms = self.listener.now_ms
         if self._is_draining:
@@ -217,16 +208,16 @@ class Connection(asyncio.Protocol):
             self._feed()
 
     def logged_in(self) -> None:
-        """Take note of a session."""
+        """Note a session."""
         self.sessions += 1
         self._has_logged_in = True
 
     def logged_out(self) -> None:
-        """Take note that a session is gone."""
+        """Note that a session has ended."""
         self.sessions -= 1
 
     def hold(self, size: int) -> bool:
-        """Count ``size`` bytes as held by a call; False: there is no room for them."""
+        """Count ``size`` bytes as held by a call; False if the limit is reached."""
         if not self.listener.make_room(self, size):
             return False
         self.listener.buffered_bytes += size
@@ -239,15 +230,15 @@ class Connection(asyncio.Protocol):
         self.held_bytes -= size
 
     def replies(self, size: int) -> None:
-        """Take note that a reply of about this size goes to the library."""
+        """Note that a reply of about this size goes to the library."""
         if size > LARGE_BYTES:
             self._replied_bytes += size
             self.listener.count_unsent(size)
 
-    # ---- what the listener asks ----
+    # ---- called by the listener ----
 
     def check(self, now_ms: int) -> int:
-        """Cut the client off if it has been too slow; called about twice a second. Return how much is unsent."""
+        """Cut the client off if it has been too slow. Return the number of unsent bytes."""
         if self._is_lost or self._is_cut or self._pipe is None:
             return 0
         settings = self.listener.settings
@@ -263,28 +254,28 @@ class Connection(asyncio.Protocol):
         else:
             self._since_ms, self._received_bytes_seen = now_ms, self._received_bytes
             if self._is_idle(now_ms):
-                self.listener.figures.cut_total["call"] += 1
+                self.listener.metrics.cut_total["call"] += 1
                 self._abort("nothing was called on this connection for too long. Connect again, and log in.")
         return self.unsent_bytes()
 
     def _is_idle(self, now_ms: int) -> bool:
-        """Tell whether nothing has been called for too long. Messages that are no calls do not count: they pass no gate and cost nothing."""
+        """Return whether nothing has been called for too long. Other messages do not count: they pass no gate and cost nothing."""
         if self.calls or self._is_blocked:
             self._called_ms = now_ms
         return not self._is_closing and now_ms - self._called_ms >= self.listener.settings.idle_timeout_ms
 
     def unfinished_bytes(self) -> int:
-        """Return what is counted for a message that has not arrived wholly."""
+        """Return the bytes held for a message that has not fully arrived."""
         return self._frame_bytes
 
     def give_way(self) -> None:
-        """Give up the message that is being read, and with it the connection: others find room."""
+        """Give up the message that has not fully arrived, and with it the connection."""
         self._release_frame()
         self._abort(no_room().message)
 
     def unsent_bytes(self) -> int:
-        """Return what the client has not taken yet."""
-        return self._transport.get_write_buffer_size() + self._out_bytes + self._replied_bytes
+        """Return the bytes that the client has not accepted yet."""
+        return super().unsent_bytes() + self._out_bytes + self._replied_bytes
 
     def drain(self) -> None:
         """Finish what is under way, begin nothing new, and close."""
@@ -295,8 +286,12 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
-        self._is_closing = self._is_cut = True
-        self._transport.abort()
+        self._is_cut = True
+        super().abort()
+
+    def _cut(self, waited_for: str) -> None:
+        super()._cut(waited_for)
+        self.abort()
 
     # ---- writing ----
 
@@ -317,36 +312,26 @@ class Connection(asyncio.Protocol):
         if not self._is_blocked:
             self._replied_bytes = 0
 
-    def _is_stuck_writing(self, now_ms: int) -> bool:
-        """Tell whether the client has taken nothing for too long of what waits for it."""
-        unsent = self._transport.get_write_buffer_size()
-        if unsent == 0 or unsent < self._unsent_bytes or self._unsent_bytes == 0:
-            self._unsent_bytes = unsent
-            self._unsent_since_ms = now_ms
-            return False
-        self._unsent_bytes = unsent
-        return now_ms - self._unsent_since_ms >= self.listener.settings.write_timeout_ms
-
     # ---- ending ----
 
     def _end(self) -> None:
-        """Close once everything is sent; the library asks for it, perhaps from inside itself."""
+        """Close once everything is sent. The library calls this, perhaps from inside its own code."""
         self._is_closing = True
         self.listener.loop.call_soon(self._close)
 
     def _hung_up(self, future: asyncio.Future[None]) -> None:
-        """Close after the library has given the connection up: what arrived made no sense to it, or the client is gone."""
+        """Close after the library has given up the connection: it could not read the data, or the client is gone."""
         if not future.cancelled():
-            future.exception()  # it is told by the client, and no news here
+            future.exception()  # the client caused it, so it is not logged
         self._end()
 
     def _close_when_sent(self, steps: int = STEPS_TO_SEND) -> None:
-        """Close as soon as nothing is under way and the last replies have gone through the library."""
+        """Close as soon as no call is under way and the last replies have passed through the library."""
         if self.calls or self._is_closing or self._is_lost:
             return
         if steps:
             self.listener.loop.call_soon(self._close_when_sent, steps - 1)
-        elif not self._is_blocked:  # else it is asked again when the client has taken something
+        elif not self._is_blocked:  # else resume_writing calls this again
             self._close()
 
     def _close(self) -> None:
@@ -365,20 +350,9 @@ class Connection(asyncio.Protocol):
             self._take_out(abort_message(reason))
         self._close()
 
-    def _turn_away(self) -> None:
-        self._is_lost = True
-        self.listener.figures.connections_refused_total += 1
-        reason = Unavailable("too many connections are open. Try again later.")
-        self._transport.write(abort_message(reason.message))
-        self._transport.close()
-
-    def _cut(self, waited_for: str) -> None:
-        self.listener.figures.cut_total[waited_for] += 1
-        self.abort()
-
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the system find out about clients that are gone without a word: a session may be silent for long."""
+    """Let the system detect vanished clients: a session can be silent for a long time."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

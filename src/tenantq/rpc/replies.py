@@ -14,7 +14,7 @@ from tenantq.service.problems import item_error, refusal_of_all
 if TYPE_CHECKING:
     from tenantq.domain.message import Added, Delivery, Facts, Outcome, Page, Result
     from tenantq.errors import TenantqError
-    from tenantq.rpc.connection import Connection
+    from tenantq.rpc.connection import RpcConnection
     from tenantq.service import QueueInfo
     from tenantq.wire import Problem
 
@@ -68,7 +68,7 @@ def _write_attributes(into: Any, attributes: dict[str, str]) -> None:
 # ---- messages ----
 
 
-def added(results: Any, answers: list[Added], _: Connection) -> int:
+def added(results: Any, answers: list[Added], _: RpcConnection) -> int:
     """Tell what became of each message; where all were refused for one reason, the call was."""
     refusal = refusal_of_all(answers)
     if refusal is not None:
@@ -84,7 +84,7 @@ def added(results: Any, answers: list[Added], _: Connection) -> int:
     return 0
 
 
-def delivered(results: Any, deliveries: list[Delivery], connection: Connection) -> int:
+def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnection) -> int:
     """Hand messages out."""
     items = results.init("messages", len(deliveries))
     size = 0
@@ -106,7 +106,7 @@ def delivered(results: Any, deliveries: list[Delivery], connection: Connection) 
     return size
 
 
-def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: Connection) -> int:
+def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> int:
     """Tell of each receipt whether it did what was asked."""
     receipts, outcomes = answers
     items = results.init("results", len(outcomes))
@@ -120,7 +120,7 @@ def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: Connectio
     return 0
 
 
-def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: Connection) -> int:
+def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> int:
     """Tell of each id whether its message went."""
     ids, outcomes = answers
     items = results.init("results", len(outcomes))
@@ -132,7 +132,7 @@ def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: Connectio
     return 0
 
 
-def page(results: Any, found: Page, _: Connection) -> int:
+def page(results: Any, found: Page, _: RpcConnection) -> int:
     """Show messages."""
     items = results.init("messages", len(found.messages))
     for item, facts in zip(items, found.messages, strict=True):
@@ -142,7 +142,7 @@ def page(results: Any, found: Page, _: Connection) -> int:
     return sum(len(facts.body) for facts in found.messages)
 
 
-def message(results: Any, facts: Facts, _: Connection) -> int:
+def message(results: Any, facts: Facts, _: RpcConnection) -> int:
     """Tell everything known of one message."""
     _write_facts(results.init("message"), facts)
     return len(facts.body)
@@ -167,7 +167,7 @@ def _write_facts(into: Any, facts: Facts) -> None:
         _copy(facts.dead, into.init("dead"))
 
 
-def result(results: Any, answer: tuple[Result, bool], _: Connection) -> int:
+def result(results: Any, answer: tuple[Result, bool], _: RpcConnection) -> int:
     """Tell a message's result."""
     found, is_hidden = answer
     if found.status == "pending":
@@ -182,7 +182,7 @@ def result(results: Any, answer: tuple[Result, bool], _: Connection) -> int:
     return 0
 
 
-def rows(results: Any, found: list[Row], _: Connection) -> int:
+def rows(results: Any, found: list[Row], _: RpcConnection) -> int:
     """Tell a message's whole history."""
     for item, row in zip(results.init("rows", len(found)), found, strict=True):
         _copy(row, item)
@@ -192,13 +192,13 @@ def rows(results: Any, found: list[Row], _: Connection) -> int:
 # ---- queues ----
 
 
-def queue(results: Any, info: QueueInfo, _: Connection) -> int:
+def queue(results: Any, info: QueueInfo, _: RpcConnection) -> int:
     """Tell a queue's settings and figures."""
     _write_queue(results.init("queue"), info)
     return 0
 
 
-def put(results: Any, answer: tuple[bool, QueueInfo], connection: Connection) -> int:
+def put(results: Any, answer: tuple[bool, QueueInfo], connection: RpcConnection) -> int:
     """Tell what a queue is now."""
     is_new, info = answer
     results.created = is_new
@@ -217,7 +217,7 @@ def _write_queue(into: Any, info: QueueInfo) -> None:
             setattr(told, field, getattr(info.suspension, field))
 
 
-def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: Connection) -> int:
+def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: RpcConnection) -> int:
     """Tell a page of queues, and where the next one starts if this one is full."""
     limit, found = answer
     for item, info in zip(results.init("queues", len(found)), found, strict=True):
@@ -227,25 +227,25 @@ def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: Connection) -> 
     return 0
 
 
-def stats(results: Any, info: QueueInfo, _: Connection) -> int:
+def stats(results: Any, info: QueueInfo, _: RpcConnection) -> int:
     """Tell a queue's figures."""
     _copy(info.stats, results.init("stats"))
     return 0
 
 
-def done(results: Any, _: None, __: Connection) -> int:
+def done(results: Any, _: None, __: RpcConnection) -> int:
     """Tell that it is done."""
     results.done = None
     return 0
 
 
-def purged(results: Any, count: int, _: Connection) -> int:
+def purged(results: Any, count: int, _: RpcConnection) -> int:
     """Tell how many messages went."""
     results.purged = count
     return 0
 
 
-def redrive(results: Any, task: Any, _: Connection) -> int:
+def redrive(results: Any, task: Any, _: RpcConnection) -> int:
     """Tell how a redrive stands."""
     into = results.init("redrive")
     into.task = task.id

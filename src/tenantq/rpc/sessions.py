@@ -1,4 +1,4 @@
-"""The capabilities that clients hold: the door, where they say who they are, and the sessions behind it."""
+"""The capabilities that clients hold: the bootstrap capability, where they log in, and sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from tenantq.domain.access import Principal
     from tenantq.rpc.call import Answer
-    from tenantq.rpc.connection import Connection
+    from tenantq.rpc.connection import RpcConnection
     from tenantq.service import Service
 
 
 class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema
     """What somebody may do who has logged in. The credential is checked again with every call."""
 
-    def __init__(self, connection: Connection, bearer: str | None, user_agent: str) -> None:
+    def __init__(self, connection: RpcConnection, bearer: str | None, user_agent: str) -> None:
         self.connection = connection
         self.bearer = bearer
         self.user_agent = user_agent
@@ -42,14 +42,14 @@ for _name, _method in METHODS.items():
     setattr(Session, f"{_name}_context", _method_of_session(_method))
 
 
-class Door(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
-    """What a connection starts with."""
+class Bootstrap(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
+    """The capability that a connection starts with: it logs clients in."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RpcConnection) -> None:
         self._connection = connection
 
     def login_context(self, context: Any) -> Answer:
-        """Say who calls."""
+        """Log a client in."""
         params = context.params
         bearer = _text(params, "token") or None
         return RunningCall(
@@ -78,12 +78,12 @@ async def _log_in(service: Service, call: Any, *, bearer: str | None, user_agent
     return principal, Session(connection, bearer, user_agent)
 
 
-def _check_room(connection: Connection) -> None:
+def _check_room(connection: RpcConnection) -> None:
     if connection.sessions >= connection.listener.settings.sessions_max:
         raise Unavailable("this connection has as many sessions as it may. Let go of some, or open another connection.")
 
 
-def _write_session(results: Any, answer: tuple[Principal, Session], _: Connection) -> int:
+def _write_session(results: Any, answer: tuple[Principal, Session], _: RpcConnection) -> int:
     principal, session = answer
     results.ok = None
     results.session = session

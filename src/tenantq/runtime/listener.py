@@ -1,16 +1,21 @@
-"""What every listener does, whatever it speaks: accepts connections, keeps their time and bounds, and ends them gracefully."""
+"""What every listener does, whatever it speaks: accepts connections, keeps their time and bounds, and closes them gracefully."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
-from tenantq.runtime.tls import LoadCounts, TlsContext, TlsFiles
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from tenantq.runtime.tls import TlsContext, TlsFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Metric
 
     from tenantq.runtime.clock import Clock, Timer
 
@@ -20,78 +25,218 @@ TICK_MS: Final = 500
 BACKLOG: Final = 1_024
 
 
-class OpenConnection(Protocol):
-    """What a listener asks of its connections."""
+class ListenerSettings(Protocol):
+    """The bounds that every listener has."""
 
-    def drain(self) -> None:
-        """Finish what is under way, then close."""
+    @property
+    def connections_max(self) -> int:
+        """Open connections."""
 
-    def abort(self) -> None:
-        """Close at once."""
+    @property
+    def buffered_bytes_max(self) -> int:
+        """Bytes of requests held, of all connections together."""
+
+    @property
+    def unsent_bytes_max(self) -> int:
+        """Bytes of replies not sent yet, of all connections together."""
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        """Unsent bytes above which a connection does not begin its next request."""
+
+    @property
+    def write_timeout_ms(self) -> int:
+        """Time in which a client must accept some of the bytes that wait for it."""
+
+
+class ListenerMetrics:
+    """Counts what a listener does. Registered with the service's metrics."""
+
+    protocol: ClassVar[str]  # as it is written in the metrics' help
+    prefix: ClassVar[str]  # of the metrics' names
+    timeouts: ClassVar[tuple[str, ...]]  # what a slow client can be waited for
+
+    def __init__(self, listener: Listener[Any, Any]) -> None:
+        self._listener = listener
+        self.connections_total = 0
+        self.connections_refused_total = 0
+        self.certificates_loaded_total = 0
+        self.certificates_failed_total = 0
+        self.cut_total = dict.fromkeys(self.timeouts, 0)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        protocol, listener = self.protocol, self._listener
+        yield GaugeMetricFamily(
+            f"{self.prefix}_connections", f"Open {protocol} connections.", value=len(listener.connections)
+        )
+        yield GaugeMetricFamily(
+            f"{self.prefix}_buffered_bytes", f"Bytes of {protocol} requests held.", value=listener.buffered_bytes
+        )
+        yield self._counter("connections", "connections accepted.", self.connections_total)
+        yield self._counter(
+            "connections_refused",
+            "connections refused because too many were open.",
+            self.connections_refused_total,
+        )
+        yield self._counter("certificates_loaded", "TLS certificates loaded.", self.certificates_loaded_total)
+        yield self._counter(
+            "certificates_failed", "changed TLS certificates that could not be loaded.", self.certificates_failed_total
+        )
+        yield self._counter_by(
+            "waited_for", "cut", "connections closed because the client was too slow.", self.cut_total
+        )
+
+    def _counter(self, name: str, meaning: str, value: int) -> Metric:
+        return CounterMetricFamily(f"{self.prefix}_{name}", f"{self.protocol} {meaning}", value=value)
+
+    def _counter_by(self, label: str, name: str, meaning: str, values: dict[Any, int]) -> Metric:
+        family = CounterMetricFamily(f"{self.prefix}_{name}", f"{self.protocol} {meaning}", labels=[label])
+        for value, count in sorted(values.items()):
+            family.add_metric([str(value)], count)
+        return family
+
+
+class ListenerConnection(asyncio.Protocol):
+    """The part of a connection that is the same for every protocol: how it is accepted and how slow clients are found."""
+
+    def __init__(self, listener: Listener[Any, Any]) -> None:
+        self._base = listener
+        self._is_lost = False  # nothing reaches the client any more
+        self._is_closing = False
+        self._unsent_seen_bytes = 0
+        self._unsent_since_ms = 0
+        self.remote = ""
+        self.certificate: dict[str, object] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Serve the connection, unless too many are open already."""
+        self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
+        listener = self._base
+        listener.metrics.connections_total += 1
+        if len(listener.connections) >= listener.settings.connections_max or listener.is_closing:
+            self._is_lost = True
+            listener.metrics.connections_refused_total += 1
+            self._transport.write(self.refusal())
+            self._transport.close()
+            return
+        listener.connections.add(self)
+        self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self.remote = peer[0] if isinstance(peer, tuple) else ""
+        self.certificate = transport.get_extra_info("peercert") or None
+        self.begin()
+
+    def refusal(self) -> bytes:
+        """Return what a client is sent if too many connections are open."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Begin to serve."""
+        raise NotImplementedError
 
     def check(self, now_ms: int) -> int:
-        """Cut who is too slow; return how many bytes of replies wait to be sent."""
+        """Cut the client off if it has been too slow; called at every tick. Return the number of unsent bytes."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Finish what is under way, begin nothing new, and close."""
+        raise NotImplementedError
+
+    def unfinished_bytes(self) -> int:
+        """Return the bytes held for a request that has not fully arrived."""
+        raise NotImplementedError
+
+    def give_way(self) -> None:
+        """Give up the request that has not fully arrived."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self._is_closing = True
+        self._unsent_seen_bytes = 0
+        self._transport.abort()
 
     def unsent_bytes(self) -> int:
-        """Return how many bytes of replies wait to be sent."""
+        """Return the bytes that the client has not accepted yet."""
+        return self._transport.get_write_buffer_size()
+
+    def _is_stuck_writing(self, now_ms: int) -> bool:
+        """Return whether the client has accepted nothing for too long of what waits for it."""
+        unsent, before = self._transport.get_write_buffer_size(), self._unsent_seen_bytes
+        self._unsent_seen_bytes = unsent
+        if unsent == 0 or unsent < before or before == 0:
+            self._unsent_since_ms = now_ms
+            return False
+        return bool(now_ms - self._unsent_since_ms >= self._base.settings.write_timeout_ms)
+
+    def _cut(self, waited_for: str) -> None:
+        """Count that the client is cut off for being too slow."""
+        self._base.metrics.cut_total[waited_for] += 1
 
 
-class ListenerFigures(LoadCounts, Protocol):
-    """What a listener counts."""
-
-    cut_total: dict[str, int]
+C = TypeVar("C", bound=ListenerConnection)
+S = TypeVar("S", bound=ListenerSettings)
 
 
-C = TypeVar("C", bound=OpenConnection)
+class Listener(Generic[C, S]):
+    """The life of a listener's connections. Created and used inside one event loop."""
 
+    alpn: ClassVar[str | None] = None  # the protocol to agree on in TLS
 
-class Listening(Generic[C]):
-    """The life of a listener's connections. Made and used inside one event loop."""
-
-    figures: ListenerFigures
-
-    def __init__(self, clock: Clock, unsent_bytes_max: int) -> None:
+    def __init__(self, settings: S, clock: Clock, metrics: ListenerMetrics, *, handshake_ms: int) -> None:
+        self.settings = settings
         self.clock = clock
+        self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         self.port = 0  # of the address started last
         self.connections: set[C] = set()
+        self.buffered_bytes = 0  # of requests
         self.is_closing = False
         self.now_ms = clock.monotonic_ms()  # as of the last tick
-        self._unsent_bytes_max = unsent_bytes_max
+        self._handshake_ms = handshake_ms
         self._unsent_bytes = 0  # of replies; about
         self._servers: list[asyncio.Server] = []
         self._tls: list[TlsContext] = []
         self._timer: Timer | None = None
         self._all_closed: asyncio.Future[None] | None = None
+        self._resources = AsyncExitStack()  # closed with the listener
+
+    def new_connection(self) -> C:
+        """Return what serves a connection."""
+        raise NotImplementedError
+
+    async def _prepare(self) -> None:
+        """Enter what the connections need into ``_resources``."""
 
     # ---- opening and closing ----
 
-    async def listen(
-        self,
-        accept: Callable[[], asyncio.Protocol],
-        host: str | socket.socket,
-        port: int | None,
-        tls: TlsFiles | None,
-        *,
-        handshake_ms: int,
-        alpn: str | None = None,
-    ) -> int:
-        """Accept connections on an address; port 0 takes any free one. Return the port. May be called again.
+    async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
+        """Accept connections on an address; port 0 takes a free one. Return the port. Can be called again."""
+        return await self._listen({"host": host, "port": port}, tls)
 
-        In place of a host and a port there can be a socket that listens already.
-        """
+    async def start_on(self, sockets: Iterable[socket.socket], tls: TlsFiles | None = None) -> None:
+        """Accept connections on sockets that listen already. Can be called again."""
+        for sock in sockets:
+            await self._listen({"sock": sock}, tls)
+
+    async def _listen(self, where: dict[str, Any], tls: TlsFiles | None) -> int:
         context = None
         if tls is not None:
-            context = TlsContext(tls, self.figures, alpn=alpn)
+            context = TlsContext(tls, self.metrics, alpn=self.alpn)
             self._tls.append(context)
-        where = {"host": host, "port": port} if isinstance(host, str) else {"sock": host}
-        server = await self.loop.create_server(
-            accept,
-            **where,
-            ssl=context.context if context is not None else None,
-            ssl_handshake_timeout=handshake_ms / 1_000 if context is not None else None,
-            backlog=BACKLOG,
-        )
+        await self._prepare()
+        try:
+            server = await self.loop.create_server(
+                self.new_connection,
+                **where,
+                ssl=context.context if context is not None else None,
+                ssl_handshake_timeout=self._handshake_ms / 1_000 if context is not None else None,
+                backlog=BACKLOG,
+            )
+        except BaseException:
+            await self._resources.aclose()
+            raise
         self._servers.append(server)
         if self._timer is None:
             self._tick()
@@ -99,14 +244,14 @@ class Listening(Generic[C]):
         return self.port
 
     def stop_accepting(self) -> None:
-        """Take no new connections."""
+        """Accept no new connections."""
         for server in self._servers:
             server.close()
 
     async def close(self, grace_ms: int = 30_000) -> None:
-        """Finish what is under way and close, within ``grace_ms``; calling it again forces the end at once.
+        """Finish what is under way and close, within ``grace_ms``. A second call forces the end at once.
 
-        Idle connections are closed, and waiting polls are answered empty.
+        Idle connections are closed, and waiting polls are answered with no messages.
         """
         self.stop_accepting()
         if self.is_closing:
@@ -118,7 +263,7 @@ class Listening(Generic[C]):
                 connection.drain()
         assert self._all_closed is not None
         if not self.connections:
-            _let_go(self._all_closed)
+            wake(self._all_closed)
         timer = self.clock.call_later(grace_ms, self._abort_all)
         try:
             await asyncio.shield(self._all_closed)
@@ -127,30 +272,44 @@ class Listening(Generic[C]):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+        await self._resources.aclose()
 
     def closed(self, connection: C) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         self.connections.discard(connection)
         if self._all_closed is not None and not self.connections:
-            _let_go(self._all_closed)
+            wake(self._all_closed)
 
     def _abort_all(self) -> None:
         for connection in list(self.connections):
             connection.abort()
 
-    # ---- what connections ask ----
+    # ---- bounds ----
+
+    def make_room(self, asking: C, size: int, held: int = 0) -> bool:
+        """Return whether ``size`` more bytes of requests may be held for a connection that holds ``held`` already.
+
+        Unfinished requests that hold more give way, the largest first. So no client can keep all others out by sending large
+        requests almost to their end.
+        """
+        while self.buffered_bytes + size > self.settings.buffered_bytes_max:
+            largest = max(self.connections, key=lambda one: one.unfinished_bytes(), default=None)
+            if largest is None or largest is asking or largest.unfinished_bytes() <= held + size:
+                return False
+            largest.give_way()
+        return True
 
     def count_unsent(self, size: int) -> None:
-        """Take note that a large reply waits to be sent; where that is too much in all, cut who takes least of it."""
+        """Note that a large reply waits to be sent. If that is too much in all, cut off the clients with the most of it."""
         self._unsent_bytes += size
-        if self._unsent_bytes <= self._unsent_bytes_max:
+        if self._unsent_bytes <= self.settings.unsent_bytes_max:
             return
         waiting = {connection: connection.unsent_bytes() for connection in self.connections}
         self._unsent_bytes = sum(waiting.values())
-        while self._unsent_bytes > self._unsent_bytes_max and waiting:
+        while self._unsent_bytes > self.settings.unsent_bytes_max and waiting:
             most = max(waiting, key=waiting.__getitem__)
             self._unsent_bytes -= waiting.pop(most)
-            self.figures.cut_total["write"] += 1
+            self.metrics.cut_total["write"] += 1
             most.abort()
 
     # ---- time ----
@@ -163,10 +322,16 @@ class Listening(Generic[C]):
             tls.reload_if_changed()
 
 
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on every address that a host stands for; port 0 takes a free one. OSError.
+def wake(future: asyncio.Future[None] | None) -> None:
+    """Complete a future that somebody may be waiting for."""
+    if future is not None and not future.done():
+        future.set_result(None)
 
-    A family that this machine does not have, such as IPv6 behind ``localhost``, is left out where another one is there.
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen on every address of a host; port 0 takes a free one. Raise OSError.
+
+    An address family that this machine lacks, such as IPv6 for ``localhost``, is skipped if another one works.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []
@@ -193,7 +358,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
 def open_socket(
     family: int, place: tuple[object, ...], *, is_shared: bool = False, listens: bool = True
 ) -> socket.socket:
-    """Return a socket at one address. Those that are shared stand beside each other there; one that does not listen keeps the address. OSError."""
+    """Return a socket bound to one address. Shared sockets can bind to the same address; one that does not listen reserves it. Raise OSError."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -209,8 +374,3 @@ def open_socket(
         sock.close()
         raise
     return sock
-
-
-def _let_go(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -26,7 +26,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class LoadCounts(Protocol):
-    """Where a listener counts how often its certificates were loaded."""
+    """Counts how often certificates were loaded."""
 
     certificates_loaded_total: int
     certificates_failed_total: int

@@ -76,7 +76,6 @@ class Fellows:
         self._peers = peers
         self._service = service
         self._making: Counter[str] = Counter()
-        self.listener_figures: Callable[[], bytes] = bytes  # set by who wires the transport
         answers: dict[str, Callable[[Asked], Awaitable[bytes]]] = {
             "tenant_page": self._tell_tenants,
             "audit_page": self._tell_audit,
@@ -242,7 +241,7 @@ class Fellows:
         return _merged_figures({names[number]: text for number, text in sorted(texts.items())}, names)
 
     async def _tell_metrics(self, _: Asked) -> bytes:
-        return self._service.metrics_here() + self.listener_figures()
+        return self._service.metrics_here()
 
     def readiness(self) -> dict[str, Any]:
         """Return how every shard does, by name: this one at length, the others as they said within the last seconds. Nobody is asked."""

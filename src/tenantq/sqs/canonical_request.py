@@ -10,13 +10,13 @@ from urllib.parse import quote, unquote_to_bytes
 from tenantq.errors import SignatureRefused
 
 if TYPE_CHECKING:
-    from tenantq.http.protocol_route import ProtocolHead
+    from tenantq.http.request_head import RequestHead
 
 _UNSIGNED: Final = b"UNSIGNED-PAYLOAD"
 _EMPTY: Final = sha256(b"").hexdigest()
 
 
-def canonical_hash(head: ProtocolHead, names: list[bytes], body: bytes, *, presigned: bool) -> str:
+def canonical_hash(head: RequestHead, names: list[bytes], body: bytes, *, presigned: bool) -> str:
     """Return the SHA-256 of the canonical request, in hexadecimal digits."""
     path, _, raw_query = head.target.partition(b"?")
     parts = [
@@ -56,7 +56,7 @@ def _encoded(raw: bytes) -> bytes:
     return quote(unquote_to_bytes(raw.replace(b"+", b" ")), safe="-_.~").encode()
 
 
-def _payload(head: ProtocolHead, names: list[bytes], body: bytes) -> bytes:
+def _payload(head: RequestHead, names: list[bytes], body: bytes) -> bytes:
     """Return the hash of the body. Where the request names one of its own, that has to be true, or to say plainly that it is left out."""
     named = head.headers.get(b"x-amz-content-sha256")
     if named == _UNSIGNED and b"x-amz-content-sha256" in names:

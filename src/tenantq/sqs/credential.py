@@ -10,13 +10,10 @@ from urllib.parse import parse_qsl
 
 from tenantq.errors import SignatureRefused
 from tenantq.gates.signature import ALGORITHM, SignedRequest
-from tenantq.http.head import presigning_key_id, signing_key_id
 from tenantq.sqs.canonical_request import canonical_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.http.protocol_route import ProtocolHead
+    from tenantq.http.request_head import RequestHead
 
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SCOPE_PARTS: Final = 5
@@ -24,15 +21,7 @@ _EXPIRES: Final = re.compile(r"[0-9]{1,6}")
 _EXPIRES_S_MAX: Final = 7 * 86_400
 
 
-def key_id_of(headers: Mapping[bytes, bytes], raw_query: bytes) -> str | None:
-    """Return the id of the key that a request is signed with, unchecked; None: it is not signed."""
-    authorization = headers.get(b"authorization")
-    if authorization is not None:
-        return signing_key_id(authorization)
-    return presigning_key_id(raw_query)
-
-
-def signed_request(head: ProtocolHead, body: bytes) -> SignedRequest | SignatureRefused | None:
+def signed_request(head: RequestHead, body: bytes) -> SignedRequest | SignatureRefused | None:
     """Return what a request says of its signature; what is wrong with that; or None: it is not signed."""
     authorization = head.headers.get(b"authorization")
     raw_query = head.target.partition(b"?")[2]
@@ -46,7 +35,7 @@ def signed_request(head: ProtocolHead, body: bytes) -> SignedRequest | Signature
     return None
 
 
-def _of_header(head: ProtocolHead, authorization: str, body: bytes) -> SignedRequest:
+def _of_header(head: RequestHead, authorization: str, body: bytes) -> SignedRequest:
     scheme, _, rest = authorization.partition(" ")
     if scheme != ALGORITHM:
         raise _incomplete(f"the Authorization header has to begin with {ALGORITHM}; no other credential is taken here")
@@ -60,7 +49,7 @@ def _of_header(head: ProtocolHead, authorization: str, body: bytes) -> SignedReq
     return _signed(head, body, parts["Credential"], parts["SignedHeaders"], parts["Signature"], time)
 
 
-def _of_query(head: ProtocolHead, query: dict[str, str], body: bytes) -> SignedRequest:
+def _of_query(head: RequestHead, query: dict[str, str], body: bytes) -> SignedRequest:
     for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date"):
         if not query.get(name):
             raise _incomplete(f"a presigned URL requires the parameter {name}")
@@ -78,7 +67,7 @@ def _of_query(head: ProtocolHead, query: dict[str, str], body: bytes) -> SignedR
 
 
 def _signed(
-    head: ProtocolHead,
+    head: RequestHead,
     body: bytes,
     credential: str,
     signed_headers: str,

@@ -24,8 +24,9 @@ from tenantq.sqs.receipt_handles import ReceiptHandles
 from tenantq.sqs.sqs_call import Shared, SqsCall
 
 if TYPE_CHECKING:
-    from tenantq.http.protocol_route import ProtocolHead, Waiting
+    from tenantq.http.protocol_route import Waiting
     from tenantq.http.request import Request
+    from tenantq.http.request_head import RequestHead
     from tenantq.runtime.clock import Clock
     from tenantq.service import Call, Service
     from tenantq.sqs.settings import SqsSettings
@@ -62,8 +63,7 @@ class SqsEndpoint:
 
     async def serve(self, request: Request, waiting: Waiting) -> Reply:
         """Answer one request."""
-        head, request_id = request.foreign, request.call.request_id
-        assert head is not None
+        head, request_id = request.head, request.call.request_id
         protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
         try:
             target = head.headers.get(b"x-amz-target")
@@ -89,7 +89,7 @@ class SqsEndpoint:
         action: str,
         protocol: JsonProtocol | QueryProtocol,
         request: Request,
-        head: ProtocolHead,
+        head: RequestHead,
         waiting: Waiting,
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
@@ -125,7 +125,7 @@ class SqsEndpoint:
         return self._shared.service.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
 
 
-def _form(head: ProtocolHead, request: Request) -> dict[str, str] | None:
+def _form(head: RequestHead, request: Request) -> dict[str, str] | None:
     """Return the parameters of the Query protocol; None: the request is none of it."""
     raw = head.target.partition(b"?")[2]
     kind = head.headers.get(b"content-type", b"").lower()
@@ -155,7 +155,7 @@ def _path_address(request: Request) -> QueueAddress | None:
     return QueueAddress(number, request.queue)
 
 
-def _base_url(head: ProtocolHead) -> str:
+def _base_url(head: RequestHead) -> str:
     """Return where the client has reached the server: by its own Host header, over TLS if it or a proxy before it says so."""
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
     secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"

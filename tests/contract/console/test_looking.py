@@ -208,8 +208,8 @@ def _poll_often(client: Client) -> None:
 
 
 def _replies(server: FakeServer) -> int:
-    return sum(server._listener.figures.replies_total.values())
+    return sum(server._listener.metrics.replies_total.values())
 
 
 def _refused(server: FakeServer) -> int:
-    return server._listener.figures.replies_total.get(403, 0)
+    return server._listener.metrics.replies_total.get(403, 0)

@@ -57,4 +57,4 @@ async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeSer
 
 
 def _replies(server: FakeServer) -> int:
-    return sum(server._listener.figures.replies_total.values())
+    return sum(server._listener.metrics.replies_total.values())

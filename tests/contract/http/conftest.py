@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import uvloop
 
-from tenantq.http import HttpSettings, Listener
+from tenantq.http import HttpListener, HttpSettings
 from tests.contract.http.fake_service import FakeService
 from tests.contract.http.raw_client import RawClient
 from tests.contract.http.real_server import real_server
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenantq.service import Service
 
 Connect = Callable[..., Awaitable[RawClient]]
-Serve = Callable[..., Awaitable[Listener]]
+Serve = Callable[..., Awaitable[HttpListener]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -40,10 +40,11 @@ def fake() -> FakeService:
 @pytest.fixture
 async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
     """Start listeners with settings of the test's own."""
-    listeners: list[Listener] = []
+    listeners: list[HttpListener] = []
 
-    async def serve_one(**settings: int) -> Listener:
-        listener = Listener(cast("Service", fake), HttpSettings(**settings), clock=clock)
+    async def serve_one(**settings: int) -> HttpListener:
+        listener = HttpListener(cast("Service", fake), HttpSettings(**settings), clock=clock)
+        fake.include_metrics(listener.metrics)
         await listener.start("127.0.0.1", 0)
         listeners.append(listener)
         return listener
@@ -57,7 +58,7 @@ async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-async def listener(serve: Serve) -> Listener:
+async def listener(serve: Serve) -> HttpListener:
     """Start a listener with default settings."""
     return await serve()
 
@@ -74,7 +75,7 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """Open raw connections to a listener."""
     clients: list[RawClient] = []
 
-    async def connect_one(listener: Listener, tls: ssl.SSLContext | None = None) -> RawClient:
+    async def connect_one(listener: HttpListener, tls: ssl.SSLContext | None = None) -> RawClient:
         client = await RawClient.open(listener.port, tls)
         clients.append(client)
         return client

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
 from tenantq.domain.message import Added, Delivery, Outcome, Result
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ class FakeService:
         self.found = Result("pending")
         self.gates = self  # whoever asks may do everything, unless it is in ``forbids``
         self.forbids: TenantqError | None = None
+        self._registry = CollectorRegistry(auto_describe=False)
+        self.include_metrics = self._registry.register
 
     async def judge(self, call: Call, *_: object) -> None:
         """Let everybody in."""
@@ -103,9 +108,9 @@ class FakeService:
         await self._asked("put_grant", call, tenant, principal, grant)
 
     async def metrics(self, call: Call) -> bytes:
-        """Return one metric."""
+        """Return one metric, and those of the listeners."""
         await self._asked("metrics", call)
-        return b"tenantq_up 1\n"
+        return b"tenantq_up 1\n" + generate_latest(self._registry)
 
     def readiness(self) -> dict[str, Any]:
         """Return what the test wants."""

@@ -16,7 +16,7 @@ from tests.contract.http.raw_client import ADD, get, post, until_not
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tenantq.http import Listener
+    from tenantq.http import HttpListener
     from tests.contract.http.conftest import Connect, Serve
     from tests.contract.http.fake_service import FakeService
 
@@ -25,7 +25,7 @@ CHUNKED = b"POST /v1/queues/work/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encodi
 
 
 @pytest.fixture(autouse=True)
-async def still_serving(listener: Listener, connect: Connect) -> AsyncIterator[None]:
+async def still_serving(listener: HttpListener, connect: Connect) -> AsyncIterator[None]:
     """After every test of this file the server answers, and holds nothing."""
     yield
     assert (await (await connect(listener)).ask(ADD)).status == 200
@@ -53,7 +53,9 @@ async def still_serving(listener: Listener, connect: Connect) -> AsyncIterator[N
         b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
     ],
 )
-async def test_what_is_not_http_gets_one_refusal_and_a_close(listener: Listener, connect: Connect, data: bytes) -> None:
+async def test_what_is_not_http_gets_one_refusal_and_a_close(
+    listener: HttpListener, connect: Connect, data: bytes
+) -> None:
     """A problem that names no more than what is wrong."""
     client = await connect(listener)
     reply = await client.ask(data)
@@ -94,7 +96,7 @@ async def test_what_is_not_http_gets_one_refusal_and_a_close(listener: Listener,
     ],
 )
 async def test_a_request_whose_end_is_in_doubt_is_refused(
-    listener: Listener, connect: Connect, fake: FakeService, framing: bytes
+    listener: HttpListener, connect: Connect, fake: FakeService, framing: bytes
 ) -> None:
     """Nothing behind it is taken for another request: that is how requests are smuggled."""
     client = await connect(listener)
@@ -105,14 +107,14 @@ async def test_a_request_whose_end_is_in_doubt_is_refused(
     assert fake.calls == []
 
 
-async def test_http_1_0_has_no_chunks(listener: Listener, connect: Connect) -> None:
+async def test_http_1_0_has_no_chunks(listener: HttpListener, connect: Connect) -> None:
     """Proxies of that age would read the chunks as the next request."""
     client = await connect(listener)
     reply = await client.ask(CHUNKED.replace(b"1.1", b"1.0") + b"0\r\n\r\n")
     assert reply.status == 400
 
 
-async def test_an_upgrade_with_a_body_is_refused(listener: Listener, connect: Connect) -> None:
+async def test_an_upgrade_with_a_body_is_refused(listener: HttpListener, connect: Connect) -> None:
     """Its body would be of another protocol."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "{}", "Connection: Upgrade", "Upgrade: h2c"))
@@ -144,7 +146,7 @@ async def test_an_upgrade_with_a_body_is_refused(listener: Listener, connect: Co
     ],
 )
 async def test_bad_json_is_named(
-    listener: Listener, connect: Connect, body: str | bytes, status: int, says: str
+    listener: HttpListener, connect: Connect, body: str | bytes, status: int, says: str
 ) -> None:
     """400 for what is not JSON, 422 for JSON that does not fit; the connection goes on."""
     client = await connect(listener)
@@ -155,7 +157,7 @@ async def test_bad_json_is_named(
     assert (await client.ask(ADD)).status == 200
 
 
-async def test_deep_nesting_is_refused(listener: Listener, connect: Connect) -> None:
+async def test_deep_nesting_is_refused(listener: HttpListener, connect: Connect) -> None:
     """Where any JSON is taken, too."""
     client = await connect(listener)
     body = '{"limits":' + "[" * 200_000
@@ -163,7 +165,7 @@ async def test_deep_nesting_is_refused(listener: Listener, connect: Connect) -> 
     assert (reply.status, reply.json()["detail"]) == (400, "body: is nested too deeply")
 
 
-async def test_an_endless_field_name_is_not_echoed(listener: Listener, connect: Connect) -> None:
+async def test_an_endless_field_name_is_not_echoed(listener: HttpListener, connect: Connect) -> None:
     """A refusal is short however long the request was."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, f'{{"{"n" * 1_000_000}":1}}'))
@@ -181,7 +183,7 @@ async def test_an_endless_field_name_is_not_echoed(listener: Listener, connect: 
         "*/*",
     ],
 )
-async def test_wrong_content_types_are_refused(listener: Listener, connect: Connect, kind: str) -> None:
+async def test_wrong_content_types_are_refused(listener: HttpListener, connect: Connect, kind: str) -> None:
     """Before the body is looked at; the connection goes on."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "{}").replace(b"application/json", kind.encode()))
@@ -190,7 +192,7 @@ async def test_wrong_content_types_are_refused(listener: Listener, connect: Conn
 
 
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
-async def test_right_content_types_have_several_spellings(listener: Listener, connect: Connect, kind: str) -> None:
+async def test_right_content_types_have_several_spellings(listener: HttpListener, connect: Connect, kind: str) -> None:
     """Case and the only allowed charset do not matter."""
     client = await connect(listener)
     assert (await client.ask(ADD.replace(b"application/json", kind.encode()))).status == 200
@@ -214,7 +216,7 @@ async def test_right_content_types_have_several_spellings(listener: Listener, co
     ],
 )
 async def test_bad_paths_and_queries_are_named(
-    listener: Listener, connect: Connect, path: str, status: int, says: str
+    listener: HttpListener, connect: Connect, path: str, status: int, says: str
 ) -> None:
     """Each parameter is known, given once and in range."""
     client = await connect(listener)
@@ -223,7 +225,7 @@ async def test_bad_paths_and_queries_are_named(
     assert says in reply.json()["detail"]
 
 
-async def test_names_are_unescaped_once(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_names_are_unescaped_once(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """What is escaped twice stays escaped once, and a slash inside a name stays inside."""
     client = await connect(listener)
     for escaped, name in (("%2561", "%61"), ("a%2Fb", "a/b"), ("..", ".."), ("%C3%A4", "ä"), ("a+b", "a+b")):
@@ -231,7 +233,7 @@ async def test_names_are_unescaped_once(listener: Listener, connect: Connect, fa
         assert fake.calls[-1][2][:2] == (name, name)
 
 
-async def test_41_a_tenant_in_a_header_is_not_read(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_41_a_tenant_in_a_header_is_not_read(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Only the path and the credential name a tenant; in the query and the body it is refused."""
     client = await connect(listener)
     headers = ("X-Tenant: other", "X-Tenant-Id: other", "Tenantq-Tenant: other", "X-Original-URL: /v1/tenants/other")
@@ -245,7 +247,7 @@ async def test_41_a_tenant_in_a_header_is_not_read(listener: Listener, connect: 
 # ---- bounds ----
 
 
-async def test_a_long_request_line_is_refused(listener: Listener, connect: Connect) -> None:
+async def test_a_long_request_line_is_refused(listener: HttpListener, connect: Connect) -> None:
     """With 414, whether it arrives at once or in parts."""
     client = await connect(listener)
     reply = await client.ask(get("/v1/queues?cursor=" + "x" * 8_200))
@@ -263,7 +265,7 @@ async def test_a_long_request_line_is_refused(listener: Listener, connect: Conne
     ],
 )
 async def test_too_many_or_too_long_headers_are_refused(
-    listener: Listener, connect: Connect, headers: list[str]
+    listener: HttpListener, connect: Connect, headers: list[str]
 ) -> None:
     """With 431."""
     client = await connect(listener)
@@ -273,7 +275,7 @@ async def test_too_many_or_too_long_headers_are_refused(
 
 
 @pytest.mark.parametrize("unit", [b"X: " + b"y" * 1_000 + b"\r\n", b"y" * 1_000, b"X-Y: z\r\n"])
-async def test_ten_megabytes_of_headers_are_not_kept(listener: Listener, connect: Connect, unit: bytes) -> None:
+async def test_ten_megabytes_of_headers_are_not_kept(listener: HttpListener, connect: Connect, unit: bytes) -> None:
     """The refusal comes early, can be read although the client goes on sending, and memory stays bounded."""
     client = await connect(listener)
     client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\nLong: ")
@@ -291,7 +293,7 @@ async def test_ten_megabytes_of_headers_are_not_kept(listener: Listener, connect
     assert peak < len(whole) + 4_000_000
 
 
-async def test_endless_empty_lines_are_refused(listener: Listener, connect: Connect) -> None:
+async def test_endless_empty_lines_are_refused(listener: HttpListener, connect: Connect) -> None:
     """Before a request they are allowed, but not for ever."""
     client = await connect(listener)
     assert (await client.ask(b"\r\n\r\n" + get("/healthz"))).status == 200
@@ -331,7 +333,7 @@ async def test_tiny_chunks_are_bounded_like_large_ones(serve: Serve, connect: Co
     assert (await client.reply()).status == 413
 
 
-async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: Listener, connect: Connect) -> None:
+async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: HttpListener, connect: Connect) -> None:
     """What is held of them is one piece, so that the bound on what is held is one on memory."""
     client = await connect(listener)
     client.send(CHUNKED + b"1\r\n \r\n" * 50_000)
@@ -346,13 +348,13 @@ async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: Lis
 @pytest.mark.parametrize(
     "junk", [b"1;" + b"x" * 200_000, b"0\r\nX: " + b"y" * 200_000, b"0\r\n" + b"X: y\r\n" * 20_000]
 )
-async def test_chunk_extensions_and_trailers_are_bounded(listener: Listener, connect: Connect, junk: bytes) -> None:
+async def test_chunk_extensions_and_trailers_are_bounded(listener: HttpListener, connect: Connect, junk: bytes) -> None:
     """They carry nothing here, so they may not be long."""
     client = await connect(listener)
     assert (await client.ask(CHUNKED + junk)).status in {400, 431}
 
 
-async def test_compressed_bodies_are_inflated(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_compressed_bodies_are_inflated(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Small ones at once, large ones in steps."""
     client = await connect(listener)
     for size in (10, 1_000_000):
@@ -380,14 +382,14 @@ async def test_a_compressed_bomb_is_refused_while_it_is_inflated(serve: Serve, c
     [b"not gzip", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more", gzip.compress(b"{}") * 2],
     ids=["no gzip", "cut short", "more after it", "twice"],
 )
-async def test_broken_compression_is_refused(listener: Listener, connect: Connect, body: bytes) -> None:
+async def test_broken_compression_is_refused(listener: HttpListener, connect: Connect, body: bytes) -> None:
     """One whole gzip stream, or 400."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, body, "Content-Encoding: gzip"))
     assert (reply.status, reply.json()["code"]) == (400, "invalid")
 
 
-async def test_other_compressions_are_refused(listener: Listener, connect: Connect) -> None:
+async def test_other_compressions_are_refused(listener: HttpListener, connect: Connect) -> None:
     """With a word about what is understood."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "x", "Content-Encoding: br"))
@@ -429,7 +431,9 @@ async def test_large_unfinished_bodies_give_way_to_smaller_ones(serve: Serve, co
     assert listener.buffered_bytes == 0
 
 
-async def test_a_body_that_never_ends_is_forgotten_with_its_connection(listener: Listener, connect: Connect) -> None:
+async def test_a_body_that_never_ends_is_forgotten_with_its_connection(
+    listener: HttpListener, connect: Connect
+) -> None:
     """What was held for it is given back."""
     client = await connect(listener)
     client.send(ADD[:-1])
@@ -439,7 +443,7 @@ async def test_a_body_that_never_ends_is_forgotten_with_its_connection(listener:
     assert listener.buffered_bytes == 0
 
 
-async def test_random_garbage_never_brings_it_down(listener: Listener, connect: Connect) -> None:
+async def test_random_garbage_never_brings_it_down(listener: HttpListener, connect: Connect) -> None:
     """Random bytes, and good requests with random damage: an answer below 500, or a close."""
     rng = random.Random(11)
     for _ in range(150):

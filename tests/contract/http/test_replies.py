@@ -24,7 +24,7 @@ from tenantq.errors import (
 from tests.contract.http.raw_client import ADD, get, post
 
 if TYPE_CHECKING:
-    from tenantq.http import Listener
+    from tenantq.http import HttpListener
     from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     ],
 )
 async def test_every_error_is_a_problem(
-    listener: Listener, connect: Connect, fake: FakeService, error: TenantqError, status: int, code: str
+    listener: HttpListener, connect: Connect, fake: FakeService, error: TenantqError, status: int, code: str
 ) -> None:
     """With code, status, text, and the id of the request in header and body."""
     fake.fails = error
@@ -64,7 +64,7 @@ async def test_every_error_is_a_problem(
 
 
 async def test_a_limited_caller_learns_the_limit_and_when_to_come_back(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """In whole seconds, at least one."""
     client = await connect(listener)
@@ -82,7 +82,7 @@ async def test_a_limited_caller_learns_the_limit_and_when_to_come_back(
 
 
 async def test_a_fault_is_a_500_that_tells_nothing(
-    listener: Listener, connect: Connect, fake: FakeService, caplog: pytest.LogCaptureFixture
+    listener: HttpListener, connect: Connect, fake: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has it, under the id of the request; the connection goes on."""
     fake.fails = RuntimeError("the secret cause")
@@ -95,7 +95,9 @@ async def test_a_fault_is_a_500_that_tells_nothing(
     assert (await client.ask(get("/healthz"))).status == 200
 
 
-async def test_request_ids_are_the_clients_own_or_new(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_request_ids_are_the_clients_own_or_new(
+    listener: HttpListener, connect: Connect, fake: FakeService
+) -> None:
     """Those of another form are replaced; the service is told the one that is answered."""
     client = await connect(listener)
     for sent in ("abc", "x" * 128, "a.b-c_d:1/2"):
@@ -111,7 +113,7 @@ async def test_request_ids_are_the_clients_own_or_new(listener: Listener, connec
     assert len(made) == 5
 
 
-async def test_the_service_is_told_who_calls(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_the_service_is_told_who_calls(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Token, address and program; what is no bearer token is handed on so that it is refused."""
     client = await connect(listener)
     other = await connect(listener)
@@ -133,7 +135,7 @@ async def test_the_service_is_told_who_calls(listener: Listener, connect: Connec
     assert (await client.ask(twice)).status == 400
 
 
-async def test_replies_are_dated(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+async def test_replies_are_dated(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
     """By the server's wall clock."""
     client = await connect(listener)
     assert (await client.ask(get("/healthz"))).headers["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
@@ -142,7 +144,7 @@ async def test_replies_are_dated(listener: Listener, connect: Connect, clock: Ma
 
 
 async def test_weak_durability_is_said_in_every_reply(
-    listener: Listener, connect: Connect, fake: FakeService, clock: ManualClock
+    listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
     """So that nobody takes it for a sync."""
     client = await connect(listener)
@@ -153,7 +155,7 @@ async def test_weak_durability_is_said_in_every_reply(
     assert (await client.ask(get("/nowhere"))).headers["tenantq-durability"] == "os"
 
 
-async def test_readiness_follows_the_service(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_readiness_follows_the_service(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Health does not: the process serves."""
     client = await connect(listener)
     reply = await client.ask(get("/readyz"))
@@ -169,7 +171,7 @@ async def test_readiness_follows_the_service(listener: Listener, connect: Connec
     assert (reply.status, reply.json()) == (200, {"status": "ok"})
 
 
-async def test_metrics_are_the_services_and_the_listeners(listener: Listener, connect: Connect) -> None:
+async def test_metrics_are_the_services_and_the_listeners(listener: HttpListener, connect: Connect) -> None:
     """In one text."""
     client = await connect(listener)
     await client.ask(get("/nowhere"))
@@ -177,14 +179,14 @@ async def test_metrics_are_the_services_and_the_listeners(listener: Listener, co
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = reply.body.decode().splitlines()
     assert lines[0] == "tenantq_up 1"
-    assert "tenantq_http_connections 1" in lines
-    assert 'tenantq_http_replies_total{status="404"} 1' in lines
+    assert "tenantq_http_connections 1.0" in lines
+    assert 'tenantq_http_replies_total{status="404"} 1.0' in lines
 
 
 # ---- bodies ----
 
 
-async def test_text_and_bytes_go_in(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_text_and_bytes_go_in(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Text as UTF-8, other bytes as base64; a message with both or neither keeps its place as an error."""
     client = await connect(listener)
     body = (
@@ -204,7 +206,7 @@ async def test_text_and_bytes_go_in(listener: Listener, connect: Connect, fake: 
 
 
 async def test_text_and_bytes_come_out(
-    listener: Listener, connect: Connect, fake: FakeService, clock: ManualClock
+    listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
     """As text where the bytes are UTF-8, else as base64."""
     fake.ready = [
@@ -230,7 +232,9 @@ async def test_text_and_bytes_come_out(
     }  # fmt: skip
 
 
-async def test_37_batches_are_answered_item_by_item(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_37_batches_are_answered_item_by_item(
+    listener: HttpListener, connect: Connect, fake: FakeService
+) -> None:
     """In input order; only when all failed alike is the whole an error."""
     client = await connect(listener)
     body = '{"messages":[{"body":"a"},{"body":"b"}]}'
@@ -249,7 +253,7 @@ async def test_37_batches_are_answered_item_by_item(listener: Listener, connect:
     assert (reply.status, reply.json()["code"], reply.json()["limit"]) == (429, "quota_exceeded", 1)
 
 
-async def test_lost_leases_are_results_not_errors(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_lost_leases_are_results_not_errors(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Always 200, also when all are lost."""
     fake.outcomes = [Outcome(ok=False, error=LeaseLost("gone"))]
     client = await connect(listener)
@@ -260,7 +264,7 @@ async def test_lost_leases_are_results_not_errors(listener: Listener, connect: C
     }
 
 
-async def test_results_go_in_and_out(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_results_go_in_and_out(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """With the same two forms as bodies."""
     client = await connect(listener)
     results = '[{"value":"done"},null,{"value_base64":"/w=="},{"status":"failed","error":"boom"},{}]'
@@ -278,7 +282,7 @@ async def test_results_go_in_and_out(listener: Listener, connect: Connect, fake:
 
 
 async def test_calls_without_fields_take_an_empty_object_or_nothing(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """Clients differ in what they send then."""
     client = await connect(listener)
@@ -300,7 +304,7 @@ def _bulk() -> list[Delivery]:
 
 @pytest.mark.parametrize("count", [10, 600])
 async def test_bulk_replies_are_compressed_for_who_wants_it(
-    listener: Listener, connect: Connect, fake: FakeService, count: int
+    listener: HttpListener, connect: Connect, fake: FakeService, count: int
 ) -> None:
     """Whether small enough to be compressed at once or not; the content is the same."""
     fake.ready = _bulk()
@@ -315,7 +319,9 @@ async def test_bulk_replies_are_compressed_for_who_wants_it(
 
 
 @pytest.mark.parametrize("accepted", ["gzip;q=0", "br", "identity", "gzip;q=0.0, *", ""])
-async def test_others_get_plain_replies(listener: Listener, connect: Connect, fake: FakeService, accepted: str) -> None:
+async def test_others_get_plain_replies(
+    listener: HttpListener, connect: Connect, fake: FakeService, accepted: str
+) -> None:
     """Also who says so in a roundabout way."""
     fake.ready = _bulk()[:10]
     client = await connect(listener)
@@ -325,7 +331,7 @@ async def test_others_get_plain_replies(listener: Listener, connect: Connect, fa
 
 
 async def test_what_does_not_shrink_or_is_small_is_sent_plain(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """Compression must pay."""
     client = await connect(listener)

@@ -12,12 +12,12 @@ from tenantq.errors import Unauthenticated
 from tests.contract.http.raw_client import ADD, LONG_POLL, get, post, until_not
 
 if TYPE_CHECKING:
-    from tenantq.http import Listener
+    from tenantq.http import HttpListener
     from tests.contract.http.conftest import Connect, Serve
     from tests.contract.http.fake_service import FakeService
 
 
-async def test_a_connection_serves_many_requests(listener: Listener, connect: Connect) -> None:
+async def test_a_connection_serves_many_requests(listener: HttpListener, connect: Connect) -> None:
     """HTTP/1.1 connections stay open without being asked to."""
     client = await connect(listener)
     for _ in range(3):
@@ -28,7 +28,7 @@ async def test_a_connection_serves_many_requests(listener: Listener, connect: Co
 
 
 async def test_pipelined_requests_are_answered_in_order(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """Also when the first takes longest."""
     fake.held = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_a_flood_of_pipelined_requests_stops_being_read(
         assert (await client.reply()).status == 200
 
 
-async def test_a_request_in_single_bytes(listener: Listener, connect: Connect) -> None:
+async def test_a_request_in_single_bytes(listener: HttpListener, connect: Connect) -> None:
     """It does not matter how the network cuts a request."""
     client = await connect(listener)
     for i in range(len(ADD)):
@@ -71,7 +71,7 @@ async def test_a_request_in_single_bytes(listener: Listener, connect: Connect) -
     assert (await client.reply()).status == 200
 
 
-async def test_a_large_body_in_many_parts(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_a_large_body_in_many_parts(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """It arrives whole, and nothing of it is held afterwards."""
     client = await connect(listener)
     body = "y" * 900_000
@@ -81,7 +81,7 @@ async def test_a_large_body_in_many_parts(listener: Listener, connect: Connect, 
     assert listener.buffered_bytes == 0
 
 
-async def test_a_chunked_body(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_a_chunked_body(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Chunks, extensions and trailers are put together or passed over."""
     client = await connect(listener)
     head = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -91,7 +91,7 @@ async def test_a_chunked_body(listener: Listener, connect: Connect, fake: FakeSe
     assert (await client.ask(ADD)).status == 200
 
 
-async def test_expect_100_continue(listener: Listener, connect: Connect) -> None:
+async def test_expect_100_continue(listener: HttpListener, connect: Connect) -> None:
     """The go-ahead comes before the body, the reply after it."""
     client = await connect(listener)
     request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
@@ -102,7 +102,7 @@ async def test_expect_100_continue(listener: Listener, connect: Connect) -> None
 
 
 async def test_expect_100_continue_waits_for_earlier_replies(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """The go-ahead of the second request must not be taken for the first's reply."""
     fake.held = asyncio.Event()
@@ -127,7 +127,7 @@ async def test_expect_100_continue_waits_for_earlier_replies(
     ],
 )
 async def test_a_refused_expectation_gets_its_answer_before_the_body(
-    listener: Listener, connect: Connect, path: str, header: str, status: int
+    listener: HttpListener, connect: Connect, path: str, header: str, status: int
 ) -> None:
     """The client need not send a body that nobody will read."""
     client = await connect(listener)
@@ -138,7 +138,9 @@ async def test_a_refused_expectation_gets_its_answer_before_the_body(
     assert await client.rest() == b""
 
 
-async def test_a_stranger_is_not_asked_for_its_body(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_a_stranger_is_not_asked_for_its_body(
+    listener: HttpListener, connect: Connect, fake: FakeService
+) -> None:
     """Whoever asks whether to send it is told first that nobody knows it."""
     fake.forbids = Unauthenticated()
     client = await connect(listener)
@@ -148,14 +150,14 @@ async def test_a_stranger_is_not_asked_for_its_body(listener: Listener, connect:
     assert await client.rest() == b""
 
 
-async def test_a_client_of_http_1_0_expects_nothing(listener: Listener, connect: Connect) -> None:
+async def test_a_client_of_http_1_0_expects_nothing(listener: HttpListener, connect: Connect) -> None:
     """It would take the go-ahead for its answer."""
     client = await connect(listener)
     request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
     assert (await client.ask(request.replace(b"HTTP/1.1", b"HTTP/1.0"))).status == 200
 
 
-async def test_http_1_0_closes_unless_asked_to_stay(listener: Listener, connect: Connect) -> None:
+async def test_http_1_0_closes_unless_asked_to_stay(listener: HttpListener, connect: Connect) -> None:
     """And says what it does."""
     client = await connect(listener)
     reply = await client.ask(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -165,7 +167,7 @@ async def test_http_1_0_closes_unless_asked_to_stay(listener: Listener, connect:
     assert await client.rest() == b""
 
 
-async def test_connection_close_is_honoured(listener: Listener, connect: Connect) -> None:
+async def test_connection_close_is_honoured(listener: HttpListener, connect: Connect) -> None:
     """What is sent behind the last request is not answered."""
     client = await connect(listener)
     reply = await client.ask(get("/healthz", "Connection: close") + get("/healthz"))
@@ -173,7 +175,7 @@ async def test_connection_close_is_honoured(listener: Listener, connect: Connect
     assert await client.rest() == b""
 
 
-async def test_head_is_get_without_the_body(listener: Listener, connect: Connect) -> None:
+async def test_head_is_get_without_the_body(listener: HttpListener, connect: Connect) -> None:
     """With the length that the body would have."""
     client = await connect(listener)
     full = await client.ask(get("/healthz"))
@@ -183,7 +185,7 @@ async def test_head_is_get_without_the_body(listener: Listener, connect: Connect
     assert (await client.ask(get("/healthz"))).body == full.body
 
 
-async def test_an_upgrade_is_not_taken(listener: Listener, connect: Connect) -> None:
+async def test_an_upgrade_is_not_taken(listener: HttpListener, connect: Connect) -> None:
     """The request is answered in HTTP/1.1, as a client that offers h2c expects."""
     client = await connect(listener)
     reply = await client.ask(
@@ -193,13 +195,13 @@ async def test_an_upgrade_is_not_taken(listener: Listener, connect: Connect) -> 
     assert await client.rest() == b""
 
 
-async def test_an_absolute_target_is_understood(listener: Listener, connect: Connect) -> None:
+async def test_an_absolute_target_is_understood(listener: HttpListener, connect: Connect) -> None:
     """Proxies send it."""
     client = await connect(listener)
     assert (await client.ask(get("http://queue.example/healthz"))).status == 200
 
 
-async def test_wrong_methods_are_told_which_are_right(listener: Listener, connect: Connect) -> None:
+async def test_wrong_methods_are_told_which_are_right(listener: HttpListener, connect: Connect) -> None:
     """Known and unknown methods alike; paths that do not exist have none."""
     client = await connect(listener)
     for method in ("PATCH", "OPTIONS", "TRACE", "PROPFIND"):
@@ -229,7 +231,7 @@ async def test_wrong_methods_are_told_which_are_right(listener: Listener, connec
         "/%76%31",
     ],
 )
-async def test_unknown_paths_are_not_found(listener: Listener, connect: Connect, path: str) -> None:
+async def test_unknown_paths_are_not_found(listener: HttpListener, connect: Connect, path: str) -> None:
     """Nothing is normalised into something that exists."""
     client = await connect(listener)
     reply = await client.ask(get(path or "/..", method="POST"))
@@ -237,7 +239,7 @@ async def test_unknown_paths_are_not_found(listener: Listener, connect: Connect,
 
 
 async def test_a_client_that_leaves_a_long_poll_frees_it(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """The service's call is cancelled, and the connection forgotten."""
     client = await connect(listener)
@@ -248,7 +250,7 @@ async def test_a_client_that_leaves_a_long_poll_frees_it(
 
 
 async def test_a_client_that_leaves_an_add_does_not_stop_it(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """What may have been done already is done to its end."""
     fake.held = asyncio.Event()
@@ -264,7 +266,7 @@ async def test_a_client_that_leaves_an_add_does_not_stop_it(
 
 
 async def test_a_client_that_has_said_all_still_gets_its_answers(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """Half-closing after the last request is allowed."""
     fake.held = asyncio.Event()
@@ -280,7 +282,7 @@ async def test_a_client_that_has_said_all_still_gets_its_answers(
 
 
 async def test_a_client_that_has_said_all_gets_the_answer_of_a_poll(
-    listener: Listener, connect: Connect, fake: FakeService
+    listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """What is there, whether or not it wanted to wait; nothing at once, where it would have to."""
     client = await connect(listener)
@@ -312,4 +314,4 @@ async def test_too_many_connections_are_turned_away(serve: Serve, connect: Conne
     await clients[0].close()
     await until_not(lambda: len(listener.connections) == 2)
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
-    assert listener.figures.connections_refused_total == 1
+    assert listener.metrics.connections_refused_total == 1

@@ -15,13 +15,13 @@ from tests.contract.http.real_server import ADMIN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.http import Listener
+    from tenantq.http import HttpListener
     from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService
 
 
-async def test_idle_connections_are_closed_at_once(listener: Listener, connect: Connect) -> None:
+async def test_idle_connections_are_closed_at_once(listener: HttpListener, connect: Connect) -> None:
     """Nothing keeps them."""
     client = await connect(listener)
     assert (await client.ask(get("/healthz"))).status == 200
@@ -31,7 +31,7 @@ async def test_idle_connections_are_closed_at_once(listener: Listener, connect: 
         await connect(listener)
 
 
-async def test_70_what_is_in_flight_is_finished(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_70_what_is_in_flight_is_finished(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Its reply says that the connection ends; what was pipelined behind it is not begun."""
     fake.held = asyncio.Event()
     client = await connect(listener)
@@ -48,7 +48,7 @@ async def test_70_what_is_in_flight_is_finished(listener: Listener, connect: Con
     assert len(fake.calls) == 1
 
 
-async def test_waiting_polls_are_answered_empty(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_waiting_polls_are_answered_empty(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """At once, whatever they wait for."""
     poller, waiter = await connect(listener), await connect(listener)
     poller.send(LONG_POLL)
@@ -62,7 +62,7 @@ async def test_waiting_polls_are_answered_empty(listener: Listener, connect: Con
     assert await poller.rest() == b""
 
 
-async def test_a_request_half_received_may_finish(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_a_request_half_received_may_finish(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """It was begun before; a poll in it does not wait any more."""
     adder, poller = await connect(listener), await connect(listener)
     adder.send(ADD[:-5])
@@ -76,7 +76,7 @@ async def test_a_request_half_received_may_finish(listener: Listener, connect: C
 
 
 async def test_the_time_to_finish_is_bounded(
-    listener: Listener, connect: Connect, fake: FakeService, clock: ManualClock
+    listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
     """Then what is left is cut."""
     fake.held = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_the_time_to_finish_is_bounded(
     fake.held.set()
 
 
-async def test_70_the_second_call_forces(listener: Listener, connect: Connect, fake: FakeService) -> None:
+async def test_70_the_second_call_forces(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Both calls return, and no connection is left."""
     fake.held = asyncio.Event()
     client = await connect(listener)
@@ -111,7 +111,7 @@ async def test_70_the_second_call_forces(listener: Listener, connect: Connect, f
     fake.held.set()
 
 
-async def test_closing_a_listener_that_never_started(listener: Listener) -> None:
+async def test_closing_a_listener_that_never_started(listener: HttpListener) -> None:
     """Closing is safe at any time, any number of times."""
     await listener.close()
     await listener.close()

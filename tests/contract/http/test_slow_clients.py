@@ -13,19 +13,19 @@ from tenantq.runtime.listener import TICK_MS
 from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, post, until_not
 
 if TYPE_CHECKING:
-    from tenantq.http import Listener
-    from tenantq.http.connection import Connection
+    from tenantq.http import HttpListener
+    from tenantq.http.connection import HttpConnection
     from tenantq.runtime.clock import ManualClock
     from tests.contract.http.conftest import Connect, Serve
     from tests.contract.http.fake_service import FakeService
 
 
-async def taken_in(listener: Listener, stage: str) -> None:
+async def taken_in(listener: HttpListener, stage: str) -> None:
     """Wait until the only connection's reader is at ``stage``."""
     await until_not(lambda: [connection._parser.stage.name for connection in listener.connections] != [stage])
 
 
-async def arrived(connection: Connection, body_bytes: int) -> None:
+async def arrived(connection: HttpConnection, body_bytes: int) -> None:
     """Wait until so much of a body, or all of it, has been read."""
     parser = connection._parser
     await until_not(lambda: parser.stage is BODY and parser.body_bytes < body_bytes)
@@ -41,7 +41,7 @@ async def still_open(client: RawClient) -> bool:
     return False
 
 
-async def test_unfinished_headers_are_cut(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+async def test_unfinished_headers_are_cut(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
     """Also if a byte comes now and then: the time runs from the first byte."""
     client = await connect(listener)
     client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
@@ -55,10 +55,10 @@ async def test_unfinished_headers_are_cut(listener: Listener, connect: Connect, 
     reply = await client.reply()
     assert (reply.status, reply.json()["code"], reply.headers["connection"]) == (408, "unavailable", "close")
     assert await client.rest() == b""
-    assert listener.figures.cut_total["head"] == 1
+    assert listener.metrics.cut_total["head"] == 1
 
 
-async def test_a_body_without_progress_is_cut(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+async def test_a_body_without_progress_is_cut(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
     """A trickle of single bytes is no progress."""
     client = await connect(listener)
     client.send(post("/v1/queues/q/messages", " " * 5_000)[:-4_990])
@@ -71,11 +71,11 @@ async def test_a_body_without_progress_is_cut(listener: Listener, connect: Conne
     clock.advance(1_000 + TICK_MS)
     assert (await client.reply()).status == 408
     assert await client.rest() == b""
-    assert (listener.figures.cut_total["body"], listener.buffered_bytes) == (1, 0)
+    assert (listener.metrics.cut_total["body"], listener.buffered_bytes) == (1, 0)
 
 
 async def test_a_slow_body_that_makes_progress_is_not_cut(
-    listener: Listener, connect: Connect, clock: ManualClock
+    listener: HttpListener, connect: Connect, clock: ManualClock
 ) -> None:
     """Two kilobytes in every window will do."""
     client = await connect(listener)
@@ -91,7 +91,7 @@ async def test_a_slow_body_that_makes_progress_is_not_cut(
     assert (await client.reply()).status == 200
 
 
-async def test_idle_connections_are_closed(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+async def test_idle_connections_are_closed(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
     """Without a word, before the first request and after the last."""
     fresh, used = await connect(listener), await connect(listener)
     assert (await used.ask(get("/healthz"))).status == 200
@@ -101,10 +101,12 @@ async def test_idle_connections_are_closed(listener: Listener, connect: Connect,
     clock.advance(1_000 + TICK_MS)
     assert await fresh.rest() == b""
     assert await used.rest() == b""
-    assert listener.figures.cut_total["idle"] == 2
+    assert listener.metrics.cut_total["idle"] == 2
 
 
-async def test_a_request_starts_the_idle_time_anew(listener: Listener, connect: Connect, clock: ManualClock) -> None:
+async def test_a_request_starts_the_idle_time_anew(
+    listener: HttpListener, connect: Connect, clock: ManualClock
+) -> None:
     """A connection in use is not idle."""
     client = await connect(listener)
     for _ in range(3):
@@ -114,7 +116,7 @@ async def test_a_request_starts_the_idle_time_anew(listener: Listener, connect: 
 
 
 async def test_a_waiting_poll_is_not_idle(
-    listener: Listener, connect: Connect, clock: ManualClock, fake: FakeService
+    listener: HttpListener, connect: Connect, clock: ManualClock, fake: FakeService
 ) -> None:
     """However long it waits."""
     client = await connect(listener)
@@ -135,7 +137,7 @@ async def test_a_client_that_does_not_read_is_cut(
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport can read
     client.send(post("/v1/queues/q/poll", "{}") * 100)
     (connection,) = listener.connections
-    await until_not(lambda: connection._room is None)
+    await until_not(lambda: connection._writable is None)
     await asyncio.sleep(0.05)
     begun = len(fake.calls)
     assert begun < 40
@@ -145,7 +147,7 @@ async def test_a_client_that_does_not_read_is_cut(
     assert len(fake.calls) == begun
     clock.advance(10_000 + 2 * TICK_MS)
     await until_not(lambda: listener.connections)
-    assert listener.figures.cut_total["write"] == 1
+    assert listener.metrics.cut_total["write"] == 1
 
 
 async def test_unsent_replies_of_all_clients_are_bounded(serve: Serve, connect: Connect, fake: FakeService) -> None:
@@ -158,7 +160,7 @@ async def test_unsent_replies_of_all_clients_are_bounded(serve: Serve, connect: 
         client.send(post("/v1/queues/q/poll", "{}"))
     await until_not(lambda: len(fake.calls) < 12)
     assert sum(connection.unsent_bytes() for connection in listener.connections) <= 30_000_000
-    assert listener.figures.cut_total["write"] >= 1
+    assert listener.metrics.cut_total["write"] >= 1
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
 
 
@@ -179,11 +181,11 @@ async def test_a_client_that_reads_slowly_is_served(
         got += len(part)
         await asyncio.sleep(0.005)
         clock.advance(1_000)
-    assert listener.figures.cut_total["write"] == 0
+    assert listener.metrics.cut_total["write"] == 0
 
 
 async def test_a_refused_client_has_little_time_to_read_why(
-    listener: Listener, connect: Connect, clock: ManualClock
+    listener: HttpListener, connect: Connect, clock: ManualClock
 ) -> None:
     """It may finish sending, but not for ever."""
     client = await connect(listener)
@@ -197,7 +199,7 @@ async def test_a_refused_client_has_little_time_to_read_why(
 
 
 @pytest.mark.parametrize("slow", [b"G", b"GET / HTTP/1.1\r\n", ADD[:-1]])
-async def test_others_are_served_meanwhile(listener: Listener, connect: Connect, slow: bytes) -> None:
+async def test_others_are_served_meanwhile(listener: HttpListener, connect: Connect, slow: bytes) -> None:
     """Two hundred slow connections do not stand in the way of a quick one."""
     for _ in range(200):
         (await connect(listener)).send(slow)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tenantq.errors import Invalid
-from tenantq.http import Listener, TlsFiles
+from tenantq.http import HttpListener, TlsFiles
 from tests.contract.http.certificates import Authority
 from tests.contract.http.raw_client import ADD, LONG_POLL, RawClient, get, until_not
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.contract.http.conftest import Connect
     from tests.contract.http.fake_service import FakeService
 
-ServeTls = Callable[..., Awaitable[Listener]]
+ServeTls = Callable[..., Awaitable[HttpListener]]
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 async def serve_tls(authority: Authority, fake: FakeService, clock: ManualClock) -> AsyncIterator[ServeTls]:
     """Start listeners with the server's certificate."""
-    listeners: list[Listener] = []
+    listeners: list[HttpListener] = []
 
-    async def serve_one(**files: Any) -> Listener:
-        listener = Listener(cast("Service", fake), clock=clock)
+    async def serve_one(**files: Any) -> HttpListener:
+        listener = HttpListener(cast("Service", fake), clock=clock)
         directory = authority.directory
         files = {"certificate": str(directory / "localhost.crt"), "key": str(directory / "localhost.key"), **files}
         await listener.start("127.0.0.1", 0, TlsFiles(**files))
@@ -64,7 +64,7 @@ def trusting(authority: Authority, own: tuple[Path, Path] | None = None) -> ssl.
     return context
 
 
-async def serial_of(listener: Listener, context: ssl.SSLContext) -> str:
+async def serial_of(listener: HttpListener, context: ssl.SSLContext) -> str:
     """Return the serial number of the certificate that a new connection is shown."""
     client = await RawClient.open(listener.port, context)
     shown: dict[str, Any] = client.writer.get_extra_info("peercert")
@@ -161,7 +161,7 @@ async def test_a_changed_certificate_is_loaded_without_a_restart(
     clock.advance(1_000)
     assert await serial_of(listener, context) != before
     assert (await old.ask(get("/healthz"))).status == 200
-    assert listener.figures.certificates_loaded_total == 2
+    assert listener.metrics.certificates_loaded_total == 2
 
 
 async def test_a_half_replaced_pair_is_not_used(
@@ -181,7 +181,7 @@ async def test_a_half_replaced_pair_is_not_used(
         clock.advance(1_000)
     assert "not used" in caplog.text
     assert await serial_of(listener, context) == before
-    assert listener.figures.certificates_failed_total == 1
+    assert listener.metrics.certificates_failed_total == 1
     new_key.replace(tmp_path / "localhost.key")
     clock.advance(1_000)
     assert await serial_of(listener, context) != before

@@ -176,7 +176,7 @@ async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, conn
     assert (await stranger.login("")).error.code == "unauthenticated"
     authority.issue("localhost")
     listener = _listener(server)
-    while listener.figures.certificates_loaded_total < 2:
+    while listener.metrics.certificates_loaded_total < 2:
         listener._tls[0].reload_if_changed()
         await asyncio.sleep(0.005)
     again = await connect(server, None, ssl=context)

@@ -138,7 +138,7 @@ async def test_claims_that_are_too_large_are_told_and_closed(server: Server, tab
     assert b"this is not Cap'n Proto" in said or said == b""
     listener = server._rpc_listener
     assert listener is not None
-    assert (listener.figures.malformed_total, listener.buffered_bytes) == (1, 0)
+    assert (listener.metrics.malformed_total, listener.buffered_bytes) == (1, 0)
 
 
 async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, connect: Connect) -> None:
@@ -206,7 +206,7 @@ async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect
     raw = await Raw.open(server.rpc_port)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport can
     raw.writer.write(peeks)
-    await until_not(lambda: not listener.figures.cut_total["write"])
+    await until_not(lambda: not listener.metrics.cut_total["write"])
     raw.writer.close()
     await _serves(server, connect)
 
@@ -220,7 +220,7 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     assert len(listener.connections) == 2
     clock.advance(listener.settings.login_timeout_ms + TICK_MS)
     assert await stranger.rest() == b""
-    assert listener.figures.cut_total == {"login": 1, "call": 0, "message": 0, "write": 0}
+    assert listener.metrics.cut_total == {"login": 1, "call": 0, "message": 0, "write": 0}
     assert (await client.ask("putQueue", config="{}")).which() == "queue"
     half = await record(server, ("add", {"bodies": [bytes(100_000)]}))
     raw = await Raw.open(listener.port)
@@ -231,7 +231,7 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     clock.advance(listener.settings.message_timeout_ms)
     clock.advance(listener.settings.message_timeout_ms + TICK_MS)
     assert b"Traceback" not in await raw.rest()
-    assert (listener.figures.cut_total["message"], listener.buffered_bytes) == (1, 0)
+    assert (listener.metrics.cut_total["message"], listener.buffered_bytes) == (1, 0)
     client.close()
 
 
@@ -251,7 +251,7 @@ async def test_a_connection_that_calls_nothing_is_told_and_closed(slow_listener:
     await until_not(lambda: sum(connection._bootstraps for connection in listener.connections) < 5)
     clock.advance(3 * TICK_MS)
     await until_not(lambda: len(listener.connections) > 2)
-    assert listener.figures.cut_total["call"] == 2
+    assert listener.metrics.cut_total["call"] == 2
     with pytest.raises(capnp.KjException, match="nothing was called on this connection"):
         await silent.ask("stats")
     assert (await busy.ask("add", bodies=[b"x"])).which() == "messages"

@@ -14,8 +14,8 @@ from tenantq.http import HttpSettings, check_http
 from tenantq.http.handlers.audit import AuditParameters
 from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
+from tenantq.http.query import parse_query
 from tenantq.http.reply import accepts_gzip, compress
-from tenantq.http.request import parse_query
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
 
 

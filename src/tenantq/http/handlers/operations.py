@@ -51,7 +51,7 @@ async def readyz(service: Service, request: Request, _: object) -> Reply:
 
 async def metrics(service: Service, request: Request, _: object) -> Reply:
     """Tell the service's and the listener's figures as Prometheus reads them."""
-    text = await service.metrics(request.call) + request.listener.figures.prometheus()
+    text = await service.metrics(request.call)
     if service.fellows is not None:
         text = await service.fellows.metrics(text)
     return Reply(text, 200, PROMETHEUS)

@@ -1,4 +1,4 @@
-"""Requests are read alike, however they are cut and whatever was read before."""
+"""Requests are read the same way, however they are split and whatever was read before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any, cast
 
-from tenantq.http import Listener
-from tenantq.http.known_heads import HEADS_MAX, KnownHead, KnownHeads
+from tenantq.http import HttpListener
+from tenantq.http.request_head import HEADS_MAX, HeadCache, RequestHead
 from tenantq.http.request_parser import RequestParser
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ class _NoService:
     durability = "fsync"
 
 
-class _Forgetful(KnownHeads):
-    """Knows no head."""
+class _EmptyCache(HeadCache):
+    """Finds no head."""
 
     def __init__(self) -> None:
         super().__init__()
-        nothing: dict[bytes, KnownHead] = {}
+        nothing: dict[bytes, RequestHead] = {}
         self.get = nothing.get
 
 
@@ -55,17 +55,17 @@ def _request(rng: random.Random) -> bytes:
 def _said(request: Request, made_id: bool) -> tuple[Any, ...]:  # noqa: FBT001  # of this test only
     call = request.call
     return (
-        request.route, request.tenant, request.queue, request.name, request.raw_query, request.body, request.encoding,
-        request.accept_encoding, request.head_only, request.is_old, request.close, str(request.refusal), call.bearer,
+        request.route, request.tenant, request.queue, request.name, request.head.raw_query, request.body, request.encoding,
+        request.head.accept_encoding, request.head.head_only, request.head.is_old, request.close, str(request.refusal), call.bearer,
         call.user_agent, call.remote, made_id,
     )  # fmt: skip
 
 
-async def test_known_heads_change_nothing() -> None:
-    """A reader that remembers heads and one that does not see the same requests in the same bytes."""
+async def test_cached_heads_change_nothing() -> None:
+    """A parser with a head cache and one without read the same requests from the same bytes."""
     rng = random.Random(5)
-    remembering, forgetful = Listener(cast("Service", _NoService())), Listener(cast("Service", _NoService()))
-    forgetful.known_heads = _Forgetful()
+    caching, parsing = HttpListener(cast("Service", _NoService())), HttpListener(cast("Service", _NoService()))
+    parsing.heads = _EmptyCache()
     repeated = 0
     for _ in range(300):
         stream = b"".join(_request(rng) for _ in range(rng.randint(1, 6)))
@@ -75,11 +75,11 @@ async def test_known_heads_change_nothing() -> None:
         if rng.random() < 0.5:  # as most clients do: one request at a time
             parts = [_request(rng) for _ in range(5)]
         seen: list[list[tuple[Any, ...]]] = []
-        for listener in (remembering, forgetful):
+        for listener in (caching, parsing):
             got: list[Request] = []
             parser = RequestParser(listener, got.append, connection=None, remote="r", certificate=None)
             for part in parts:
-                repeated += listener is remembering and listener.known_heads.get(part.partition(b"{")[0]) is not None
+                repeated += listener is caching and listener.heads.get(part.partition(b"{")[0]) is not None
                 parser.feed(part)
             seen.append([_said(request, request.call.request_id == "mine") for request in got])
             for request in got:
@@ -90,16 +90,16 @@ async def test_known_heads_change_nothing() -> None:
     assert repeated > 100, "nothing was tested"
 
 
-async def test_only_so_many_heads_are_remembered() -> None:
-    """And none that is long, or brings an id of its own."""
-    listener = Listener(cast("Service", _NoService()))
+async def test_the_head_cache_is_bounded() -> None:
+    """It holds no long head, and none with a request id of its own."""
+    listener = HttpListener(cast("Service", _NoService()))
     got: list[Request] = []
     parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
     for i in range(HEADS_MAX * 2 + 5):
         parser.feed(b"GET /healthz HTTP/1.1\r\nHost: %d\r\n\r\n" % i)
-    assert len(listener.known_heads) <= HEADS_MAX
-    before = len(listener.known_heads)
+    assert len(listener.heads) <= HEADS_MAX
+    before = len(listener.heads)
     parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: %b\r\n\r\n" % (b"y" * 2_000))
     parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
-    assert len(listener.known_heads) == before
+    assert len(listener.heads) == before
     assert len({request.call.request_id for request in got}) == len(got)

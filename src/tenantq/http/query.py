@@ -1,0 +1,73 @@
+"""Paths, queries and validation errors: from escaped text to typed values."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.http.problem import malformed
+
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_INT_CHARS_MAX: Final = 16
+
+
+def unescape(raw: bytes) -> str:
+    """Undo percent-encoding once; raise Refusal if it is malformed."""
+    if _BAD_ESCAPE.search(raw) is not None:
+        raise malformed("path or query: a '%' is not followed by two hexadecimal digits")
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise malformed("path or query: is not UTF-8 once unescaped") from error
+
+
+def parse_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
+    """Return the query as a ``kind``; raise Invalid naming an unknown, repeated or malformed parameter."""
+    if not raw:
+        return kind() if kind is not None else None
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind)} if kind is not None else {}
+    values: dict[str, str | int] = {}
+    for part in raw.split(b"&"):
+        if not part:
+            continue
+        name_raw, _, value_raw = part.replace(b"+", b" ").partition(b"=")
+        name, value = unescape(name_raw), unescape(value_raw)
+        field = known.get(name)
+        if field is None:
+            there_are = f"there are {', '.join(known)}" if known else "this call takes none"
+            raise Invalid(f"{name[:80]}: no such query parameter; {there_are}")
+        if name in values:
+            raise Invalid(f"{name}: is given twice")
+        values[name] = _number(name, value) if _takes_number(field.type) else value
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(explain(error)) from error
+
+
+def _takes_number(kind: Any) -> bool:
+    inner = msgspec.inspect.type_info(kind)
+    options = inner.types if isinstance(inner, msgspec.inspect.UnionType) else (inner,)
+    return any(isinstance(one, msgspec.inspect.IntType) for one in options)
+
+
+def _number(name: str, text: str) -> int:
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _INT_CHARS_MAX:
+        raise Invalid(f"{name}: must be a whole number")
+    return int(text)
+
+
+def explain(error: msgspec.ValidationError) -> str:
+    """Return a validation error's text with the field first, as in all errors of tenantq."""
+    text, found, path = str(error).rpartition(" - at `$")
+    if not found:
+        return f"body: {error}"
+    field = path.removesuffix("`").lstrip(".")
+    return f"{field[:200] or 'body'}: {text}"
