@@ -1,8 +1,14 @@
 """Fleet polls: one worker fleet over a queue name in many tenants, in weighted fair turns.
 
-Each queue of the name has a virtual time of its own in the lane. It is charged one millisecond per message and the
-time its messages were held, first by the tenant's average, then corrected when the message is settled. Only queues
-with work are looked at: idle tenants cost nothing.
+Each queue of the name has a virtual time: the processing time of its settled messages, plus one millisecond each,
+divided by the tenant's weight. The queue with the lowest sum of its virtual time and its expected charge for the
+messages in flight is next. The virtual time only grows, and it grows by what was really used. An estimate that turns
+out wrong therefore changes the order for as long as its messages are in flight, and leaves nothing behind.
+
+A queue that gets work after a rest starts at the lowest virtual time of all queues with work, so it is next. A queue
+whose messages were held unusually long owes at most ``DEBT_DELIVERIES`` usual messages: leases that a dead worker left
+behind, or one very long job, do not lock their tenant out. Only queues with work are considered, so idle tenants cost
+nothing.
 """
 
 from __future__ import annotations
@@ -10,71 +16,120 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tenantq.engine.operation import FleetPoll
     from tenantq.engine.queue_state import QueueState
 
-_NEW_SHARE = 0.2  # how fast the average processing time follows
-_MESSAGE_MS = 1.0
+DEBT_DELIVERIES: Final = 8
+"""How far a queue may fall behind the others, or be left behind by them, in deliveries of its usual processing time."""
+
+_NEW_SHARE: Final = 0.2  # how fast the usual processing time follows
+_MESSAGE_MS: Final = 1.0
+_STALE_ENTRIES_MAX: Final = 64
 
 
 class Lane:
     """The queues of one name, and the fleet polls that wait for them."""
 
-    __slots__ = ("_heap", "_tie", "demands", "name", "time")
+    __slots__ = ("_active", "_entries", "_starts", "_time", "_turns", "demands", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.time = 0.0
         self.demands: deque[FleetPoll] = deque()
-        self._heap: list[tuple[float, int, QueueState]] = []
-        self._tie = itertools.count()
+        self._time = 0.0  # of the queue that was served last
+        self._active = 0  # queues with work
+        self._turns: list[
+            tuple[float, int, QueueState]
+        ] = []  # by turn; an entry is stale unless its number is the queue's
+        self._starts: list[tuple[float, int, QueueState]] = []  # by virtual time; stale entries as above
+        self._entries = itertools.count(-1, -1)  # so that of two whose turn is next the newcomer goes first
 
     def enter(self, queue: QueueState) -> None:
-        """Take up a queue that has work."""
-        if not queue.in_lane:
-            queue.in_lane = True
-            queue.fleet_time = max(queue.fleet_time, self.time)
-            heapq.heappush(self._heap, (queue.fleet_time, next(self._tie), queue))
-
-    def has_work(self) -> bool:
-        """Tell whether any queue of the lane may have a ready message."""
-        while self._heap and self._heap[0][2].deliverable <= 0:
-            heapq.heappop(self._heap)[2].in_lane = False
-        return bool(self._heap)
+        """Add a queue that has work, or note that its turn may come earlier than it was known."""
+        if not queue.fleet_entry:
+            queue.fleet_time = max(queue.fleet_time, self._present())
+            self._active += 1
+            self._push(queue)
+        elif _turn(queue, 0) < queue.fleet_turn:
+            self._push(queue)
 
     def share_out(self, count: int, allowed: frozenset[int] | None) -> dict[QueueState, int]:
         """Return how many of ``count`` messages each queue may give, in fair turns among tenants with work."""
         shares: dict[QueueState, int] = {}
-        aside: list[QueueState] = []
-        heap = self._heap
-        while count and heap:
-            at, _, queue = heap[0]
-            most = queue.deliverable
-            if shares.get(queue, 0) >= most:
-                heapq.heappop(heap)
-                queue.in_lane = False
-                if most < queue.ready and queue.serving:
-                    queue.tenant.starved[queue] = None  # it enters again when its tenant has room for leases
+        aside: list[tuple[float, int, QueueState]] = []
+        turns = self._turns
+        while count and turns:
+            at, entry, queue = turns[0]
+            if entry != queue.fleet_entry:
+                heapq.heappop(turns)
+                continue
+            share = shares.get(queue, 0)
+            if share >= queue.deliverable:
+                heapq.heappop(turns)
+                self._leave(queue)
                 continue
             if allowed is not None and queue.tenant.id not in allowed:
-                heapq.heappop(heap)
-                aside.append(queue)
+                aside.append(heapq.heappop(turns))
                 continue
-            if queue.fleet_time <= at:
-                self.time = max(self.time, at)
-                shares[queue] = shares.get(queue, 0) + 1
-                queue.fleet_time += (_MESSAGE_MS + queue.fleet_cost_ms) / queue.tenant.config.weight
+            if _turn(queue, share) <= at:
+                self._time = queue.fleet_time
+                shares[queue] = share = share + 1
                 count -= 1
-            heapq.heapreplace(heap, (queue.fleet_time, next(self._tie), queue))
-        for queue in aside:
-            heapq.heappush(heap, (queue.fleet_time, next(self._tie), queue))
+            queue.fleet_turn = _turn(queue, share)
+            heapq.heapreplace(turns, (queue.fleet_turn, entry, queue))
+        for one in aside:
+            queue = one[2]
+            queue.fleet_time = max(
+                queue.fleet_time, self._time - DEBT_DELIVERIES * _charge(queue)
+            )  # it saves up no turns
+            heapq.heappush(turns, one)
         return shares
 
+    def settle(self, queue: QueueState, process_ms: int) -> None:
+        """Charge a queue for one message, now that its processing time is known."""
+        queue.fleet_cost_ms += (process_ms - queue.fleet_cost_ms) * _NEW_SHARE
+        charged = queue.fleet_time + (_MESSAGE_MS + process_ms) / queue.tenant.config.weight
+        queue.fleet_time = min(charged, max(queue.fleet_time, self._present()) + DEBT_DELIVERIES * _charge(queue))
 
-def settle(queue: QueueState, process_ms: int) -> None:
-    """Correct what a queue was charged for one message, now that its processing time is known."""
-    queue.fleet_time += (process_ms - queue.fleet_cost_ms) / queue.tenant.config.weight
-    queue.fleet_cost_ms += (process_ms - queue.fleet_cost_ms) * _NEW_SHARE
+    def _present(self) -> float:
+        """Return the lowest virtual time of all queues with work; of the last one served if there are none."""
+        starts = self._starts
+        while starts:
+            at, entry, queue = starts[0]
+            if entry != queue.fleet_entry:
+                heapq.heappop(starts)
+            elif queue.fleet_time > at:
+                heapq.heapreplace(starts, (queue.fleet_time, entry, queue))
+            else:
+                return at
+        return self._time
+
+    def _push(self, queue: QueueState) -> None:
+        """Give a queue a new entry; an earlier one is stale from now on."""
+        if len(self._turns) > _STALE_ENTRIES_MAX + 2 * self._active:
+            for entries in (self._turns, self._starts):
+                entries[:] = [one for one in entries if one[1] == one[2].fleet_entry]
+                heapq.heapify(entries)
+        queue.fleet_entry = next(self._entries)
+        queue.fleet_turn = _turn(queue, 0)
+        heapq.heappush(self._turns, (queue.fleet_turn, queue.fleet_entry, queue))
+        heapq.heappush(self._starts, (queue.fleet_time, queue.fleet_entry, queue))
+
+    def _leave(self, queue: QueueState) -> None:
+        """Take out a queue that has nothing to give now."""
+        queue.fleet_entry = 0
+        self._active -= 1
+        if queue.deliverable < queue.ready and queue.serving:
+            queue.tenant.starved[queue] = None  # it enters again when its tenant has room for leases
+
+
+def _charge(queue: QueueState) -> float:
+    """Return what one delivery of a queue is expected to cost in virtual time."""
+    return (_MESSAGE_MS + queue.fleet_cost_ms) / queue.tenant.config.weight
+
+
+def _turn(queue: QueueState, more: int) -> float:
+    """Return where a queue is in the order, with ``more`` messages about to be delivered."""
+    return queue.fleet_time + (queue.in_flight + more) * _charge(queue)

@@ -181,7 +181,7 @@ class QueueState:
     """A queue's configuration, figures, and the polls that wait for it."""
 
     __slots__ = (
-        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_time", "id", "in_flight", "in_lane",
+        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "id", "in_flight",
         "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
         "status", "suspect", "suspension", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
@@ -217,9 +217,10 @@ class QueueState:
         self.dropping = False  # the final drop is in the tenant's line
         self.doomed = False  # leases are no longer waited for in a delete
         self.lane: Lane | None = None
-        self.in_lane = False
-        self.fleet_time = 0.0
-        self.fleet_cost_ms = 0.0
+        self.fleet_entry = 0  # of its lane; 0: it has no work there
+        self.fleet_turn = 0.0
+        self.fleet_time = 0.0  # virtual time
+        self.fleet_cost_ms = 0.0  # the usual processing time of its messages
 
     def level(self, priority: int) -> Level:
         """Return the level of a priority, making it on first use."""

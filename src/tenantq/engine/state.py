@@ -113,7 +113,7 @@ class ShardState:
         """Forget lanes that no fleet poll waits in; the next poll of their name makes them anew."""
         for queue in self.catalog.queues():
             if queue.lane is not None and not queue.lane.demands:
-                queue.lane, queue.in_lane = None, False
+                queue.lane, queue.fleet_entry = None, 0
         self.lanes = {name: lane for name, lane in self.lanes.items() if lane.demands}
 
 

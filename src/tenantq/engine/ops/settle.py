@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
 from tenantq.domain.message import HistoryEntry, Outcome
-from tenantq.engine import dead_letter, discard, fleet, groups
+from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
@@ -208,7 +208,7 @@ class Ack(_Settle):
         if lease.group:
             groups.leave(round, queue, lease.group, id, blocked=False)
         if queue.lane is not None:
-            fleet.settle(queue, round.now - lease.leased_at)
+            queue.lane.settle(queue, round.now - lease.leased_at)
         result = self.results.get((id, lease.token)) if self.results else None
         if result is not None:
             dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
@@ -247,7 +247,7 @@ class Nack(_Settle):
             delay_ms = backoff.full_jitter_ms(lease.attempts, round.core.randomness)
         queue.totals[NACKED] += 1
         if queue.lane is not None:
-            fleet.settle(queue, round.now - lease.leased_at)
+            queue.lane.settle(queue, round.now - lease.leased_at)
         give_back(round, queue, id, lease, "nacked", self.reason, self.reason or "MAX_ATTEMPTS", delay_ms)
         return OK
 

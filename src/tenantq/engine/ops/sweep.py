@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.engine import discard, fleet
+from tenantq.engine import discard
 from tenantq.engine.operation import ADVANCE, SCAN, Operation
 from tenantq.engine.ops.settle import give_back
 from tenantq.engine.queue_state import LEASE_EXPIRED, NEVER
@@ -119,7 +119,7 @@ class Sweep(Operation):
             held.append(round.now - lease.leased_at)
             queue.totals[LEASE_EXPIRED] += 1
             if queue.lane is not None:
-                fleet.settle(queue, round.now - lease.leased_at)
+                queue.lane.settle(queue, round.now - lease.leased_at)
             give_back(round, queue, id, lease, "lease_expired", "", "LEASE_EXPIRED", 0)
         if expired:
             round.log(
