@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.client.async_client import AsyncClient
-from tenantq.client.portal import Portal
+from tenantq.client.loop_thread import LoopThread
 from tenantq.client.settings import Retries, Settings, Tls, parse
 from tenantq.client.sync_client import Client
 from tenantq.domain.config import ShardSettings
@@ -215,7 +215,7 @@ class FakeServer:
         self.clock = FakeClock()
         self.admin_token = ADMIN_TOKEN
         self._gate_settings = gates or GateSettings()
-        self._portal: Portal | None = None
+        self._loop_thread: LoopThread | None = None
         self._directory: Path | None = None
         self._reachable = True
         self._clients: list[Client] = []
@@ -225,29 +225,29 @@ class FakeServer:
 
     def start(self) -> None:
         """Start serving; takes some milliseconds. One that was stopped starts anew, with nothing in it."""
-        if self._portal is not None:
+        if self._loop_thread is not None:
             raise Invalid("this fake server runs already: stop it first, or make another one")
         home = _IN_MEMORY if _IN_MEMORY.is_dir() else None
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-fake-", dir=home))
-        self._portal = Portal.start("tenantq-fake-server")
+        self._loop_thread = LoopThread.start("tenantq-fake-server")
         try:
-            self._portal.run(self._open())
+            self._loop_thread.run(self._open())
         except BaseException:
-            self._portal.stop()
-            self._portal = None
+            self._loop_thread.stop()
+            self._loop_thread = None
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
-        self.clock.attach(self._portal.run, self._settled)
+        self.clock.attach(self._loop_thread.run, self._settled)
 
     def stop(self) -> None:
         """Stop serving and forget everything. Clients made by ``client`` are closed."""
-        if self._portal is None or self._directory is None:
+        if self._loop_thread is None or self._directory is None:
             return
         for client in self._clients:
             client.close()
-        self._portal.run(self._close())
-        self._portal.stop()
-        self._portal = None
+        self._loop_thread.run(self._close())
+        self._loop_thread.stop()
+        self._loop_thread = None
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -338,9 +338,9 @@ class FakeServer:
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
         """Be out of reach inside the block: connections break, and no new one is taken."""
-        assert self._portal is not None
+        assert self._loop_thread is not None
         self._reachable = False
-        self._portal.run(self._break_connections())
+        self._loop_thread.run(self._break_connections())
         try:
             yield
         finally:
@@ -352,12 +352,12 @@ class FakeServer:
 
     async def _connect(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
         """Join a client's protocol with one of the server's."""
-        if self._portal is None or not self._reachable:
+        if self._loop_thread is None or not self._reachable:
             raise ConnectionRefusedError("the fake server is not there")
         near = _End(asyncio.get_running_loop(), make_protocol())
-        far = _End(self._portal.loop, HttpConnection(self._listener))
+        far = _End(self._loop_thread.loop, HttpConnection(self._listener))
         near.other, far.other = far, near
-        self._portal.soon(lambda: self._accept(far))
+        self._loop_thread.soon(lambda: self._accept(far))
         near.protocol.connection_made(near)
         return near.protocol
 

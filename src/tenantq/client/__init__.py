@@ -1,6 +1,6 @@
-"""The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio, one core under both."""
+"""The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio, one session under both."""
 
-from tenantq.client.async_administered import AsyncPlatform
+from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenantq import wire
 from tenantq.client.bodies import UNSET, Unset, to_bytes
-from tenantq.client.queue_calls import Settling
-from tenantq.client.received import Held, Received, bounded_reason, reason_of
+from tenantq.client.queue_calls import Settlement
+from tenantq.client.received import LeaseState, Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 from tenantq.wire.json_bytes import text_or_base64
 
@@ -16,91 +16,90 @@ if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
 
-    from tenantq.client.queue_calls import Leased, QueueCalls
+    from tenantq.client.queue_calls import LeasedMessage, QueueCalls
     from tenantq.runtime.clock import Timer
 
 log = logging.getLogger("tenantq.client")
 
-_BEATS_PER_LEASE = 3
+_HEARTBEATS_PER_LEASE = 3
 _LEASE_MS_UNKNOWN = 10_000
 
 
 class AsyncMessage(Received):
     """A message under lease. Settle it with one of its methods, or do the work inside ``async with message``.
 
-    The block keeps the lease alive while it runs. It acks when it ends well, with ``message.result`` if that was set; it nacks with
-    the exception's name and text when one leaves it, and the exception goes on. A cancelled block releases the message.
-    A message that was settled inside the block is left alone.
+    The block keeps the lease alive while it runs. If it succeeds, it acks with ``message.result`` if that was set. If it raises, it
+    nacks with the exception's name and text, and the exception propagates. A cancelled block releases the message. A message that
+    was settled inside the block is left alone.
     """
 
-    __slots__ = ("_beat", "_calls", "_timer")
+    __slots__ = ("_calls", "_heartbeat", "_timer")
 
-    def __init__(self, leased: Leased, calls: QueueCalls) -> None:
-        super().__init__(Held(leased))
+    def __init__(self, leased: LeasedMessage, calls: QueueCalls) -> None:
+        super().__init__(LeaseState(leased))
         self._calls = calls
         self._timer: Timer | None = None
-        self._beat: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     # ---- settling ----
 
     async def ack(self, result: Any | Unset = UNSET) -> None:
-        """Finish it, with a result if one is given: bytes, text, or anything JSON. Raises LeaseLost if it is another's now."""
-        await self._settle(self._calls.ack(self._settling(_completed(result))))
+        """Finish the message, with a result if given: bytes, text, or anything JSON. Raises LeaseLost if the lease has ended."""
+        await self._settle(("ack",), _completed(result))
 
     async def fail(self, error: str) -> None:
-        """Finish it as failed for good: no other attempt; who waits for the result learns the error."""
-        await self._settle(
-            self._calls.ack(self._settling(wire.WireResult(status="failed", error=bounded_reason(error) or "failed")))
-        )
+        """Finish the message as failed, without further attempts. Callers that wait for the result get the error."""
+        await self._settle(("ack",), wire.WireResult(status="failed", error=bounded_reason(error) or "failed"))
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Give it back as failed, hidden for ``delay_ms`` or, where None, for the queue's backoff."""
-        await self._settle(self._calls.nack(self._settling(), delay_ms, bounded_reason(reason)))
+        """Return the message to the queue as failed, hidden for ``delay_ms``; None: for the queue's backoff."""
+        await self._settle(("nack", delay_ms, bounded_reason(reason)))
 
     async def release(self) -> None:
-        """Give it back at once, in its old place, without using up the attempt."""
-        await self._settle(self._calls.release(self._settling()))
+        """Return the message to its old place in the queue without using up the attempt."""
+        await self._settle(("release",))
 
     async def extend(self, lease_ms: int | None = None) -> None:
-        """Have the lease end ``lease_ms`` from now; None: as long as it was. Raises LeaseLost if it is another's now."""
-        length = lease_ms if lease_ms is not None else self._held.lease_ms
+        """Let the lease end ``lease_ms`` from now; None: its original length. Raises LeaseLost if the lease has ended."""
+        length = lease_ms if lease_ms is not None else self._lease.lease_ms
         if length is None:
             raise Invalid("lease_ms: name one; how long this lease was is not known")
-        asked_ms = self._calls.core.clock.monotonic_ms()
-        until = await self._calls.extend(self._settling(), length)
-        self._held.sure_until_ms = asked_ms + length
-        self._held.lease_ms = length
+        asked_ms = self._calls.session.clock.monotonic_ms()
+        until = await self._calls.settle(("extend", length), self._settlement())
+        self._lease.sure_until_ms = asked_ms + length
+        self._lease.lease_ms = length
         if until is not None:
-            self._held.lease_until = until
-        if self._timer is not None:  # it was set for the lease as it was
+            self._lease.lease_until = until
+        if self._timer is not None:  # it was set for the previous length
             self._timer.cancel()
-            self._next_beat(length)
+            self._schedule_heartbeat(length)
 
-    def settling_result(self) -> Settling:
-        """Return what acks it with the ``result`` that was set, if any; raises Invalid where that cannot be written."""
-        settling = self._settling(_completed(self.result))
+    def start_batch_ack(self) -> Settlement:
+        """Stop the heartbeat and return what acks it with its ``result``. Raises Invalid if the result cannot be encoded."""
+        settlement = self._settlement(_completed(self.result))
         self.stop_heartbeat()
-        return settling
+        return settlement
 
-    def was_settled(self) -> None:
-        """Take note that it was acked together with others."""
-        self._held.settled = True
+    def finish_batch_ack(self) -> None:
+        """Mark it as settled after an ack of many messages."""
+        self._lease.settled = True
 
     @property
-    def held(self) -> Held:
-        """What the two faces of a message share."""
-        return self._held
+    def lease_state(self) -> LeaseState:
+        """What the asynchronous and the blocking message share."""
+        return self._lease
 
-    def _settling(self, result: wire.WireResult | None = None) -> Settling:
+    def _settlement(self, result: wire.WireResult | None = None) -> Settlement:
         size = 64
         if result is not None:
             size += len(result.value or result.value_base64 or result.error or "")
-        return Settling(self._held.item.receipt, self._held.sure_until_ms, result, size)
+        return Settlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size)
 
-    async def _settle(self, call: Any) -> None:
+    async def _settle(self, operation: tuple[Any, ...], result: wire.WireResult | None = None) -> None:
+        settlement = self._settlement(result)
         self.stop_heartbeat()
-        await call
-        self._held.settled = True
+        await self._calls.settle(operation, settlement)
+        self._lease.settled = True
 
     # ---- the block ----
 
@@ -115,9 +114,9 @@ class AsyncMessage(Received):
         await self.finish(error)
 
     async def finish(self, error: BaseException | None) -> None:
-        """End a block: ack, or nack or release if ``error`` left it, or if the result is refused, which is an error as well.
+        """End a block: ack on success, else nack or release. A result that is refused counts as an error.
 
-        Trouble in giving it back does not hide the error.
+        A failed nack or release is logged and does not hide the error.
         """
         if self.settled:
             return
@@ -141,43 +140,43 @@ class AsyncMessage(Received):
             log.warning("%r could not be given back: %s", self, trouble)
 
     def start_heartbeat(self) -> None:
-        """Keep the lease alive until ``stop_heartbeat``. Called on the client's event loop."""
-        if self._timer is None and self._beat is None and not self.settled:
-            self._next_beat(self._held.lease_ms)
+        """Extend the lease regularly until ``stop_heartbeat``. Must run on the client's event loop."""
+        if self._timer is None and self._heartbeat is None and not self.settled:
+            self._schedule_heartbeat(self._lease.lease_ms)
 
     def stop_heartbeat(self) -> None:
-        """Leave the lease to itself."""
+        """Stop extending the lease."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
 
-    def _next_beat(self, lease_ms: int | None) -> None:
-        pause_ms = max(1, (lease_ms or _LEASE_MS_UNKNOWN) // _BEATS_PER_LEASE)
-        self._timer = self._calls.core.clock.call_later(pause_ms, self._start_beat)
+    def _schedule_heartbeat(self, lease_ms: int | None) -> None:
+        delay_ms = max(1, (lease_ms or _LEASE_MS_UNKNOWN) // _HEARTBEATS_PER_LEASE)
+        self._timer = self._calls.session.clock.call_later(delay_ms, self._send_heartbeat)
 
-    def _start_beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         self._timer = None
-        if not self._calls.core.closed:
-            self._beat = self._calls.core.spawn(self._beat_once())
+        if not self._calls.session.closed:
+            self._heartbeat = self._calls.session.spawn(self._heartbeat_once())
 
-    async def _beat_once(self) -> None:
-        """Extend once and plan the next time; on trouble try again sooner, until the lease is lost."""
-        length = self._held.lease_ms or _LEASE_MS_UNKNOWN * _BEATS_PER_LEASE
+    async def _heartbeat_once(self) -> None:
+        """Extend the lease once and schedule the next heartbeat, sooner after an error, until the lease is lost."""
+        length = self._lease.lease_ms or _LEASE_MS_UNKNOWN * _HEARTBEATS_PER_LEASE
         try:
             await self.extend(length)
         except LeaseLost:
-            self._held.lost = True
+            self._lease.lost = True
             log.warning("%r has lost its lease while it was being worked on", self)
-            self._beat = None
+            self._heartbeat = None
             return
         except TenantqError as trouble:
             log.warning("the lease of %r could not be extended: %s", self, trouble)
             length = length // 2
-        self._beat = None
-        self._next_beat(length)
+        self._heartbeat = None
+        self._schedule_heartbeat(length)
 
 
 def _completed(result: Any | Unset) -> wire.WireResult | None:

@@ -1,11 +1,12 @@
-"""Messages that are added in the order they were given: one request after the other, however often a limit says to wait."""
+"""Adds messages in order: one request after the other, also across rate limits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT, own_copy
-from tenantq.client.outgoing import Outgoing, new_message, outgoing
+from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT
+from tenantq.client.dispatcher import own_copy
+from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Limited, TenantqError
@@ -17,26 +18,28 @@ if TYPE_CHECKING:
 
 
 class OrderedAdds:
-    """One ``add_many``: makes batches of what the caller gives, in the caller's thread, and sends them one by one."""
+    """One ``add_many``: divides the messages into batches, in the caller's thread, and sends them one by one."""
 
-    def __init__(self, calls: QueueCalls, options: dict[str, Any]) -> None:
-        """Prepare to add to one queue; ``options`` are for messages that are bodies alone."""
+    def __init__(self, calls: QueueCalls, **options: Any) -> None:
+        """Prepare to add to one queue. ``options`` are for messages that are not a ``NewMessage``."""
         self._calls = calls
         self._options = options
-        self._outcomes: list[Added | TenantqError] = []  # of what was ready to be sent
-        self._refused: dict[int, TenantqError] = {}  # by place: what was found wrong before sending
-        self._waits = 0  # for a limit, since something was added
-        self._stopped: Limited | None = None  # a limit that was not waited for any longer: nothing goes out after it
+        self._outcomes: list[Added | TenantqError] = []  # of valid messages
+        self._refused: dict[int, TenantqError] = {}  # by index: invalid messages, which are not sent
+        self._waits = 0  # for a limit, since a message was added
+        self._stopped: Limited | None = None  # a limit that was not waited for: nothing is sent after it
 
-    def batches(self, messages: Iterable[object]) -> Iterator[list[Outgoing]]:
-        """Yield the messages ready to ``send``, in requests of at most 1,000 or 8 MiB. What is wrong keeps nobody out."""
-        batch: list[Outgoing] = []
+    def batches(self, messages: Iterable[object]) -> Iterator[list[OutgoingMessage]]:
+        """Yield batches for ``send``, each of at most 1,000 messages or 8 MiB. Invalid messages are left out."""
+        batch: list[OutgoingMessage] = []
         size = 0
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             try:
-                ready = outgoing(message if isinstance(message, NewMessage) else new_message(message, **self._options))
+                ready = prepare_message(
+                    message if isinstance(message, NewMessage) else new_message(message, **self._options)
+                )
             except TenantqError as error:
-                self._refused[place] = error
+                self._refused[index] = error
                 continue
             if batch and (len(batch) >= ITEMS_MAX or size + ready.size > BYTES_MAX):
                 yield batch
@@ -46,9 +49,9 @@ class OrderedAdds:
         if batch:
             yield batch
 
-    async def send(self, batch: list[Outgoing]) -> None:
-        """Add a batch, in as many requests as it takes; raise what concerns neither its messages nor a limit."""
-        parts = [batch]  # what is still to be sent, the next one last
+    async def send(self, batch: list[OutgoingMessage]) -> None:
+        """Add a batch, in as many requests as needed. Raises errors that are neither a message's nor a limit's."""
+        parts = [batch]  # still to be sent, the next one last
         while parts and self._stopped is None:
             part = parts.pop()
             try:
@@ -56,7 +59,7 @@ class OrderedAdds:
                 self._waits = 0
             except TenantqError as error:
                 if error.maybe_done or not isinstance(error, (Limited, *ONE_MAY_BE_AT_FAULT)):
-                    # Sent otherwise than it was sent, it might be added twice.
+                    # Sending it in another form could add it twice.
                     error.add_note(f"{len(self._outcomes)} messages had been sent before")
                     raise
                 if isinstance(error, Limited):
@@ -68,41 +71,41 @@ class OrderedAdds:
         if self._stopped is not None:
             self._outcomes += [own_copy(self._stopped) for part in parts for _ in part]
 
-    def told(self, errors: Literal["raise", "return"]) -> list[Added]:
-        """Return what became of each message, once all were sent; raise the first error, or have each stand in its place."""
+    def results(self, errors: Literal["raise", "return"]) -> list[Added]:
+        """Return the result of each message once all were sent. Raises the first error, or returns errors in their places."""
         outcomes = list(self._outcomes)
-        for place, refusal in self._refused.items():
-            outcomes.insert(place, refusal)
+        for index, error in self._refused.items():
+            outcomes.insert(index, error)
         if errors == "raise":
             raise_first(outcomes)
         return [Added("", error=one) if isinstance(one, TenantqError) else one for one in outcomes]
 
-    async def _after(self, limit: Limited, part: list[Outgoing]) -> list[list[Outgoing]]:
-        """Return what to send of a part that a limit has refused, when it is time to."""
-        core = self._calls.core
-        pause_ms = core.pause_ms(self._waits + 1, limit)
-        if pause_ms is not None:
+    async def _after(self, limit: Limited, part: list[OutgoingMessage]) -> list[list[OutgoingMessage]]:
+        """Wait as a limit asks that refused ``part``, and return what to send next."""
+        session = self._calls.session
+        delay_ms = session.retry_delay_ms(self._waits + 1, limit)
+        if delay_ms is not None:
             self._waits += 1
-            await core.sleep(pause_ms)
-        elif len(part) > 1 and self._waits < core.settings.retries.count:
+            await session.sleep(delay_ms)
+        elif len(part) > 1 and self._waits < session.settings.retries.count:
             return _halves(
                 part
-            )  # the server asks for a longer pause than the policy allows, and for less it may be shorter
+            )  # the server asks for a longer delay than the policy allows; a smaller part may need less
         else:
             self._stopped = limit
         return [part]
 
 
-def _halves(part: list[Outgoing]) -> list[list[Outgoing]]:
-    """Return the halves of a part, the first one last."""
+def _halves(part: list[OutgoingMessage]) -> list[list[OutgoingMessage]]:
+    """Return the halves of a part, the first half last."""
     middle = (len(part) + 1) // 2
     return [part[middle:], part[:middle]]
 
 
 def raise_first(outcomes: Sequence[object]) -> None:
-    """Raise the first error among ``outcomes``, if there is one, with a note on the others."""
-    failed = [(place, one) for place, one in enumerate(outcomes) if isinstance(one, TenantqError)]
+    """Raise the first error among ``outcomes``, if any, with a note on the others."""
+    failed = [(index, one) for index, one in enumerate(outcomes) if isinstance(one, TenantqError)]
     if failed:
-        place, error = failed[0]
-        error.add_note(f"number {place} of {len(outcomes)}, from 0; {len(failed)} failed, the others are done")
+        index, error = failed[0]
+        error.add_note(f"number {index} of {len(outcomes)}, from 0; {len(failed)} failed, the others are done")
         raise error

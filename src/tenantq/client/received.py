@@ -1,4 +1,4 @@
-"""A message under lease, as both faces of the client show it."""
+"""A message under lease, as the asynchronous and the blocking client show it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tenantq.client.bodies import UNSET, Unset, from_json, from_wire
 from tenantq.domain import limits
 
 if TYPE_CHECKING:
-    from tenantq.client.queue_calls import Leased
+    from tenantq.client.queue_calls import LeasedMessage
 
 T = TypeVar("T")
 
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
 
 
-class Held:
-    """What is known of a lease, shared by the two faces of its message."""
+class LeaseState:
+    """The state of a lease, shared by the asynchronous and the blocking message."""
 
     __slots__ = ("body", "item", "lease_ms", "lease_until", "lost", "result", "settled", "sure_until_ms")
 
-    def __init__(self, leased: Leased) -> None:
+    def __init__(self, leased: LeasedMessage) -> None:
         self.item = leased.item
         self.lease_ms = leased.lease_ms
         self.sure_until_ms = leased.sure_until_ms
@@ -32,104 +32,104 @@ class Held:
 
 
 class Received:
-    """What there is to know of a message under lease."""
+    """The properties of a message under lease."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_lease",)
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
+    def __init__(self, lease_state: LeaseState) -> None:
+        self._lease = lease_state
 
     def __repr__(self) -> str:
-        """Show which one it is, without its body."""
-        item = self._held.item
+        """Show the message without its body."""
+        item = self._lease.item
         return f"<{type(self).__name__} {item.id} of {item.tenant}/{item.queue}, attempt {item.attempt}>"
 
     @property
     def result(self) -> Any | Unset:
-        """What leaving the ``with`` block reports, once it was set; UNSET before."""
-        return self._held.result
+        """The result that the end of the ``with`` block reports; UNSET: none."""
+        return self._lease.result
 
     @result.setter
     def result(self, value: Any) -> None:
-        self._held.result = value
+        self._lease.result = value
 
     @property
     def settled(self) -> bool:
         """Whether it was acked, nacked or released through this object."""
-        return self._held.settled
+        return self._lease.settled
 
     @property
     def lost(self) -> bool:
-        """Whether the heartbeat has found that the lease has ended."""
-        return self._held.lost
+        """Whether a heartbeat found that the lease has ended."""
+        return self._lease.lost
 
     @property
     def lease_until(self) -> int:
-        """When the lease ends, on the server's wall clock, as last heard of."""
-        return self._held.lease_until
+        """When the lease ends, on the server's wall clock, as last reported."""
+        return self._lease.lease_until
 
     @property
     def id(self) -> str:
         """The message's id."""
-        return self._held.item.id
+        return self._lease.item.id
 
     @property
     def receipt(self) -> str:
-        """What stands for this lease."""
-        return self._held.item.receipt
+        """The receipt of this lease."""
+        return self._lease.item.receipt
 
     @property
     def tenant(self) -> str:
-        """The tenant it belongs to."""
-        return self._held.item.tenant
+        """The message's tenant."""
+        return self._lease.item.tenant
 
     @property
     def queue(self) -> str:
-        """The name of its queue."""
-        return self._held.item.queue
+        """The name of the message's queue."""
+        return self._lease.item.queue
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1."""
-        return self._held.item.attempt
+        """The number of this delivery, from 1."""
+        return self._lease.item.attempt
 
     @property
     def priority(self) -> int:
-        """0 to 9, 9 is delivered first."""
-        return self._held.item.priority
+        """The priority, 0 to 9; 9 is delivered first."""
+        return self._lease.item.priority
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What the producer wrote beside the body."""
-        return self._held.item.attributes
+        """The attributes set by the producer."""
+        return self._lease.item.attributes
 
     @property
     def group(self) -> str | None:
-        """The group whose order it keeps, if any."""
-        return self._held.item.group
+        """The message group, if any."""
+        return self._lease.item.group
 
     @property
     def added_at(self) -> int:
-        """When it was added, on the server's wall clock."""
-        return self._held.item.added_at
+        """When the message was added, on the server's wall clock."""
+        return self._lease.item.added_at
 
     @property
     def lease_ms(self) -> int | None:
-        """How long its lease is from each heartbeat on, where that is known."""
-        return self._held.lease_ms
+        """The length of the lease from each heartbeat on; None: unknown."""
+        return self._lease.lease_ms
 
     @property
     def body(self) -> bytes:
         """The body."""
-        held = self._held
-        if held.body is None:
-            held.body = from_wire(held.item.body, held.item.body_base64) or b""
-        return held.body
+        lease_state = self._lease
+        if lease_state.body is None:
+            lease_state.body = from_wire(lease_state.item.body, lease_state.item.body_base64) or b""
+        return lease_state.body
 
     @property
     def text(self) -> str:
-        """The body as text; raises UnicodeDecodeError where it is none."""
-        text = self._held.item.body
+        """The body as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        text = self._lease.item.body
         return text if text is not None else self.body.decode()
 
     @overload
@@ -139,20 +139,20 @@ class Received:
     @overload
     def json(self, type: Any) -> Any: ...
     def json(self, type: Any = Any) -> Any:
-        """Return the body as JSON, checked against ``type``; raises Invalid where it does not fit."""
+        """Return the body decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
         return from_json(self.body, type)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception's name and text as the reason of a nack: short enough, and text that any store takes."""
+    """Return an exception's name and text as the reason of a nack, within the server's limits."""
     try:
         said = str(error)
-    except Exception:  # noqa: BLE001  # an exception that cannot even say what it is
+    except Exception:  # noqa: BLE001  # the exception's own __str__ failed
         said = ""
     return bounded_reason(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def bounded_reason(text: str) -> str:
-    """Return ``text`` as a reason the server takes: at most REASON_CHARS_MAX characters, no NUL, no lone surrogates."""
+    """Return ``text`` as the server accepts it: at most REASON_CHARS_MAX characters, no NUL, no lone surrogates."""
     clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
     return clean if len(clean) <= REASON_CHARS_MAX else f"{clean[: REASON_CHARS_MAX - 1]}…"

@@ -1,275 +1,229 @@
-"""The client, for ordinary blocking code: a thin hop into the same core."""
+"""The client for blocking code: wraps the asynchronous client, which runs in a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tenantq.client.async_administered import AsyncPlatform
+from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.async_queue import AsyncQueue
+from tenantq.client.async_queue import AsyncQueue, AsyncSnapshots
 from tenantq.client.async_tenant import AsyncTenant
-from tenantq.client.portal import Face, Portal, hop
+from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, like
 from tenantq.client.received import Received
-from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls
 from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from tenantq.client.settings import Settings
     from tenantq.client.values import Added, JobResult
 
 log = logging.getLogger("tenantq.client")
 
 
-class Message(Received, Face[AsyncMessage]):
+class Message(Received, BlockingWrapper[AsyncMessage]):
     """A message under lease. Settle it with one of its methods, or do the work inside ``with message``.
 
-    The block keeps the lease alive while it runs. It acks when it ends well, with ``message.result`` if that was set; it nacks with
-    the exception's name and text when one leaves it, and the exception goes on. A block that is interrupted (KeyboardInterrupt)
-    releases the message. A message that was settled inside the block is left alone.
+    The block keeps the lease alive while it runs. If it succeeds, it acks with ``message.result`` if that was set. If it raises, it
+    nacks with the exception's name and text, and the exception propagates. An interrupted block (KeyboardInterrupt) releases the
+    message. A message that was settled inside the block is left alone.
     """
 
-    def __init__(self, inner: AsyncMessage, portal: Portal, owner: object = None) -> None:
-        Received.__init__(self, inner.held)
-        Face.__init__(self, inner, portal, owner)
+    def __init__(self, inner: AsyncMessage, loop_thread: LoopThread, owner: object = None) -> None:
+        Received.__init__(self, inner.lease_state)
+        BlockingWrapper.__init__(self, inner, loop_thread, owner)
 
-    ack = hop(AsyncMessage.ack)
-    fail = hop(AsyncMessage.fail)
-    nack = hop(AsyncMessage.nack)
-    release = hop(AsyncMessage.release)
-    extend = hop(AsyncMessage.extend)
+    ack = blocking(AsyncMessage.ack)
+    fail = blocking(AsyncMessage.fail)
+    nack = blocking(AsyncMessage.nack)
+    release = blocking(AsyncMessage.release)
+    extend = blocking(AsyncMessage.extend)
 
     def __enter__(self) -> Self:
-        self._portal.soon(self._inner.start_heartbeat)
+        self._loop_thread.soon(self._inner.start_heartbeat)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._portal.run(self._inner.__aexit__(kind, error, trace))
+            self._loop_thread.run(self._inner.__aexit__(kind, error, trace))
         except TenantqError as trouble:
             if error is None:
                 raise
-            log.warning("%r could not be given back: %s", self, trouble)  # which does not hide the block's own error
+            log.warning("%r could not be given back: %s", self, trouble)  # the block's own error propagates
 
 
-class Queue(Face[AsyncQueue]):
+class Snapshots(BlockingWrapper[AsyncSnapshots]):
+    """Snapshots of one queue."""
+
+    open = blocking(AsyncSnapshots.open)
+    read = blocking(AsyncSnapshots.read)
+    close = blocking(AsyncSnapshots.close)
+
+
+class Queue(BlockingWrapper[AsyncQueue]):
     """One queue of one tenant. Times are milliseconds."""
+
+    def __init__(self, inner: AsyncQueue, loop_thread: LoopThread, owner: object = None) -> None:
+        super().__init__(inner, loop_thread, owner)
+        snapshots = Snapshots(inner.snapshots, loop_thread, owner)
+        self.open_snapshot, self.read_snapshot, self.close_snapshot = snapshots.open, snapshots.read, snapshots.close
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The queue's name."""
         return self._inner.name
 
     @property
     def tenant(self) -> str | None:
-        """Its tenant; None: the credential's own."""
+        """The queue's tenant; None: the credential's own."""
         return self._inner.tenant
 
-    add = hop(AsyncQueue.add)
-    result = hop(AsyncQueue.result)
-    wait_result = hop(AsyncQueue.wait_result)
-    peek = hop(AsyncQueue.peek)
-    open_snapshot = hop(AsyncQueue.open_snapshot)
-    read_snapshot = hop(AsyncQueue.read_snapshot)
-    close_snapshot = hop(AsyncQueue.close_snapshot)
-    get = hop(AsyncQueue.get)
-    trace = hop(AsyncQueue.trace)
-    stats = hop(AsyncQueue.stats)
-    remove = hop(AsyncQueue.remove)
-    purge = hop(AsyncQueue.purge)
-    redrive = hop(AsyncQueue.redrive)
-    redrive_status = hop(AsyncQueue.redrive_status)
-    cancel_redrive = hop(AsyncQueue.cancel_redrive)
-    configure = hop(AsyncQueue.configure)
-    suspend = hop(AsyncQueue.suspend)
-    reopen = hop(AsyncQueue.reopen)
-    digest = hop(AsyncQueue.digest)
-    pause = hop(AsyncQueue.pause)
-    resume = hop(AsyncQueue.resume)
-    delete = hop(AsyncQueue.delete)
+    add = blocking(AsyncQueue.add)
+    result = blocking(AsyncQueue.result)
+    wait_result = blocking(AsyncQueue.wait_result)
+    peek = blocking(AsyncQueue.peek)
+    get = blocking(AsyncQueue.get)
+    trace = blocking(AsyncQueue.trace)
+    stats = blocking(AsyncQueue.stats)
+    remove = blocking(AsyncQueue.remove)
+    purge = blocking(AsyncQueue.purge)
+    redrive = blocking(AsyncQueue.redrive)
+    redrive_status = blocking(AsyncQueue.redrive_status)
+    cancel_redrive = blocking(AsyncQueue.cancel_redrive)
+    configure = blocking(AsyncQueue.configure)
+    suspend = blocking(AsyncQueue.suspend)
+    reopen = blocking(AsyncQueue.reopen)
+    digest = blocking(AsyncQueue.digest)
+    pause = blocking(AsyncQueue.pause)
+    resume = blocking(AsyncQueue.resume)
+    delete = blocking(AsyncQueue.delete)
 
+    # Iterables are consumed in the calling thread: a generator may block, or call this client itself.
+
+    @like(AsyncQueue.add_many)
     def add_many(
-        self,
-        messages: Iterable[object],
-        *,
-        priority: int = 0,
-        delay_ms: int = 0,
-        ttl_ms: int | None = None,
-        group: str | None = None,
-        attributes: dict[str, str] | None = None,
-        max_attempts: int | None = None,
-        errors: Literal["raise", "return"] = "raise",
+        self, messages: Iterable[object], *, errors: Literal["raise", "return"] = "raise", **options: Any
     ) -> list[Added]:
-        """Add any number of messages, in order; return what became of each, in the same order.
-
-        Each is a body, or a ``NewMessage`` with options of its own. They go out in requests of at most 1,000 messages or 8 MiB, one
-        after the other, and ``messages`` is iterated here, in the thread that calls. An error of one message does not keep the others
-        out: with ``errors="raise"`` the first such error is raised after all were tried; with ``"return"`` it stands in its ``Added``.
-
-        At a rate limit they wait as the server asks, as often as ``retries`` allows without any being added; those left then have the
-        limit's error. What concerns neither a message nor a limit is raised at once, with a note on how many had been sent.
-        """
-        adds = self._inner.ordered_adds(
-            priority=priority,
-            delay_ms=delay_ms,
-            ttl_ms=ttl_ms,
-            group=group,
-            attributes=attributes,
-            max_attempts=max_attempts,
-        )
+        """Add messages in order."""
+        adds = self._inner.ordered_adds(**options)
         for batch in adds.batches(messages):
-            self._portal.run(adds.send(batch))
-        return adds.told(errors)
+            self._loop_thread.run(adds.send(batch))
+        return adds.results(errors)
 
-    def poll(
-        self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
-    ) -> list[Message]:
-        """Lease up to ``max`` messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: as the queue is configured."""
-        poll = self._inner.poll(max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-        return [Message(one, self._portal, self._owner) for one in self._portal.run(poll)]
+    @like(AsyncQueue.poll)
+    def poll(self, *args: Any, **options: Any) -> list[Message]:
+        """Lease messages."""
+        return _messages(self, self._inner.poll(*args, **options))
 
     def ack_many(
         self, messages: Iterable[Message], *, errors: Literal["raise", "return"] = "raise"
     ) -> list[TenantqError | None]:
-        """Finish many messages of this queue, each with its ``result`` if that was set.
+        """Ack many messages of this queue, each with its ``result`` if one was set.
 
-        Returns None for each that is done. With ``errors="raise"`` the first error is raised after all were tried; with
-        ``"return"`` it stands in its place.
+        Returns None for each acked message. With ``errors="raise"`` the first error is raised after all were tried; with
+        ``"return"`` errors are returned in the places of their messages.
         """
-        inner = [message._inner for message in messages]  # noqa: SLF001  # the other half of the same thing
-        return self._portal.run(self._inner.ack_many(inner, errors=errors))
+        inner = [message._inner for message in messages]  # noqa: SLF001  # the asynchronous half of the same message
+        return self._loop_thread.run(self._inner.ack_many(inner, errors=errors))
 
-    def settle(
-        self,
-        how: Literal["ack", "nack", "release", "extend"],
-        receipts: Iterable[str],
-        *,
-        delay_ms: int | None = None,
-        reason: str = "",
-        lease_ms: int | None = None,
-    ) -> list[int | TenantqError | None]:
-        """Settle leases by their receipts, for who kept those and not the messages.
-
-        Returns for each None, the new end of its lease (``extend``), or its error. ``delay_ms`` and ``reason`` are for ``nack``,
-        ``lease_ms`` is for ``extend``.
-        """
-        settle = self._inner.settle(how, list(receipts), delay_ms=delay_ms, reason=reason, lease_ms=lease_ms)
-        return self._portal.run(settle)
+    @like(AsyncQueue.settle)
+    def settle(self, how: Any, receipts: Iterable[str], **options: Any) -> list[int | TenantqError | None]:
+        """Settle leases by their receipts."""
+        return self._loop_thread.run(self._inner.settle(how, list(receipts), **options))
 
     def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> Iterator[JobResult]:
-        """Yield the results of many messages as they are completed or failed, each once; ``timeout_ms`` is for all of them."""
-        return self._iterated(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
+        """Yield the results of many messages as they are completed or failed, each once. ``timeout_ms`` is for all of them."""
+        return self._iterate(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
 
-    def _iterated(self, source: AsyncIterator[JobResult]) -> Iterator[JobResult]:
-        yield from self._portal.iterate(source)  # and keeps its owner meanwhile
+    def _iterate(self, source: AsyncIterator[JobResult]) -> Iterator[JobResult]:
+        yield from self._loop_thread.iterate(source)  # this generator keeps the client alive
 
 
-class Fleet(Face[AsyncFleet]):
+class Fleet(BlockingWrapper[AsyncFleet]):
     """One queue name in many tenants, for workers that serve them all in fair turns."""
 
-    def poll(
-        self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
-    ) -> list[Message]:
-        """Lease up to ``max`` messages, in weighted fair turns of the tenants this credential is granted in."""
-        poll = self._inner.poll(max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-        return [Message(one, self._portal, self._owner) for one in self._portal.run(poll)]
+    @like(AsyncFleet.poll)
+    def poll(self, *args: Any, **options: Any) -> list[Message]:
+        """Lease messages."""
+        return _messages(self, self._inner.poll(*args, **options))
 
 
-class Tenant(Face[AsyncTenant]):
+def _messages(source: Queue | Fleet, poll: Coroutine[Any, Any, list[AsyncMessage]]) -> list[Message]:
+    thread, owner = source._loop_thread, source._owner  # noqa: SLF001  # of this module
+    return [Message(message, thread, owner) for message in thread.run(poll)]
+
+
+class Tenant(BlockingWrapper[AsyncTenant]):
     """One tenant by name, where the credential is granted. Times are milliseconds."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The tenant's name."""
         return self._inner.name
 
     def queue(self, name: str) -> Queue:
-        """Return one of its queues; nothing is sent."""
-        return Queue(self._inner.queue(name), self._portal, self._owner)
+        """Return one of its queues. Sends nothing."""
+        return Queue(self._inner.queue(name), self._loop_thread, self._owner)
 
-    get = hop(AsyncTenant.get)
-    configure = hop(AsyncTenant.configure)
-    suspend = hop(AsyncTenant.suspend)
-    resume = hop(AsyncTenant.resume)
-    hold = hop(AsyncTenant.hold)
-    release_hold = hop(AsyncTenant.release_hold)
-    delete = hop(AsyncTenant.delete)
-    queues = hop(AsyncTenant.queues)
-    export = hop(AsyncTenant.export)
-    import_part = hop(AsyncTenant.import_part)
-    usage = hop(AsyncTenant.usage)
-    audit = hop(AsyncTenant.audit)
-    encryption = hop(AsyncTenant.encryption)
-    rotate_keys = hop(AsyncTenant.rotate_keys)
-    rewrap_keys = hop(AsyncTenant.rewrap_keys)
-    create_key = hop(AsyncTenant.create_key)
-    keys = hop(AsyncTenant.keys)
-    revoke_key = hop(AsyncTenant.revoke_key)
-    grant = hop(AsyncTenant.grant)
-    revoke_grant = hop(AsyncTenant.revoke_grant)
-    grants = hop(AsyncTenant.grants)
-    revoke_token = hop(AsyncTenant.revoke_token)
-
-
-class Platform(Face[AsyncPlatform]):
-    """The platform itself, for its administrators: its own keys, and the audit trail of everything."""
-
-    audit = hop(AsyncPlatform.audit)
-    create_key = hop(AsyncPlatform.create_key)
-    keys = hop(AsyncPlatform.keys)
-    revoke_key = hop(AsyncPlatform.revoke_key)
+    get = blocking(AsyncTenant.get)
+    configure = blocking(AsyncTenant.configure)
+    suspend = blocking(AsyncTenant.suspend)
+    resume = blocking(AsyncTenant.resume)
+    hold = blocking(AsyncTenant.hold)
+    release_hold = blocking(AsyncTenant.release_hold)
+    delete = blocking(AsyncTenant.delete)
+    queues = blocking(AsyncTenant.queues)
+    export = blocking(AsyncTenant.export)
+    import_part = blocking(AsyncTenant.import_part)
+    usage = blocking(AsyncTenant.usage)
+    audit = blocking(AsyncTenant.audit)
+    encryption = blocking(AsyncTenant.encryption)
+    rotate_keys = blocking(AsyncTenant.rotate_keys)
+    rewrap_keys = blocking(AsyncTenant.rewrap_keys)
+    create_key = blocking(AsyncTenant.create_key)
+    keys = blocking(AsyncTenant.keys)
+    revoke_key = blocking(AsyncTenant.revoke_key)
+    grant = blocking(AsyncTenant.grant)
+    revoke_grant = blocking(AsyncTenant.revoke_grant)
+    grants = blocking(AsyncTenant.grants)
+    revoke_token = blocking(AsyncTenant.revoke_token)
 
 
-class Client(Face[AsyncClient]):
+class Platform(BlockingWrapper[AsyncPlatform]):
+    """The platform: its own API keys and the audit trail of all tenants, for its administrators."""
+
+    audit = blocking(AsyncPlatform.audit)
+    create_key = blocking(AsyncPlatform.create_key)
+    keys = blocking(AsyncPlatform.keys)
+    revoke_key = blocking(AsyncPlatform.revoke_key)
+
+
+class Client(BlockingWrapper[AsyncClient]):
     """A connection to a tenantq server, for blocking code: ``with Client(url, token=...) as client``.
 
-    Any number of threads may share it: that is when their calls go out together. It runs an event loop in a daemon thread of its own,
-    so a client that was made before a fork is of no use in the child: make one in each process.
+    Any number of threads may share it: their concurrent calls are sent together. It runs an event loop in a daemon thread of its own,
+    so a client that was created before a fork does not work in the child. Create one in each process.
 
-    ``timeout_ms`` is for an answer, once a connection is there; a call that waits at the server gets that on top. ``retries`` says how
-    often, and with which pauses, a call is tried again where that is safe. ``tls`` is for ``https`` addresses.
+    ``timeout_ms`` limits the time for a reply once connected; a call that waits at the server gets its wait on top. ``retries`` says
+    how often, and with which delays, a call is retried where that is safe. ``tls`` is for ``https`` addresses.
     """
 
-    def __init__(
-        self,
-        url: str = URL_DEFAULT,
-        token: str | None = None,
-        *,
-        timeout_ms: int = 10_000,
-        connect_timeout_ms: int = 5_000,
-        retries: Retries | int = Retries(),  # noqa: B008  # frozen
-        connections: int = 32,
-        coalesce: bool = True,
-        follow: bool = True,
-        tls: Tls = Tls(),  # noqa: B008  # frozen
-        settings: Settings | None = None,
-    ) -> None:
-        """Prepare a client; nothing is sent before the first call. ``settings``, of another client, replace everything else."""
-        inner = AsyncClient(
-            url,
-            token,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            retries=retries,
-            connections=connections,
-            coalesce=coalesce,
-            follow=follow,
-            tls=tls,
-            settings=settings,
-        )
-        super().__init__(inner, Portal.start())
-        self._end = weakref.finalize(self, _end, inner, self._portal)
+    @like(AsyncClient.__init__)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        inner = AsyncClient(*args, **options)
+        super().__init__(inner, LoopThread.start())
+        self._end = weakref.finalize(self, _end, inner, self._loop_thread)
 
     @property
     def settings(self) -> Settings:
-        """What it was made from."""
+        """The settings it was created with."""
         return self._inner.settings
 
     def __enter__(self) -> Self:
@@ -281,42 +235,42 @@ class Client(Face[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Drop the connections and end the thread. Calls that are under way end with Closed."""
+        """Close the connections and end the thread. Calls in progress end with Closed."""
         self._end()
 
-    # ---- where to go on; nothing is sent ----
+    # ---- resources; nothing is sent ----
 
     def queue(self, name: str) -> Queue:
         """Return a queue of the credential's own tenant."""
-        return Queue(self._inner.queue(name), self._portal, self)
+        return Queue(self._inner.queue(name), self._loop_thread, self)
 
     def tenant(self, name: str) -> Tenant:
         """Return a tenant where the credential is granted."""
-        return Tenant(self._inner.tenant(name), self._portal, self)
+        return Tenant(self._inner.tenant(name), self._loop_thread, self)
 
     def platform(self) -> Platform:
-        """Return the platform itself."""
-        return Platform(self._inner.platform(), self._portal, self)
+        """Return the platform: its own API keys and the audit trail of all tenants, for its administrators."""
+        return Platform(self._inner.platform(), self._loop_thread, self)
 
     def fleet(self, queue: str, *, tenants: Sequence[str] | None = None) -> Fleet:
         """Return one queue name in many tenants; None: in all where the credential may poll it."""
-        return Fleet(self._inner.fleet(queue, tenants=tenants), self._portal, self)
+        return Fleet(self._inner.fleet(queue, tenants=tenants), self._loop_thread, self)
 
     # ---- calls ----
 
-    queues = hop(AsyncClient.queues)
-    own_tenant = hop(AsyncClient.own_tenant)
-    tenants = hop(AsyncClient.tenants)
-    health = hop(AsyncClient.health)
-    metrics = hop(AsyncClient.metrics)
-    topology = hop(AsyncClient.topology)
-    create_backup = hop(AsyncClient.create_backup)
-    backups = hop(AsyncClient.backups)
-    erasures = hop(AsyncClient.erasures)
+    queues = blocking(AsyncClient.queues)
+    own_tenant = blocking(AsyncClient.own_tenant)
+    tenants = blocking(AsyncClient.tenants)
+    health = blocking(AsyncClient.health)
+    metrics = blocking(AsyncClient.metrics)
+    topology = blocking(AsyncClient.topology)
+    create_backup = blocking(AsyncClient.create_backup)
+    backups = blocking(AsyncClient.backups)
+    erasures = blocking(AsyncClient.erasures)
 
 
-def _end(inner: AsyncClient, portal: Portal) -> None:
-    """Close a client that is no longer wanted, or that was forgotten."""
-    if portal.refusal() is None:
-        portal.run(inner.close())
-    portal.stop()
+def _end(inner: AsyncClient, loop_thread: LoopThread) -> None:
+    """Close a client, also one that was garbage-collected without being closed."""
+    if loop_thread.refusal() is None:
+        loop_thread.run(inner.close())
+    loop_thread.stop()

@@ -1,4 +1,4 @@
-"""What a client hands out: frozen values, bodies as bytes, times in milliseconds."""
+"""The values that a client returns. Frozen; bodies are bytes, times are milliseconds."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 
 class Added(msgspec.Struct, frozen=True):
-    """What became of an added message: its id, or the error that refused it."""
+    """The result of adding a message: its id, or the error that refused it."""
 
     id: str
-    duplicate: bool = False  # the key was known: the id is the earlier message's
-    error: TenantqError | None = None  # only where ``add_many`` was told to return errors
+    duplicate: bool = False  # a message with this key exists; the id is that message's
+    error: TenantqError | None = None  # only from ``add_many(errors="return")``
 
 
 class JobResult(msgspec.Struct, frozen=True):
-    """What a consumer reported of a message."""
+    """The result that a consumer reported for a message."""
 
     id: str
     status: Literal["completed", "failed", "pending"]
     value: bytes | None = None
     error: str | None = None
-    hidden: bool = False  # there is a value, and this credential may not read it
+    hidden: bool = False  # the result has a value, but this credential may not read it
 
     @property
     def done(self) -> bool:
-        """Whether it is completed or failed for good."""
+        """Whether the message is completed or failed."""
         return self.status != "pending"
 
     @property
@@ -51,7 +51,7 @@ class JobResult(msgspec.Struct, frozen=True):
     @overload
     def json(self, type: Any) -> Any: ...
     def json(self, type: Any = Any) -> Any:
-        """Return the value as JSON, checked against ``type``; raises Invalid where it does not fit."""
+        """Return the value decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
         return from_json(self._given(), type)
 
     def _given(self) -> bytes:
@@ -62,16 +62,16 @@ class JobResult(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """Everything known of a message that is still stored."""
+    """A stored message with its state and history."""
 
     id: str
     tenant: str
     queue: str
     state: Literal["ready", "delayed", "blocked", "in_flight"]
-    body: bytes  # empty where hidden
+    body: bytes  # empty if hidden
     hidden: bool  # this credential may not read bodies and attributes
     encrypted: bool  # at rest; the body here is the plaintext
-    body_error: str | None  # the code of the error for which body and attributes cannot be shown
+    body_error: str | None  # the error code if body and attributes cannot be read
     size: int
     priority: int
     attributes: dict[str, str]
@@ -91,19 +91,22 @@ class StoredMessage(msgspec.Struct, frozen=True):
         return self.body.decode()
 
     def json(self, type: Any = Any) -> Any:
-        """Return the body as JSON, checked against ``type``; raises Invalid where it does not fit."""
+        """Return the body decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
         return from_json(self.body, type)
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of messages and where the next one starts."""
+    """A page of messages and the cursor of the next page."""
 
     messages: list[StoredMessage]
     cursor: str | None = None
 
 
+_SAME_FIELDS = sorted(set(StoredMessage.__struct_fields__) - {"body", "hidden", "history", "dead"})
+
+
 def stored_message(facts: MessageFacts) -> StoredMessage:
-    """Return what the server told of a message."""
+    """Return a message from the server's reply."""
     history = tuple(
         HistoryEntry(entry.attempt, entry.at, entry.outcome, entry.reason)  # type: ignore[arg-type]  # a newer server may know more
         for entry in facts.history
@@ -111,41 +114,22 @@ def stored_message(facts: MessageFacts) -> StoredMessage:
     dead = None
     if facts.dead is not None:
         dead = DeadLetter(facts.dead.reason, facts.dead.source, facts.dead.attempts, facts.dead.at)
-    return StoredMessage(
-        id=facts.id,
-        tenant=facts.tenant,
-        queue=facts.queue,
-        state=facts.state,
-        body=from_wire(facts.body, facts.body_base64) or b"",
-        hidden=facts.body_hidden,
-        encrypted=facts.encrypted,
-        body_error=facts.body_error,
-        size=facts.size,
-        priority=facts.priority,
-        attributes=facts.attributes,
-        group=facts.group,
-        attempts=facts.attempts,
-        max_attempts=facts.max_attempts,
-        added_at=facts.added_at,
-        visible_at=facts.visible_at,
-        expires_at=facts.expires_at,
-        lease_until=facts.lease_until,
-        history=history,
-        dead=dead,
-    )
+    same = {name: getattr(facts, name) for name in _SAME_FIELDS}
+    body = from_wire(facts.body, facts.body_base64) or b""
+    return StoredMessage(**same, body=body, hidden=facts.body_hidden, history=history, dead=dead)
 
 
 def page(reply: PeekReply) -> Page:
-    """Return a page of what the server told."""
+    """Return a page from the server's reply."""
     return Page([stored_message(facts) for facts in reply.messages], reply.cursor)
 
 
 def job_result(id: str, reply: ResultReply) -> JobResult:
-    """Return what the server told of a result."""
+    """Return a result from the server's reply."""
     value = from_wire(reply.value, reply.value_base64)
     return JobResult(id, reply.status, value, reply.error, reply.value_hidden)
 
 
 def item_error(error: WireError | None, tenant: str | None, queue: str, id: str) -> TenantqError | None:
-    """Return the exception for one refused item, or None where it was not refused."""
+    """Return the exception for one refused item, or None."""
     return from_item(error, tenant=tenant, queue=queue, id=id) if error is not None else None

@@ -1,7 +1,7 @@
 """The worker: tasks by decorator, run with bounded concurrency, drained gracefully."""
 
 from tenantq.worker.job import TaskTimedOut
-from tenantq.worker.loading import load_worker
+from tenantq.worker.loader import load_worker
 from tenantq.worker.retry import Retry
 from tenantq.worker.task import Task
 from tenantq.worker.worker import Worker

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.client.async_message import AsyncMessage
-    from tenantq.client.portal import Portal
+    from tenantq.client.loop_thread import LoopThread
     from tenantq.client.received import Received
     from tenantq.worker.plan import Plan
     from tenantq.worker.task import Task
@@ -39,7 +39,15 @@ class Job:
     """A message, its task, and what runs the one on the other."""
 
     __slots__ = (
-        "_is_stopping", "_leave_place", "_plan", "_portal", "_thread", "_threads", "has_ended", "message", "task",
+        "_is_stopping",
+        "_leave_place",
+        "_loop_thread",
+        "_plan",
+        "_thread",
+        "_threads",
+        "has_ended",
+        "message",
+        "task",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +56,7 @@ class Job:
         message: AsyncMessage,
         plan: Plan,
         threads: Threads,
-        portal: Portal,
+        loop_thread: LoopThread,
         leave_place: Callable[[asyncio.Future[Any] | None], None],
         is_stopping: Callable[[], bool],
     ) -> None:
@@ -61,7 +69,7 @@ class Job:
         self.has_ended = False  # the handler, or the waiting for it; the message may not be settled yet
         self._plan = plan
         self._threads = threads
-        self._portal = portal
+        self._loop_thread = loop_thread
         self._leave_place = leave_place
         self._is_stopping = is_stopping
         self._thread: asyncio.Future[Any] | None = None  # goes on, though nobody waits for it
@@ -125,7 +133,7 @@ class Job:
 
     async def _call_in_thread(self) -> Any:
         task = self.task
-        arguments = task.arguments(Message(self.message, self._portal))
+        arguments = task.arguments(Message(self.message, self._loop_thread))
         future = self._threads.run(lambda: task.function(*arguments))
         try:
             await asyncio.wait([future], timeout=None if task.timeout_ms is None else task.timeout_ms / 1_000)

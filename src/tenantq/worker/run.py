@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.client.portal import Portal
+from tenantq.client.loop_thread import LoopThread
 from tenantq.errors import TenantqError
 from tenantq.worker.capacity import Capacity
 from tenantq.worker.job import Job
@@ -38,7 +38,7 @@ class WorkerRun:
         self.loop = asyncio.get_running_loop()
         self._plan = plan
         self._burst = burst
-        self._portal = Portal(self.loop, threading.current_thread())
+        self._loop_thread = LoopThread(self.loop, threading.current_thread())
         self._threads = Threads(plan.concurrency)
         self._room = Capacity(plan.concurrency, plan.prefetch)
         self._places = plan.concurrency
@@ -77,7 +77,7 @@ class WorkerRun:
             await self._drain()
         finally:
             self._threads.close()
-            self._portal.stop()
+            self._loop_thread.stop()
         if trouble is not None:
             raise trouble
         log.info("stopped", extra={"unfinished": self._unfinished})
@@ -167,7 +167,9 @@ class WorkerRun:
         space = 0 if self.is_stopping else self._room.space
         for message in messages[:space]:
             message.start_heartbeat()
-            job = Job(task, message, self._plan, self._threads, self._portal, self._leave_place, self._stopped.is_set)
+            job = Job(
+                task, message, self._plan, self._threads, self._loop_thread, self._leave_place, self._stopped.is_set
+            )
             self._room.waiting.append(job)
         self._begin()
         beyond = messages[space:]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from tenantq.client import AsyncClient, Client, Settings
-from tenantq.client.portal import Portal
+from tenantq.client.loop_thread import LoopThread
 from tenantq.client.settings import Retries, Tls, parse
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
@@ -34,17 +34,17 @@ class RealServer:
     def __init__(self, directory: Path) -> None:
         self.clock = FakeClock()
         self._settings = ServerSettings(data_dir=str(directory), http="127.0.0.1:0", grace_ms=1_000)
-        self._portal = Portal.start("tenantq-real-server")
+        self._loop_thread = LoopThread.start("tenantq-real-server")
 
     def start(self) -> None:
         """Serve."""
-        self._portal.run(self._open())
-        self.clock.attach(self._portal.run, self._settled)
+        self._loop_thread.run(self._open())
+        self.clock.attach(self._loop_thread.run, self._settled)
 
     def stop(self) -> None:
         """Stop."""
-        self._portal.run(self._server.close())
-        self._portal.stop()
+        self._loop_thread.run(self._server.close())
+        self._loop_thread.stop()
 
     async def _open(self) -> None:
         self._server = Server(self._settings, admin_token=ADMIN_TOKEN, clock=self.clock)

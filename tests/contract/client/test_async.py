@@ -9,24 +9,24 @@ import msgspec
 import pytest
 
 from tenantq.client import AsyncClient, Settings
-from tenantq.client.pool import HttpRequest, Pool
+from tenantq.client.connection_pool import ConnectionPool, HttpRequest
 from tenantq.errors import Closed, Conflict, Invalid, TooLarge
 
 if TYPE_CHECKING:
-    from tenantq.client.http1 import HttpReply
+    from tenantq.client.http_connection import HttpReply
 
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every request that goes out, by the last part of its path."""
     seen: list[str] = []
-    send = Pool.send
+    send = ConnectionPool.send
 
-    async def noted(self: Pool, request: HttpRequest) -> HttpReply:
+    async def noted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
         seen.append(request.target.rsplit("/", 1)[1])
         return await send(self, request)
 
-    monkeypatch.setattr(Pool, "send", noted)
+    monkeypatch.setattr(ConnectionPool, "send", noted)
     return seen
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.client.core import Core
-from tenantq.client.http1 import HttpReply
+from tenantq.client.http_connection import HttpReply
+from tenantq.client.session import ClientSession
 from tenantq.client.settings import Retries, Settings, Tls, parse
 from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
     from tenantq.runtime.clock import Timer
 
 
@@ -104,10 +104,10 @@ def problem(code: str, status: int, detail: str = "no", **fields: object) -> Htt
     return reply(body, status)
 
 
-def make_core(*script: Any, **changes: Any) -> tuple[Core, ScriptedTransport]:
-    """Return a core over a script."""
+def make_session(*script: Any, **changes: Any) -> tuple[ClientSession, ScriptedTransport]:
+    """Return a session over a script."""
     transport = ScriptedTransport(*script)
-    return Core(make_settings(**changes), transport), transport
+    return ClientSession(make_settings(**changes), transport), transport
 
 
 class RoughServer:

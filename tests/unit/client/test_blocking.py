@@ -27,16 +27,16 @@ from tenantq.client import (
     Queue,
     Tenant,
 )
-from tenantq.client.pool import Pool
-from tenantq.client.portal import Portal
+from tenantq.client.connection_pool import ConnectionPool
+from tenantq.client.loop_thread import LoopThread
 from tenantq.errors import Closed, Invalid
 from tenantq.testing import FakeServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tenantq.client.http1 import HttpReply
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.http_connection import HttpReply
 
 T = TypeVar("T")
 
@@ -54,7 +54,15 @@ def server() -> Iterator[FakeServer]:
 )
 def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, asynchronous: type) -> None:
     """What one can do, the other can."""
-    inner = {"ordered_adds", "finish", "start_heartbeat", "stop_heartbeat", "settling_result", "was_settled", "held"}
+    inner = {
+        "ordered_adds",
+        "finish",
+        "start_heartbeat",
+        "stop_heartbeat",
+        "start_batch_ack",
+        "finish_batch_ack",
+        "lease_state",
+    }
     names = {name for name in dir(asynchronous) if not name.startswith("_")} - inner
     assert names <= {name for name in dir(blocking) if not name.startswith("_")}
     for name in names:
@@ -73,9 +81,9 @@ def test_the_list_of_public_names_is_true() -> None:
 def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty threads, one client, few requests."""
     requests = 0
-    send = Pool.send
+    send = ConnectionPool.send
 
-    async def counted(self: Pool, request: HttpRequest) -> HttpReply:
+    async def counted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
         nonlocal requests
         requests += 1
         return await send(self, request)
@@ -83,7 +91,7 @@ def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: 
     client = server.client()
     queue = client.queue("mail")
     queue.configure()
-    monkeypatch.setattr(Pool, "send", counted)
+    monkeypatch.setattr(ConnectionPool, "send", counted)
     start = threading.Barrier(40)
 
     def add(number: int) -> str:
@@ -147,13 +155,13 @@ def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, mo
         "iter_results": lambda: list(queue.iter_results([id])),
     }
     sent = threading.Event()
-    send = Pool.send
+    send = ConnectionPool.send
 
-    async def noted(self: Pool, request: HttpRequest) -> HttpReply:
+    async def noted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
         asyncio.get_running_loop().call_soon(sent.set)
         return await send(self, request)
 
-    monkeypatch.setattr(Pool, "send", noted)
+    monkeypatch.setattr(ConnectionPool, "send", noted)
     with ThreadPoolExecutor(1) as thread:
         call = thread.submit(calls[kind])
         sent.wait()
@@ -164,7 +172,7 @@ def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, mo
 
 def test_what_is_on_the_loop_as_it_ends_or_comes_just_after_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for ever for a thread that has gone."""
-    portal = Portal.start()
+    loop_thread = LoopThread.start()
     begun = threading.Event()
 
     async def endless() -> None:
@@ -172,20 +180,20 @@ def test_what_is_on_the_loop_as_it_ends_or_comes_just_after_is_told_so(monkeypat
         await asyncio.Event().wait()
 
     with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(portal.run, endless())
+        call = thread.submit(loop_thread.run, endless())
         begun.wait()
-        portal.stop()
+        loop_thread.stop()
         with pytest.raises(Closed):
             call.result(10)
-    monkeypatch.setattr(portal, "refusal", lambda: None)  # as when it was asked for a moment too early
+    monkeypatch.setattr(loop_thread, "refusal", lambda: None)  # as when it was asked for a moment too early
     with pytest.raises(Closed):
-        portal.run(endless())
+        loop_thread.run(endless())
 
 
 def test_a_client_lives_as_long_as_anything_that_came_from_it(server: FakeServer) -> None:
     """Nobody has to keep it for its queue's sake, or its message's; then it goes."""
     queue = Client(settings=server.settings()).tenant("default").queue("mail")
-    thread = queue._portal._thread
+    thread = queue._loop_thread._thread
     gc.collect()
     id = queue.add("x").id
     (message,) = Client(settings=server.settings()).queue("mail").poll()
@@ -241,7 +249,7 @@ def test_its_own_thread_must_not_wait_for_itself(server: FakeServer) -> None:
         client.queue("mail").add("x")
 
     with pytest.raises(Invalid, match="asynchronous"):
-        client._portal.run(inside())
+        client._loop_thread.run(inside())
 
 
 def test_a_client_made_before_a_fork_is_refused_in_the_child(
@@ -261,7 +269,7 @@ def test_a_forgotten_client_ends_its_thread(server: FakeServer) -> None:
     """Nobody has to remember to close it."""
     client = Client(settings=server.settings())
     client.queue("mail").add("x")
-    thread = client._portal._thread
+    thread = client._loop_thread._thread
     watched = weakref.ref(client)
     del client
     gc.collect()
@@ -281,7 +289,7 @@ def test_results_can_be_iterated_and_left_early(server: FakeServer) -> None:
     for result in queue.iter_results([*ids, queue.add("never").id]):
         assert result.done
         break
-    assert not [task for task in asyncio.all_tasks(client._portal.loop) if "wait_result" in repr(task)]
+    assert not [task for task in asyncio.all_tasks(client._loop_thread.loop) if "wait_result" in repr(task)]
 
 
 def test_the_fake_can_be_out_of_reach(server: FakeServer) -> None:

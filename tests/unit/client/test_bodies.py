@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantq.client.bodies import from_json, from_wire, to_bytes
-from tenantq.client.outgoing import outgoing, outgoing_text
+from tenantq.client.outgoing_message import prepare_message, prepare_text
 from tenantq.client.received import bounded_reason, reason_of
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage
@@ -125,19 +125,19 @@ def test_a_body_takes_little_more_than_its_size_whatever_is_in_it(size: int, par
     text, encoded = text_or_base64(body)
     assert len(msgspec.json.encode(text if text is not None else encoded)) <= size * 13 // 8 + 8
     assert from_wire(text, encoded) == body
-    short = outgoing_text(body.decode("latin-1"), 0)
+    short = prepare_text(body.decode("latin-1"), 0)
     assert (short is not None) is (text is not None)
 
 
 @given(st.text(), st.integers(-1, limits.PRIORITY_MAX + 1))
 def test_a_text_goes_out_the_same_on_the_short_way(text: str, priority: int) -> None:
     """Where the short way takes a message, it is what the long one makes of it; what is not plain it leaves to that."""
-    short = outgoing_text(text, priority)
+    short = prepare_text(text, priority)
     plain = text.isascii() and 0 <= priority <= limits.PRIORITY_MAX
     assert (short is not None) is plain
     if plain:
-        assert short == outgoing(NewMessage(body=text.encode(), priority=priority))
-    assert outgoing_text("x" * (limits.BODY_BYTES_MAX + 1), 0) is None
+        assert short == prepare_message(NewMessage(body=text.encode(), priority=priority))
+    assert prepare_text("x" * (limits.BODY_BYTES_MAX + 1), 0) is None
 
 
 def test_a_reply_with_no_body_has_none() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tenantq.client import AsyncClient, http1
-from tenantq.client.core import Core, Request
-from tenantq.client.pool import IDLE_MS_MAX, HttpRequest, Pool
+from tenantq.client import AsyncClient, http_connection
+from tenantq.client.connection_pool import IDLE_MS_MAX, ConnectionPool, HttpRequest
+from tenantq.client.session import ApiRequest, ClientSession
 from tenantq.client.settings import Retries
 from tenantq.errors import BadAnswer, Closed, ConnectionFailed, TimedOut
 from tenantq.runtime.clock import ManualClock
@@ -20,9 +20,9 @@ from tests.unit.client.doubles import RoughServer, hang, make_settings, rough_se
 GET = HttpRequest("GET", "/x")
 
 
-def pool_of(server: RoughServer, **changes: Any) -> Pool:
+def pool_of(server: RoughServer, **changes: Any) -> ConnectionPool:
     """Return a pool for a rough server, on a clock that stands still."""
-    return Pool(make_settings(server.url, **{"clock": ManualClock(), **changes}))
+    return ConnectionPool(make_settings(server.url, **{"clock": ManualClock(), **changes}))
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -150,7 +150,7 @@ async def test_an_answer_that_is_not_http_is_a_typed_error(answer: bytes) -> Non
 
 async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server gone mad cannot fill the memory, neither with a body nor with headers."""
-    monkeypatch.setattr(http1, "REPLY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(http_connection, "REPLY_BYTES_MAX", 1_000)
     async with rough_server() as server:
         server.behave = [say(body=b"x" * 1_001), say(headers=f"A: {'x' * 70_000}\r\n"), say(body=b"x" * 1_000)]
         pool = pool_of(server)
@@ -163,7 +163,7 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_small_packet_does_not_unpack_into_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is on what comes out."""
-    monkeypatch.setattr(http1, "REPLY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(http_connection, "REPLY_BYTES_MAX", 1_000)
     packed = gzip.compress(bytes(1_001))
     async with rough_server() as server:
         server.behave = [say(body=packed, headers="Content-Encoding: gzip\r\n")]
@@ -187,7 +187,7 @@ async def test_a_packed_answer_that_is_damaged_is_a_typed_error() -> None:
 
 async def test_an_answer_that_is_too_large_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second poll would find what the first has leased gone, and call the queue empty."""
-    monkeypatch.setattr(http1, "REPLY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(http_connection, "REPLY_BYTES_MAX", 1_000)
     async with rough_server() as server:
         server.behave = [say(body=b"x" * 1_001), say(body=b'{"messages":[]}')]
         async with AsyncClient(server.url) as client:
@@ -307,7 +307,7 @@ async def test_nobody_there_is_a_typed_error_that_names_the_address_and_no_secre
     """A refused connection was never used for anything."""
     async with rough_server() as server:
         port = server.port
-    pool = Pool(make_settings(f"http://127.0.0.1:{port}"))
+    pool = ConnectionPool(make_settings(f"http://127.0.0.1:{port}"))
     with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}") as caught:
         await pool.send(GET)
     assert not caught.value.maybe_done
@@ -362,18 +362,18 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
     async with rough_server() as server:
         server.behave = [say_and_close(b""), say(503, busy, "Retry-After: 1\r\n"), say(body=b"[1]")]
         settings = make_settings(server.url, clock=None, retries=Retries(count=3, base_ms=1, max_ms=50))
-        core = Core(settings, Pool(settings))
-        answer = await core.answer(Request(method="GET", target="/x", decode=bytes))
+        session = ClientSession(settings, ConnectionPool(settings))
+        answer = await session.answer(ApiRequest(method="GET", target="/x", decode=bytes))
         assert (answer.value, answer.doubtful) == (b"[1]", True)
         assert len(server.heads) == 3
-        await core.close()
+        await session.close()
 
 
 async def test_every_request_carries_the_credential_and_nothing_else_of_note() -> None:
     """Host, agent, accept, credential, and the body's type and length."""
     async with rough_server() as server:
         server.behave = [say()]
-        pool = Pool(make_settings(server.url + "/behind", clock=ManualClock()))
+        pool = ConnectionPool(make_settings(server.url + "/behind", clock=ManualClock()))
         await pool.send(HttpRequest("POST", "/v1/x", b"[]"))
         lines = server.heads[0].splitlines()
         assert lines[0] == "POST /behind/v1/x HTTP/1.1"

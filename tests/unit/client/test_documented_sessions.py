@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -74,6 +75,5 @@ def _documented(page: str) -> set[str]:
 )
 def test_every_argument_is_documented(kind: type, page: str, not_there: set[str]) -> None:
     """In a table of its page."""
-    names = set(kind.__init__.__code__.co_varnames[: kind.__init__.__code__.co_argcount])  # type: ignore[misc]  # a class's own
-    names |= set(kind.__init__.__kwdefaults__)  # type: ignore[misc]  # likewise
+    names = set(inspect.signature(kind).parameters)
     assert names - not_there <= _documented(page)

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from tenantq.client import AsyncClient, Retries
-from tenantq.client.core import Core
-from tenantq.client.http1 import HttpReply
+from tenantq.client.http_connection import HttpReply
 from tenantq.client.ordered_adds import OrderedAdds
-from tenantq.client.outgoing import outgoing
-from tenantq.client.queue_calls import QueueBook, QueueCalls, Settling
+from tenantq.client.outgoing_message import prepare_message
+from tenantq.client.queue_calls import QueueCalls, QueueRegistry, Settlement
+from tenantq.client.session import ClientSession
 from tenantq.domain.message import NewMessage
 from tenantq.errors import (
     BadAnswer,
@@ -30,12 +30,12 @@ from tenantq.errors import (
 )
 from tenantq.runtime.clock import ManualClock
 from tenantq.testing import FakeServer
-from tests.unit.client.doubles import ScriptedTransport, make_core, make_settings, problem, reply, until
+from tests.unit.client.doubles import ScriptedTransport, make_session, make_settings, problem, reply, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
 
 
 def lost() -> ConnectionFailed:
@@ -65,14 +65,14 @@ def settled(*errors: str | None) -> HttpReply:
 
 def calls_over(*script: Any, **changes: Any) -> tuple[QueueCalls, ScriptedTransport]:
     """Return a queue's calls over a script."""
-    core, transport = make_core(*script, **changes)
-    return QueueCalls(core, "/v1/queues/mail", None, "mail"), transport
+    session, transport = make_session(*script, **changes)
+    return QueueCalls(session, "/v1/queues/mail", None, "mail"), transport
 
 
 async def test_a_retried_add_is_the_same_request_with_the_same_key() -> None:
     """So the server adds it once; and that it was known the second time is nobody's business."""
     calls, transport = calls_over(lost(), added)
-    outcomes = await asyncio.gather(*(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(3)))
+    outcomes = await asyncio.gather(*(calls.add(prepare_message(NewMessage(body=f"{n}".encode()))) for n in range(3)))
     assert [(one.id, one.duplicate) for one in outcomes] == [(f"id-{n}", False) for n in range(3)]
     first, second = transport.requests
     assert first.body == second.body
@@ -83,14 +83,14 @@ async def test_every_request_has_a_key_of_its_own() -> None:
     """Two batches are never taken for one."""
     calls, transport = calls_over(added)
     for _ in range(2):
-        await calls.add(outgoing(NewMessage(body=b"same")))
+        await calls.add(prepare_message(NewMessage(body=b"same")))
     assert len({msgspec.json.decode(one.body or b"")["key"] for one in transport.requests}) == 2
 
 
 async def test_a_callers_own_key_says_whether_it_was_known() -> None:
     """It stands with the message, beside the request's."""
     calls, transport = calls_over(added)
-    assert (await calls.add(outgoing(NewMessage(body=b"x", key="mine")))).duplicate
+    assert (await calls.add(prepare_message(NewMessage(body=b"x", key="mine")))).duplicate
     (message,) = msgspec.json.decode(transport.requests[0].body or b"")["messages"]
     assert message["key"] == "mine"
 
@@ -102,9 +102,9 @@ async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherw
     calls, transport = calls_over(lost(), busy, added)
     messages = [NewMessage(body=f"{n}".encode()) for n in range(3)]
     if many:
-        await OrderedAdds(calls, {}).send([outgoing(message) for message in messages])
+        await OrderedAdds(calls).send([prepare_message(message) for message in messages])
     else:
-        await asyncio.gather(*(calls.add(outgoing(message)) for message in messages))
+        await asyncio.gather(*(calls.add(prepare_message(message)) for message in messages))
     assert len({request.body for request in transport.requests}) == 1
     assert len(transport.requests) == 3
 
@@ -118,8 +118,8 @@ async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_othe
 ) -> None:
     """Whoever refused it, it may have been added: in other parts it would be added again. Everyone is told of the doubt."""
     calls, transport = calls_over(lost(), HttpReply(status, {}, b"<html>hm</html>"), added)
-    messages = [outgoing(NewMessage(body=f"{n}".encode())) for n in range(4)]
-    work: list[Any] = [OrderedAdds(calls, {}).send(messages)] if many else [calls.add(message) for message in messages]
+    messages = [prepare_message(NewMessage(body=f"{n}".encode())) for n in range(4)]
+    work: list[Any] = [OrderedAdds(calls).send(messages)] if many else [calls.add(message) for message in messages]
     outcomes: list[Any] = await asyncio.gather(*work, return_exceptions=True)
     assert {type(one) for one in outcomes} == {kind}
     assert all(one.maybe_done for one in outcomes)
@@ -130,7 +130,7 @@ async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_othe
 async def test_too_slow_and_too_early_are_tried_again(status: int) -> None:
     """Something between says so; the same request, with the same key, may pass."""
     calls, transport = calls_over(HttpReply(status, {}, b"<html>hm</html>"), added)
-    await asyncio.gather(*(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(4)))
+    await asyncio.gather(*(calls.add(prepare_message(NewMessage(body=f"{n}".encode()))) for n in range(4)))
     assert len({request.body for request in transport.requests}) == 1
     assert len(transport.requests) == 2
 
@@ -139,7 +139,7 @@ async def test_acks_that_may_be_done_are_not_sent_otherwise() -> None:
     """In another request the server would call their leases lost."""
     calls, transport = calls_over(lost(), HttpReply(413, {}, b""), settled("lease_lost"))
     with pytest.raises(TooLarge) as caught:
-        await calls.ack_batch([Settling(f"r{n}", 1 << 60) for n in range(3)])
+        await calls.ack_batch([Settlement(f"r{n}", 1 << 60) for n in range(3)])
     assert caught.value.maybe_done
     assert len(transport.requests) == 2
 
@@ -150,7 +150,7 @@ async def test_doubt_that_stays_is_told() -> None:
     for answer, kind in ((busy, RateLimited), (problem("forbidden", 403), Forbidden)):
         calls, transport = calls_over(lost(), answer)
         outcomes = await asyncio.gather(
-            *(calls.add(outgoing(NewMessage(body=f"{n}".encode()))) for n in range(3)), return_exceptions=True
+            *(calls.add(prepare_message(NewMessage(body=f"{n}".encode()))) for n in range(3)), return_exceptions=True
         )
         assert {type(one) for one in outcomes} == {kind}
         assert all(isinstance(one, TenantqError) and one.maybe_done for one in outcomes)
@@ -161,7 +161,7 @@ async def test_a_first_refusal_leaves_no_doubt() -> None:
     """Nothing had gone out before."""
     calls, _ = calls_over(problem("forbidden", 403))
     with pytest.raises(Forbidden) as caught:
-        await calls.add(outgoing(NewMessage(body=b"x")))
+        await calls.add(prepare_message(NewMessage(body=b"x")))
     assert not caught.value.maybe_done
 
 
@@ -169,16 +169,16 @@ async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_le
     """Only the first try can have used it up. When the lease may have ended, nobody knows, and the caller is told."""
     for settle in ("ack", "nack", "release"):
         clock = ManualClock()
-        core = Core(
+        session = ClientSession(
             make_settings(clock=clock, retries=Retries(count=1, base_ms=0)),
             ScriptedTransport(lost(), settled("lease_lost", "lease_lost"), lost(), settled("lease_lost")),
         )
-        calls = QueueCalls(core, "/v1/queues/mail", None, "mail")
+        calls = QueueCalls(session, "/v1/queues/mail", None, "mail")
         now = clock.monotonic_ms()
         arguments: tuple[Any, ...] = (None, "reason") if settle == "nack" else ()
 
         def call(until_ms: int, how: str = settle, calls: QueueCalls = calls, more: tuple[Any, ...] = arguments) -> Any:
-            return getattr(calls, how)(Settling("r", until_ms), *more)
+            return calls.settle((how, *more), Settlement("r", until_ms))
 
         work = asyncio.gather(call(now + 1), call(now), return_exceptions=True)
         await _let_pauses_pass(clock, work)
@@ -186,21 +186,21 @@ async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_le
         assert sure is None
         assert isinstance(unsure, LeaseLost)
         assert "may have settled" in unsure.__notes__[0]
-        await core.close()
+        await session.close()
 
 
 async def test_a_receipt_lost_at_the_first_try_is_lost() -> None:
     """There is no doubt to be given the benefit of."""
     calls, _ = calls_over(settled("lease_lost"))
     with pytest.raises(LeaseLost):
-        await calls.ack(Settling("r", 1 << 60))
+        await calls.settle(("ack",), Settlement("r", 1 << 60))
 
 
 async def test_an_extension_that_is_lost_is_lost() -> None:
     """Extending twice is as good as once, so a lost lease is really lost."""
     calls, _ = calls_over(lost(), settled("lease_lost"))
     with pytest.raises(LeaseLost):
-        await calls.extend(Settling("r", 1 << 60), 1_000)
+        await calls.settle(("extend", 1_000), Settlement("r", 1 << 60))
 
 
 async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> None:
@@ -227,7 +227,7 @@ async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) ->
     answer.set()
     with pytest.raises(asyncio.CancelledError):
         await poll
-    await calls.core.close()
+    await calls.session.close()
     assert [request.target.rpartition("/")[2] for request in transport.requests] == ["poll", "release"]
 
 
@@ -235,28 +235,28 @@ async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
     """Nobody can tell whose it is, and what was asked for may be done."""
     calls, _ = calls_over(reply({"messages": []}))
     with pytest.raises(BadAnswer, match="for 0 items, and 2 were sent") as caught:
-        await OrderedAdds(calls, {}).send([outgoing(NewMessage(body=b"x"))] * 2)
+        await OrderedAdds(calls).send([prepare_message(NewMessage(body=b"x"))] * 2)
     assert caught.value.maybe_done
     calls, _ = calls_over(settled(None, None))
     with pytest.raises(BadAnswer, match="for 2 items, and 1 were sent"):
-        await calls.ack(Settling("r", 0))
+        await calls.settle(("ack",), Settlement("r", 0))
 
 
 async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgotten() -> None:
     """Of more queues than it keeps."""
-    core, _ = make_core(lambda _: asyncio.Event().wait(), clock=ManualClock())
-    book = QueueBook(core)
-    calls = book.of(None, "first")
+    session, _ = make_session(lambda _: asyncio.Event().wait(), clock=ManualClock())
+    registry = QueueRegistry(session)
+    calls = registry.of(None, "first")
     for number in range(1_100):
-        book.of(None, f"q{number}")
-    assert book.of(None, "first") is not calls
+        registry.of(None, f"q{number}")
+    assert registry.of(None, "first") is not calls
     work: list[asyncio.Task[Any]] = []
     for number in range(4):
-        work.append(asyncio.create_task(calls.add(outgoing(NewMessage(body=b"x")))))
+        work.append(asyncio.create_task(calls.add(prepare_message(NewMessage(body=b"x")))))
         work.append(asyncio.create_task(calls.poll(1, 60_000 + number, None, None)))
         for _ in range(5):
             await asyncio.sleep(0)
-    await core.close()
+    await session.close()
     outcomes = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 5)
     assert {type(one) for one in outcomes} == {Closed}
 

@@ -10,13 +10,13 @@ import msgspec
 from tenantq import wire
 from tenantq.client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.core import Core
-from tenantq.client.queue_calls import Leased, QueueCalls
+from tenantq.client.queue_calls import LeasedMessage, QueueCalls
+from tenantq.client.session import ClientSession
 from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
 
 if TYPE_CHECKING:
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
 
 ITEM = wire.DeliveredItem(
     id="id",
@@ -48,15 +48,15 @@ async def test_a_lease_that_was_made_shorter_is_extended_in_time() -> None:
     """The next beat is a third of the new length away, not of the old."""
     clock = ManualClock()
     transport = ScriptedTransport(reply(EXTENDED))
-    calls = QueueCalls(Core(make_settings(clock=clock), transport), "/v1/queues/q", None, "q")
-    message = AsyncMessage(Leased(ITEM, 9_000, clock.monotonic_ms() + 9_000), calls)
+    calls = QueueCalls(ClientSession(make_settings(clock=clock), transport), "/v1/queues/q", None, "q")
+    message = AsyncMessage(LeasedMessage(ITEM, 9_000, clock.monotonic_ms() + 9_000), calls)
     async with message:
         await message.extend(900)
         for _ in range(3):
             clock.advance(300)
             await turns()
         assert lengths(transport.requests) == [900] * 4
-        message._held.settled = True
+        message._lease.settled = True
 
 
 async def test_a_beat_that_gets_no_answer_is_tried_again_before_the_lease_ends() -> None:

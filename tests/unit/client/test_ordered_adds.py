@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.client.core import Core
 from tenantq.client.ordered_adds import OrderedAdds
 from tenantq.client.queue_calls import QueueCalls
+from tenantq.client.session import ClientSession
 from tenantq.client.settings import NO_RETRIES, Retries
 from tenantq.errors import Forbidden, Invalid, RateLimited, TenantqError
 from tests.unit.client.doubles import ScriptedTransport, make_settings, problem, reply
@@ -19,8 +19,8 @@ from tests.unit.client.doubles import ScriptedTransport, make_settings, problem,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tenantq.client.http1 import HttpReply
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.http_connection import HttpReply
     from tenantq.client.values import Added
 
 BAD: Final = object()
@@ -30,9 +30,9 @@ class LimitedQueue:
     """A queue behind a token bucket, as the server has them: all of a request or nothing, and when all would be taken."""
 
     def __init__(self, per_sec: int, burst: int, **changes: Any) -> None:
-        core = Core(make_settings(**changes), ScriptedTransport(self.answer))
-        self.calls = QueueCalls(core, "/v1/queues/mail", None, "mail")
-        self.clock = core.clock
+        session = ClientSession(make_settings(**changes), ScriptedTransport(self.answer))
+        self.calls = QueueCalls(session, "/v1/queues/mail", None, "mail")
+        self.clock = session.clock
         self.per_sec, self.burst = per_sec, burst
         self.tokens = float(burst)
         self.at_ms = self.clock.monotonic_ms()
@@ -59,10 +59,10 @@ class LimitedQueue:
 
     async def add_many(self, messages: Iterable[object]) -> list[Added]:
         """Add them as a client does."""
-        adds = OrderedAdds(self.calls, {})
+        adds = OrderedAdds(self.calls)
         for batch in adds.batches(messages):
             await adds.send(batch)
-        return adds.told("return")
+        return adds.results("return")
 
 
 async def test_under_a_rate_limit_order_is_kept_and_the_server_is_not_stormed() -> None:
@@ -137,7 +137,7 @@ async def test_one_that_is_refused_for_the_whole_request_keeps_nobody_out() -> N
         return reply({"messages": [{"id": body} for body in messages]})
 
     queue = LimitedQueue(1, 1)
-    queue.calls = QueueCalls(Core(make_settings(), ScriptedTransport(answer)), "/v1/queues/mail", None, "mail")
+    queue.calls = QueueCalls(ClientSession(make_settings(), ScriptedTransport(answer)), "/v1/queues/mail", None, "mail")
     outcomes = await queue.add_many(["a", "b", "poison", "c", "d"])
     assert seen == ["a", "b", "c", "d"]
     assert [type(one.error) for one in outcomes] == [type(None), type(None), Invalid, type(None), type(None)]
@@ -147,7 +147,7 @@ async def test_what_concerns_the_queue_is_raised_with_how_far_it_came() -> None:
     """Nothing goes out after it."""
     transport = ScriptedTransport(reply({"messages": [{"id": "x"}] * 1_000}), problem("forbidden", 403))
     queue = LimitedQueue(1, 1)
-    queue.calls = QueueCalls(Core(make_settings(), transport), "/v1/queues/mail", None, "mail")
+    queue.calls = QueueCalls(ClientSession(make_settings(), transport), "/v1/queues/mail", None, "mail")
     with pytest.raises(Forbidden) as caught:
         await queue.add_many([f"{n}" for n in range(3_000)])
     assert caught.value.__notes__ == ["1000 messages had been sent before"]
@@ -172,9 +172,9 @@ async def test_a_model_that_cannot_be_written_keeps_nobody_out() -> None:
 
 def test_errors_are_raised_or_told() -> None:
     """The first one, with a note on the others."""
-    adds = OrderedAdds(LimitedQueue(1, 1).calls, {})
+    adds = OrderedAdds(LimitedQueue(1, 1).calls)
     assert list(adds.batches([BAD, BAD])) == []
     with pytest.raises(Invalid) as caught:
-        adds.told("raise")
+        adds.results("raise")
     assert "2 failed" in caught.value.__notes__[0]
-    assert all(isinstance(one.error, TenantqError) for one in adds.told("return"))
+    assert all(isinstance(one.error, TenantqError) for one in adds.results("return"))

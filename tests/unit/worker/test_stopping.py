@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def silence(server: FakeServer) -> Iterator[None]:
     """Have the server answer nothing inside the block, and break no connection."""
-    assert server._portal is not None
+    assert server._loop_thread is not None
     go = threading.Event()
 
     def hang() -> None:
         go.wait(60)
 
-    server._portal.soon(hang)
+    server._loop_thread.soon(hang)
     try:
         yield
     finally:

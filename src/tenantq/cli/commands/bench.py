@@ -23,7 +23,7 @@ from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import SecondsBar
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.client import AsyncClient
-from tenantq.client.coalesce import BYTES_MAX
+from tenantq.client.batcher import BYTES_MAX
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
 from tenantq.load.loaded_server import LoadedServer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.client.http1 import Connection, HttpReply
+from tenantq.client.http_connection import ClientConnection, HttpReply
 from tenantq.errors import Closed, ConnectionFailed, TimedOut
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     sink: Callable[[bytes], None] | None = None  # where the body of a success goes, piece by piece
 
 
-class Pool:
+class ConnectionPool:
     """Connections of one event loop. Requests that find none free wait in line, first come, first served.
 
     A quarter of the connections is kept from requests that wait at the server, so that long polls never keep an ack out.
@@ -43,8 +43,8 @@ class Pool:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._clock = settings.clock
-        self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._idle: list[ClientConnection] = []
+        self._open: set[ClientConnection] = set()
         self._in_use = 0  # places taken: by a connection that works, or one that is being opened
         self._in_use_waiting = 0  # of these, by requests that wait at the server
         self._lines: tuple[deque[asyncio.Future[None]], deque[asyncio.Future[None]]] = (deque(), deque())
@@ -92,7 +92,7 @@ class Pool:
 
     # ---- taking and giving back ----
 
-    async def _take(self, request: HttpRequest) -> Connection:
+    async def _take(self, request: HttpRequest) -> ClientConnection:
         if self._closed:
             raise Closed("this client is closed")
         await self._place(request)
@@ -151,7 +151,7 @@ class Pool:
                 else:
                     break
 
-    def _give_back(self, connection: Connection, request: HttpRequest) -> None:
+    def _give_back(self, connection: ClientConnection, request: HttpRequest) -> None:
         if connection.usable and not self._closed:
             connection.idle_since = self._clock.monotonic_ms()
             self._idle.append(connection)
@@ -159,14 +159,14 @@ class Pool:
             connection.close()
         self._leave(request.waits)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     # ---- connecting ----
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         settings = self._settings
         where = f"{settings.host}:{settings.port}"
         try:
@@ -186,14 +186,14 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    async def _open_one(self) -> Connection:
-        def make() -> Connection:
-            return Connection(self._clock, self._lost)
+    async def _open_one(self) -> ClientConnection:
+        def make() -> ClientConnection:
+            return ClientConnection(self._clock, self._lost)
 
         settings = self._settings
         if settings.connect is not None:
             connection = await settings.connect(make)
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, ClientConnection)
             return connection
         _, made = await asyncio.get_running_loop().create_connection(
             make,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.client.pool import HttpRequest
-from tenantq.client.ways import SHUN_MS, Ways
+from tenantq.client.connection_pool import HttpRequest
+from tenantq.client.tenant_router import AVOID_MS, TenantRouter
 from tenantq.errors import ConnectionFailed
 from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import make_settings, rough_server, say, say_and_close, say_raw
@@ -31,7 +31,7 @@ async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> 
     """Only this tenant's; whatever concerns the whole server goes where it always went."""
     async with rough_server() as base, rough_server() as shard:
         base.behave, shard.behave = [naming(shard.url)], [say()]
-        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(3):
             await ways.send(HttpRequest("GET", target))
         assert (len(base.heads), len(shard.heads)) == (1, 2)
@@ -46,7 +46,7 @@ async def test_an_address_can_be_a_port_of_the_same_host() -> None:
     """As a server tells it that does not know by which name it is reached."""
     async with rough_server() as base, rough_server() as shard:
         base.behave, shard.behave = [naming(f":{shard.url.rpartition(':')[2]}")], [say()]
-        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(3):
             await ways.send(ACME)
         assert (len(base.heads), len(shard.heads)) == (1, 2)
@@ -57,7 +57,7 @@ async def test_a_tenant_that_moved_is_followed_again() -> None:
     """A shard that passes on names the next one."""
     async with rough_server() as base, rough_server() as old, rough_server() as new:
         base.behave, old.behave, new.behave = [naming(old.url)], [naming(new.url)], [say()]
-        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(4):
             await ways.send(ACME)
         assert (len(base.heads), len(old.heads), len(new.heads)) == (1, 1, 2)
@@ -71,12 +71,12 @@ async def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> 
         async with rough_server() as gone:
             address = gone.url
         base.behave = [naming(address)]
-        ways = Ways(make_settings(base.url, clock=clock))
+        ways = TenantRouter(make_settings(base.url, clock=clock))
         for _ in range(5):
             assert (await ways.send(ACME)).status == 200
         assert len(base.heads) == 5
         assert list(ways._ports) == []
-        clock.advance(SHUN_MS)
+        clock.advance(AVOID_MS)
         await ways.send(ACME)
         assert list(ways._ports) == ["acme"]
         await ways.close()
@@ -86,7 +86,7 @@ async def test_a_shard_that_breaks_off_may_have_done_it() -> None:
     """So the caller is told, and only a repeatable call is tried again; the next one goes by the client's address."""
     async with rough_server() as base, rough_server() as shard:
         base.behave, shard.behave = [naming(shard.url)], [say(), say_and_close(b"")]
-        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         await ways.send(ACME)
         await ways.send(ACME)
         with pytest.raises(ConnectionFailed) as told:
@@ -105,7 +105,7 @@ async def test_a_credential_goes_to_no_other_host(address: str) -> None:
     """Nor over another protocol, nor where the header makes no sense."""
     async with rough_server() as base, rough_server() as other:
         base.behave, other.behave = [naming(address.format(port=other.url.rpartition(":")[2]))], [say()]
-        ways = Ways(make_settings(base.url, clock=ManualClock()))
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(2):
             await ways.send(ACME)
         assert (len(base.heads), len(other.heads)) == (2, 0)
@@ -119,7 +119,7 @@ async def test_no_way_is_followed_from_behind_a_path_or_where_that_is_switched_o
     """A shard knows nothing of the path that a proxy serves it under."""
     async with rough_server() as base, rough_server() as shard:
         base.behave, shard.behave = [naming(shard.url)], [say()]
-        ways = Ways(make_settings(base.url + path, clock=ManualClock(), **options))
+        ways = TenantRouter(make_settings(base.url + path, clock=ManualClock(), **options))
         for _ in range(2):
             await ways.send(ACME)
         assert (len(base.heads), len(shard.heads)) == (2, 0)

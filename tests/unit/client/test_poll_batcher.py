@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.client.core import Core
-from tenantq.client.poll_lane import PollLane
+from tenantq.client.poll_batcher import PollBatcher
+from tenantq.client.session import ClientSession
 from tenantq.domain import limits
 from tenantq.errors import Closed, Unavailable
 from tenantq.runtime.clock import ManualClock
@@ -66,11 +66,11 @@ class Well:
         self.released += messages
 
 
-def lane_on(clock: ManualClock, **changes: int) -> tuple[Core, Well, PollLane[int]]:
+def lane_on(clock: ManualClock, **changes: int) -> tuple[ClientSession, Well, PollBatcher[int]]:
     """Return a lane that leads to a well."""
-    core = Core(make_settings(clock=clock), ScriptedTransport(Closed()))
+    session = ClientSession(make_settings(clock=clock), ScriptedTransport(Closed()))
     well = Well(clock)
-    return core, well, PollLane(core, well.ask, well.release, **changes)
+    return session, well, PollBatcher(session, well.ask, well.release, **changes)
 
 
 async def turns(count: int = 6) -> None:
@@ -170,13 +170,13 @@ async def test_a_caller_cancelled_while_its_messages_are_dealt_releases_them(clo
     well.fill(2)
     task = asyncio.create_task(lane.poll(2, 0))
     await until(lambda: well.leased)
-    deal = lane._deal
+    deal = lane._share_out
 
     def deal_and_cancel(*arguments: object) -> None:
         deal(*arguments)  # type: ignore[arg-type]  # handed on as it came
         task.cancel()
 
-    lane._deal = deal_and_cancel  # type: ignore[method-assign,assignment]  # the moment between the deal and the waking
+    lane._share_out = deal_and_cancel  # type: ignore[method-assign,assignment]  # the moment between the deal and the waking
     await turns()
     assert task.cancelled()
     assert well.released == [0, 1]
@@ -184,7 +184,7 @@ async def test_a_caller_cancelled_while_its_messages_are_dealt_releases_them(clo
 
 async def test_an_error_reaches_every_caller(clock: ManualClock) -> None:
     """Each gets its own."""
-    core, _, _ = lane_on(clock)
+    session, _, _ = lane_on(clock)
 
     async def ask(_: int, __: int, ___: object) -> list[int]:
         raise Unavailable("try later")
@@ -192,7 +192,7 @@ async def test_an_error_reaches_every_caller(clock: ManualClock) -> None:
     async def release(_: object) -> None:
         pytest.fail("there is nothing to release")
 
-    lane: PollLane[int] = PollLane(core, ask, release)
+    lane: PollBatcher[int] = PollBatcher(session, ask, release)
     outcomes = await asyncio.gather(lane.poll(1, 0), lane.poll(1, 0), return_exceptions=True)
     assert [type(one) for one in outcomes] == [Unavailable, Unavailable]
     assert outcomes[0] is not outcomes[1]
@@ -208,12 +208,12 @@ async def test_a_request_asks_for_no_more_than_the_server_allows(clock: ManualCl
 
 async def test_closing_answers_those_who_wait(clock: ManualClock) -> None:
     """With Closed."""
-    core, _, lane = lane_on(clock, requests_max=1)
+    session, _, lane = lane_on(clock, requests_max=1)
     tasks = [asyncio.create_task(lane.poll(1, 1_000))]
     await turns()
     tasks.append(asyncio.create_task(lane.poll(1, 1_000)))
     await turns()
-    await core.close()
+    await session.close()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in outcomes] == [Closed, Closed]
 
@@ -236,7 +236,7 @@ def test_every_message_ends_with_one_caller_or_is_released(
 
     async def run() -> None:
         clock = ManualClock()
-        core, well, lane = lane_on(clock, requests_max=requests_max)
+        session, well, lane = lane_on(clock, requests_max=requests_max)
         polls: list[tuple[asyncio.Task[list[int]], int, int]] = []
         cancelled: set[int] = set()
         for what, amount, wait_ms in steps:
@@ -271,6 +271,6 @@ def test_every_message_ends_with_one_caller_or_is_released(
         assert sorted(got + well.released) == sorted(well.leased), "a leased message is with nobody"
         assert well.most_open <= requests_max
         assert lane.idle
-        await core.close()
+        await session.close()
 
     asyncio.run(run())

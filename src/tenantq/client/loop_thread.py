@@ -1,4 +1,4 @@
-"""A private event loop in a thread, and the way into it from ordinary code."""
+"""An event loop in its own thread, and blocking wrappers of asynchronous objects that live on it."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-LAST_TASKS_S: Final = 1.0
-"""How long what is cancelled when a loop ends may take to clean up."""
+CANCELLED_TASKS_S: Final = 1.0
+"""How long cancelled tasks may take to clean up when the loop ends."""
 
 
-class Portal:
-    """Runs coroutines on an event loop of another thread and waits for them here. Any number of threads may do so."""
+class LoopThread:
+    """Runs coroutines on the event loop of another thread and waits for them. Any number of threads may use it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, *, owned: bool = False) -> None:
-        """Lead into ``loop``, which runs in ``thread``; an owned thread ends with the portal."""
+        """Use ``loop``, which runs in ``thread``. ``stop`` ends an owned thread."""
         self.loop = loop
         self._thread = thread
         self._owned = owned
         self._process = os.getpid()
         self._stopped = False
-        self._waited_for: set[concurrent.futures.Future[Any]] = set()
+        self._awaited: set[concurrent.futures.Future[Any]] = set()
 
     @classmethod
-    def start(cls, name: str = "tenantq-client") -> Portal:
-        """Start a daemon thread with a loop of its own."""
+    def start(cls, name: str = "tenantq-client") -> LoopThread:
+        """Start a daemon thread with a new event loop."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=_run, args=(loop,), name=name, daemon=True)
         thread.start()
         return cls(loop, thread, owned=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` returns. Who is interrupted meanwhile cancels it. Raises Closed where the portal is stopped first."""
+        """Return what ``work`` returns. An interrupted caller cancels it. Raises Closed if the loop is stopped first."""
         refusal = self.refusal()
         if refusal is not None:
             work.close()
             raise refusal
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:  # the loop was closed a moment ago
+        except RuntimeError:  # the loop was closed just now
             work.close()
             raise _closed() from None
-        self._waited_for.add(future)
+        self._awaited.add(future)
         try:
-            if self._stopped:  # also a moment ago: nobody may look at the future any more
+            if self._stopped:  # also just now: the loop may never run the future
                 future.cancel()
             return future.result()
         except concurrent.futures.CancelledError:
@@ -66,10 +66,10 @@ class Portal:
                 raise _closed() from None
             raise
         except BaseException:
-            future.cancel()  # does nothing where it is the work's own error
+            future.cancel()  # has no effect on the work's own error
             raise
         finally:
-            self._waited_for.discard(future)
+            self._awaited.discard(future)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Yield what ``source`` yields."""
@@ -85,12 +85,12 @@ class Portal:
                 self.run(close())
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the loop, without waiting for it."""
+        """Run ``callback`` on the loop without waiting for it."""
         if self.refusal() is None:
             self.loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Let nobody through any more, and end the thread if it is the portal's own; may be called again."""
+        """Refuse further work and end the thread if it is owned. May be called again."""
         if self._stopped:
             return
         self._stopped = True
@@ -98,11 +98,11 @@ class Portal:
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join(5)
-            for future in list(self._waited_for):
-                future.cancel()  # what came to the loop when it had ended
+            for future in list(self._awaited):
+                future.cancel()  # it reached the loop after its end
 
     def refusal(self) -> Exception | None:
-        """Return why nothing can be run from here, if so."""
+        """Return why nothing can be run from here, or None."""
         if self._stopped:
             return _closed()
         if self._process != os.getpid():
@@ -125,7 +125,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_TASKS_S))
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CANCELLED_TASKS_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -134,24 +134,37 @@ async def _next(source: AsyncIterator[T]) -> T:
     return await anext(source)
 
 
-class Face(Generic[A_co]):
-    """The blocking side of something asynchronous."""
+class BlockingWrapper(Generic[A_co]):
+    """The blocking side of an asynchronous object."""
 
-    def __init__(self, inner: A_co, portal: Portal, owner: object = None) -> None:
-        """Show ``inner``; ``owner`` is the client it came from, which lives as long as anything that did."""
+    def __init__(self, inner: A_co, loop_thread: LoopThread, owner: object = None) -> None:
+        """Wrap ``inner``. ``owner`` is the client it came from, which stays alive as long as its objects do."""
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
         self._owner = owner
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("<Async", "<", 1)
 
 
-def hop(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Face[A], P], R]:
-    """Return the blocking twin of a coroutine method: the same arguments, the same result, the same text."""
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[BlockingWrapper[A], P], R]:
+    """Return the blocking twin of a coroutine method, with the same signature and docstring."""
 
     @functools.wraps(method)
-    def call(self: Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.run(method(self._inner, *args, **kwargs))
+    def call(self: BlockingWrapper[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._loop_thread.run(method(self._inner, *args, **kwargs))
 
     return call
+
+
+def like(
+    method: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Give a method the parameters and the docstring of another one. It keeps its own return type."""
+
+    def decorate(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        return functools.wraps(method)(function)
+
+    return decorate

@@ -32,13 +32,13 @@ class HttpReply(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection that is either idle or waits for one reply. Once anything went wrong it is closed for good."""
 
     __slots__ = ("_body", "_clock", "_header_bytes", "_headers", "_on_lost", "_parser", "_reply", "_sink", "_size", "_transport",
                  "idle_since", "usable", "used")  # fmt: skip
 
-    def __init__(self, clock: Clock, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, clock: Clock, on_lost: Callable[[ClientConnection], None]) -> None:
         self._clock = clock
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None

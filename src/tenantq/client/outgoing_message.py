@@ -15,7 +15,7 @@ from tenantq.wire.json_bytes import SHORT_BYTES, bloats, text_or_base64
 _ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
 
 
-class Outgoing(msgspec.Struct, frozen=True, gc=False):
+class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
     """A message on its way to the queue."""
 
     message: wire.WireMessage
@@ -47,7 +47,7 @@ def new_message(
     )
 
 
-def outgoing(message: NewMessage) -> Outgoing:
+def prepare_message(message: NewMessage) -> OutgoingMessage:
     """Check a message and make it ready to go."""
     plain = is_plain(message)
     if not plain:
@@ -55,7 +55,7 @@ def outgoing(message: NewMessage) -> Outgoing:
     text, encoded = text_or_base64(message.body)
     size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
     if plain:
-        return Outgoing(
+        return OutgoingMessage(
             wire.WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
         )
     ready = wire.WireMessage(
@@ -71,10 +71,10 @@ def outgoing(message: NewMessage) -> Outgoing:
     )
     if message.attributes:
         size += sum(len(name) + len(value) for name, value in message.attributes.items())
-    return Outgoing(ready, message.key is not None, size)
+    return OutgoingMessage(ready, message.key is not None, size)
 
 
-def outgoing_text(text: str, priority: int) -> Outgoing | None:
+def prepare_text(text: str, priority: int) -> OutgoingMessage | None:
     """Make a message that is nothing but a text, as most are, ready to go in few steps; None: it has to be looked at closely."""
     size = len(text)
     if (
@@ -84,5 +84,5 @@ def outgoing_text(text: str, priority: int) -> Outgoing | None:
         and 0 <= priority <= limits.PRIORITY_MAX
         and (size <= SHORT_BYTES or not bloats(text.encode()))
     ):
-        return Outgoing(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
+        return OutgoingMessage(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
     return None

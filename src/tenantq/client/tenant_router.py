@@ -11,18 +11,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantq.client.pool import Pool
+from tenantq.client.connection_pool import ConnectionPool
 from tenantq.errors import Closed, Unavailable
 
 if TYPE_CHECKING:
-    from tenantq.client.http1 import HttpReply
-    from tenantq.client.pool import HttpRequest
+    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.http_connection import HttpReply
     from tenantq.client.settings import Settings
 
 SHARD_HEADER: Final = "tenantq-shard"
 CONNECT_MS_MAX: Final = 1_000
 """A shard's own address that does not answer sooner may be behind a wall; the client's address works in any case."""
-SHUN_MS: Final = 60_000
+AVOID_MS: Final = 60_000
 """How long an address that could not be reached is left alone."""
 TENANTS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
@@ -30,14 +30,14 @@ _OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
 _OWN_WHOLE: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 
-class Ways:
+class TenantRouter:
     """Carries requests to one server: over the address it was given, or that of the shard which has the tenant."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._base = Pool(settings)
+        self._base = ConnectionPool(settings)
         self._follows = settings.follow and not settings.prefix and settings.connect is None
-        self._pools: dict[int, Pool] = {}  # by port: all on the same host
+        self._pools: dict[int, ConnectionPool] = {}  # by port: all on the same host
         self._ports: dict[str | None, int] = {}  # by tenant; "" is the credential's own
         self._shunned: dict[int, int] = {}  # until when, on the monotonic clock
         self._closed = False
@@ -63,7 +63,7 @@ class Ways:
             self._ports = {tenant: known for tenant, known in self._ports.items() if known != port}
             if error.maybe_done:
                 raise
-            self._shunned[port] = self._settings.clock.monotonic_ms() + SHUN_MS
+            self._shunned[port] = self._settings.clock.monotonic_ms() + AVOID_MS
         return await self._base.send(request)  # nothing went out: that address is not to be had from here
 
     async def close(self) -> None:
@@ -90,7 +90,9 @@ class Ways:
             return
         if port not in self._pools:
             connect_ms = min(settings.connect_timeout_ms, CONNECT_MS_MAX)
-            self._pools[port] = Pool(msgspec.structs.replace(settings, port=port, connect_timeout_ms=connect_ms))
+            self._pools[port] = ConnectionPool(
+                msgspec.structs.replace(settings, port=port, connect_timeout_ms=connect_ms)
+            )
         if len(self._ports) >= TENANTS_MAX:
             self._ports.clear()
         self._ports[tenant] = port

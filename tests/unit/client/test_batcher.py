@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.client.coalesce import BYTES_MAX, ITEMS_MAX, Lane
+from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, Batcher
 from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError, TooLarge
 from tenantq.runtime.clock import ManualClock
-from tests.unit.client.doubles import FlyingClock, make_core, until
+from tests.unit.client.doubles import FlyingClock, make_session, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.client.core import Core
+    from tenantq.client.session import ClientSession
 
 
 class ConsoleState:
@@ -48,10 +48,10 @@ class ConsoleState:
         return outcomes
 
 
-def lane_of(desk: ConsoleState, **changes: int) -> tuple[Core, Lane[str, str]]:
+def lane_of(desk: ConsoleState, **changes: int) -> tuple[ClientSession, Batcher[str, str]]:
     """Return a lane that leads to a desk."""
-    core, _ = make_core(Closed())
-    return core, Lane(core, desk.send, **changes)
+    session, _ = make_session(Closed())
+    return session, Batcher(session, desk.send, **changes)
 
 
 async def turns(count: int) -> None:
@@ -109,7 +109,7 @@ def test_everyone_gets_exactly_its_own_answer(
 
     async def run() -> None:
         desk = ConsoleState(desk_turns)
-        core, lane = lane_of(desk, requests_max=requests_max)
+        session, lane = lane_of(desk, requests_max=requests_max)
 
         async def caller(number: int, kind: str) -> str:
             await turns(starts[number])
@@ -137,7 +137,7 @@ def test_everyone_gets_exactly_its_own_answer(
                 assert str(outcome) == name
         await until(lambda: lane.idle)
         assert desk.most_open <= requests_max
-        await core.close()
+        await session.close()
 
     asyncio.run(run())
 
@@ -165,8 +165,8 @@ async def test_what_concerns_the_queue_concerns_everyone() -> None:
         error.add_note("request id: 1")
         raise error
 
-    core, _ = make_core(Closed())
-    lane: Lane[str, str] = Lane(core, send, requests_max=1)
+    session, _ = make_session(Closed())
+    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
     outcomes = await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(10)), return_exceptions=True)
     assert calls == 1
     assert {type(one) for one in outcomes} == {Forbidden}
@@ -205,10 +205,10 @@ class Bucket:
 
 async def test_a_batch_over_the_limit_pauses_as_the_server_asks_and_goes_then() -> None:
     """Nothing of it is tried before. What is more than the limit ever takes at once goes in parts."""
-    core, _ = make_core(Closed(), retries=50)
-    assert isinstance(core.clock, FlyingClock)
-    bucket = Bucket(core.clock, 5)
-    lane: Lane[str, str] = Lane(core, bucket.send, requests_max=1)
+    session, _ = make_session(Closed(), retries=50)
+    assert isinstance(session.clock, FlyingClock)
+    bucket = Bucket(session.clock, 5)
+    lane: Batcher[str, str] = Batcher(session, bucket.send, requests_max=1)
     names = [f"{n}" for n in range(20)]
     assert await asyncio.gather(*(lane.put(name, 1) for name in names)) == names
     assert sorted(bucket.done) == sorted(names)
@@ -220,31 +220,31 @@ async def test_a_batch_over_the_limit_pauses_as_the_server_asks_and_goes_then() 
 
 async def test_at_a_limit_everyone_is_tried_as_often_as_the_policy_says() -> None:
     """Then it gets the server's error, and nothing of it was done."""
-    core, _ = make_core(Closed())
+    session, _ = make_session(Closed())
     calls: list[int] = []
 
     async def send(items: list[str]) -> list[str | TenantqError]:
         calls.append(len(items))
         raise RateLimited(limit=1, current=1, retry_after_ms=10)
 
-    lane: Lane[str, str] = Lane(core, send, requests_max=1)
+    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
     outcomes = await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(8)), return_exceptions=True)
     assert {type(one) for one in outcomes} == {RateLimited}
     assert calls == [8, 8, 8, 8, 1]
-    assert isinstance(core.clock, FlyingClock)
-    assert core.clock.pauses == [10 + 50, 10 + 100, 10 + 200]
+    assert isinstance(session.clock, FlyingClock)
+    assert session.clock.pauses == [10 + 50, 10 + 100, 10 + 200]
 
 
 async def test_the_smallest_item_tells_whether_a_limit_has_any_room() -> None:
     """A bytes-per-second limit may refuse a batch for its size and still have room for a small one."""
-    core, _ = make_core(Closed(), retries=0)
+    session, _ = make_session(Closed(), retries=0)
 
     async def send(items: list[str]) -> list[str | TenantqError]:
         if "large" in items:
             raise RateLimited("too many bytes", retry_after_ms=10)
         return list(items)
 
-    lane: Lane[str, str] = Lane(core, send, requests_max=1)
+    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
     small, large, other = lane.put("small", 10), lane.put("large", 1_000), lane.put("other", 20)
     outcomes = await asyncio.gather(small, large, other, return_exceptions=True)
     assert outcomes[0] == "small"
@@ -265,14 +265,14 @@ async def test_who_takes_back_before_departure_sends_nothing() -> None:
 async def test_closing_answers_everyone() -> None:
     """Those under way, those who have gathered and those who pause learn that the client was closed, in whatever turn that is."""
     for turns_before in range(6):
-        core, _ = make_core(Closed(), clock=ManualClock())
+        session, _ = make_session(Closed(), clock=ManualClock())
         desk = ConsoleState([1_000_000])
-        lane: Lane[str, str] = Lane(core, desk.send, requests_max=1)
-        limited: Lane[str, str] = Lane(core, refused)
+        lane: Batcher[str, str] = Batcher(session, desk.send, requests_max=1)
+        limited: Batcher[str, str] = Batcher(session, refused)
         futures = [lane.put("under way", 1), limited.put("pauses", 1)]
         await turns(turns_before)
         futures.append(lane.put("gathered", 1))
-        await core.close()
+        await session.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
         assert {type(one) for one in outcomes} == {Closed}
         doubts = [isinstance(one, Closed) and one.maybe_done for one in outcomes]
@@ -287,11 +287,11 @@ async def refused(_: list[str]) -> list[str | TenantqError]:
 
 async def test_a_mistake_of_our_own_reaches_the_caller_as_an_error() -> None:
     """A server that answers for another number of items must not leave anyone waiting."""
-    core, _ = make_core(Closed())
+    session, _ = make_session(Closed())
 
     async def send(_: list[str]) -> list[str | TenantqError]:
         return ["one too few"]
 
-    lane: Lane[str, str] = Lane(core, send)
+    lane: Batcher[str, str] = Batcher(session, send)
     outcomes = await asyncio.gather(lane.put("a", 1), lane.put("b", 1), return_exceptions=True)
     assert isinstance(outcomes[1], TenantqError)

@@ -1,0 +1,83 @@
+"""API keys and audit trail, which a tenant and the platform both have."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from tenantq import wire
+from tenantq.client.session import ClientSession, query
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class AsyncAdminScope:
+    """The API keys and the audit trail at the given paths."""
+
+    def __init__(self, session: ClientSession, *, keys: str, audit: str) -> None:
+        self._session = session
+        self._keys_path = keys
+        self._audit_path = audit
+
+    async def audit(
+        self,
+        *,
+        action: str | Sequence[str] | None = None,
+        result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None,
+        principal: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        queue: str | None = None,
+        message: str | None = None,
+        order: Literal["oldest", "newest"] | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> wire.AuditReply:
+        """Return a page of the audit trail. Its ``cursor`` leads to the next page.
+
+        A page may have fewer rows than ``limit``, or none, and still a cursor. Continue until the cursor is None.
+        ``tenant`` is for the platform's audit trail only.
+        """
+        actions = action if action is None or isinstance(action, str) else ",".join(action)
+        parameters = query(
+            action=actions, result=result, principal=principal, start=start, end=end, queue=queue, message=message,
+            order=order, tenant=tenant, limit=limit, cursor=cursor,
+        )  # fmt: skip
+        return await self._session.request("GET", self._audit_path + parameters, wire.AuditReply, gzip=True)
+
+    async def create_key(
+        self,
+        name: str,
+        *,
+        role: str | None = None,
+        actions: Sequence[str] = (),
+        queues: Sequence[str] = ("*",),
+        expires_at: int | None = None,
+    ) -> wire.CreatedKey:
+        """Create an API key with a role or a list of actions, for queues that match a pattern.
+
+        The reply is the only place where its token appears.
+        """
+        body = wire.CreateKeyRequest(
+            name=name, role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at
+        )
+        return await self._session.request("POST", self._keys_path, wire.CreatedKey, body, repeatable=False)
+
+    async def keys(self) -> list[wire.KeyItem]:
+        """Return the API keys, without their secrets."""
+        return (await self._session.request("GET", self._keys_path, wire.KeysReply)).keys
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Revoke an API key."""
+        target = f"{self._keys_path}/{quote(key_id, safe='')}"
+        await self._session.request("DELETE", target, NoneType, repeatable=False)
+
+
+class AsyncPlatform(AsyncAdminScope):
+    """The platform itself, for its administrators."""
+
+    def __init__(self, session: ClientSession) -> None:
+        super().__init__(session, keys="/v1/platform/keys", audit="/v1/audit")
