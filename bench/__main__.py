@@ -11,6 +11,7 @@ from bench import (
     cycles,
     fairness,
     gates,
+    heavy,
     neighbour,
     pipeline,
     redis_store,
@@ -34,6 +35,7 @@ SECTIONS = {
     "rpc": rpc.run,
     "shards": shards.run,
     "neighbour": neighbour.run,
+    "heavy": heavy.run,
     "pipeline": pipeline.run,
 }
 

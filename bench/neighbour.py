@@ -37,16 +37,16 @@ async def run(directory: Path, *, quick: bool) -> None:
     seconds = 4 if quick else 15
     table = Table("victim", "flood adds/s", "p50 ms", "p99 ms", "index")
     with tenantq(directory / "one") as mine, tenantq(directory / "two") as other:
-        victim, flooder = await _tenants(mine)
-        _, other_flooder = await _tenants(other)
-        await _measure(mine, victim, seconds=1)
-        alone = await _measure(mine, victim, seconds=seconds)
+        victim, flooder = await tenants(mine)
+        _, other_flooder = await tenants(other)
+        await measure(mine, victim, seconds=1)
+        alone = await measure(mine, victim, seconds=seconds)
         _row(table, "alone", "", alone, "")
         control, shared = list[tuple[list[float], list[float]]](), list[tuple[list[float], list[float]]]()
         for round in range(3):  # in turns, so that a slow moment of the machine hits both
             for url, token, into in ((other, other_flooder, control), (mine, flooder, shared)):
                 async with _flood(directory / f"{round}.lua", url, token, seconds + 2) as rate:
-                    into.append((await _measure(mine, victim, seconds=seconds), rate))
+                    into.append((await measure(mine, victim, seconds=seconds), rate))
         index = [percentile(hit[0], 99) / percentile(free[0], 99) for free, hit in zip(control, shared, strict=True)]
         for (waits, rate), name in ((control[-1], "control"), (shared[-1], "shared")):
             _row(table, name, f"{rate[0]:,.0f}", waits, f"{sorted(index)[1]:.2f}" if name == "shared" else "")
@@ -54,7 +54,7 @@ async def run(directory: Path, *, quick: bool) -> None:
     print(f"isolation index, three turns: {', '.join(f'{one:.2f}' for one in index)} (wanted at most 1.5)")
 
 
-async def _tenants(url: str) -> tuple[str, str]:
+async def tenants(url: str) -> tuple[str, str]:
     async with AsyncClient(url, token=TOKEN) as admin:
         tokens = []
         for name in ("victim", "flooder"):
@@ -63,7 +63,7 @@ async def _tenants(url: str) -> tuple[str, str]:
     return tokens[0], tokens[1]
 
 
-async def _measure(url: str, token: str, *, seconds: int) -> list[float]:
+async def measure(url: str, token: str, *, seconds: int) -> list[float]:
     """Add at an even pace, whether or not earlier adds are done; return how long each took, in seconds.
 
     From when it is sent, as every index so far; ``tenantq bench`` counts from when it is due, which has the machine's own delays in it.

@@ -26,6 +26,20 @@ class Serving(NamedTuple):
     url: str
     rpc_port: int | None  # for Cap'n Proto, where it listens for that
     pid: int
+    turns: Path  # where a server under bench.monitored writes its longest turn
+
+    def reset_monitor(self) -> None:
+        """Forget the longest turn so far."""
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def longest_turn_ms(self) -> float:
+        """Return the longest turn of the event loop since the last reset."""
+        os.kill(self.pid, signal.SIGUSR2)
+        for _ in range(1_000):
+            if self.turns.exists() and (text := self.turns.read_text()).endswith("\n"):
+                return float(text)
+            time.sleep(0.01)
+        raise RuntimeError("the server did not write its longest turn")
 
     def cpu_s(self) -> float:
         """Return the time that it has had of the processors so far."""
@@ -41,9 +55,9 @@ def tenantq(directory: Path, **environment: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, **environment: str) -> Iterator[Serving]:
+def serving(directory: Path, *, module: str = "tenantq", **environment: str) -> Iterator[Serving]:
     """Run ``tenantq serve`` and yield all that is known of it; Cap'n Proto is off unless the environment says otherwise."""
-    command = [sys.executable, "-m", "tenantq", "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-m", module, "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         command,
         env={
@@ -51,6 +65,7 @@ def serving(directory: Path, **environment: str) -> Iterator[Serving]:
             "TENANTQ_ADMIN_TOKEN": TOKEN,
             "TENANTQ_LOG_LEVEL": "error",
             "TENANTQ_RPC": "off",
+            "BENCH_TURNS": str(directory.with_suffix(".turns")),
             **environment,
         },
         stdout=subprocess.PIPE,
@@ -66,7 +81,7 @@ def serving(directory: Path, **environment: str) -> Iterator[Serving]:
         url, rpc = re.search(r"http://[\d.]+:\d+", printed), re.search(r"Cap'n Proto on [\d.]+:(\d+)", printed)
         if url is None:
             raise RuntimeError(f"the server did not start: {printed}")
-        yield Serving(url[0], int(rpc[1]) if rpc is not None else None, process.pid)
+        yield Serving(url[0], int(rpc[1]) if rpc is not None else None, process.pid, directory.with_suffix(".turns"))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
