@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import Head, Manifest, segment_name
-from tenantq.journal.record import GENESIS, Entry, Record, seal
+from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import SCHEMA, to_parquet
 from tenantq.journal.signing import SigningKey
-from tenantq.journal.target import DirectoryTarget
 from tenantq.pipeline.id_texts import id_texts
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class _Writer:
         for number, ts in enumerate(times):
             self._seq += 1
             entries = calls.entries[bounds[number] : bounds[number + 1]]
-            self._link, value = seal(self._link, Record(self._shard, self._seq, ts, ts, b"", entries))
+            self._link, value = encode_record(self._link, Record(self._shard, self._seq, ts, ts, b"", entries))
             links.append(self._link)
             payloads.append(value[32:])
         return links, payloads
@@ -365,7 +365,7 @@ class _Calls:
         self.ids = np.stack([events["high"], events["low"]], axis=1).astype(">u8").tobytes()
         self.entries = self._entries()
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[JournalEntry]:
         events, columns, ids = self._events, self.columns, self.ids
         bounds = [*self.starts.tolist(), len(events)]
         numbers = [events[name].tolist() for name in ("bytes", "priority", "attempt", "wait_ms", "process_ms")]
@@ -385,7 +385,7 @@ class _Calls:
                 column[a:b] if one[number] is None else one[number] for one, column in zip(short, numbers, strict=True)
             ]
             fields: list[Any] = [*front, ids[16 * a : 16 * b] if named[number] else b"", *values, *back]
-            found.append(Entry(*fields))
+            found.append(JournalEntry(*fields))
         return found
 
     def table(

@@ -19,7 +19,7 @@ from tenantq.domain.access import Grant
 from tenantq.domain.message import NewMessage
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
-from tenantq.journal.record import Entry
+from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import SystemClock
 from tenantq.service import Call, Gatekeeper, GateSettings, Service, open_sealing
 
@@ -83,7 +83,7 @@ async def _timed(service: Service, call: Call, callers: int, times: int) -> floa
 @contextmanager
 def _no_journal() -> Iterator[None]:
     """Have rounds journal nothing: no entries, no columns, no record, no hash."""
-    nothing = Entry("nothing", "", "", "")
+    nothing = JournalEntry("nothing", "", "", "")
 
     def log(round: Round, *_: object, **__: object) -> None:
         if not round.entries:

@@ -12,8 +12,8 @@ import msgspec
 from tenantq.doctor import examine
 from tenantq.domain.message import NewMessage
 from tenantq.engine.committer import PROBATION
-from tenantq.journal.query import END_OF_RECORD, JournalReader
-from tenantq.journal.record import Row
+from tenantq.journal.audit_query import END_OF_RECORD, AuditReader
+from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
@@ -51,12 +51,12 @@ async def settled(shard: Shard) -> None:
             return
 
 
-async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[Row]:
+async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[JournalRow]:
     """Return all rows behind a record that match, of a tenant only those since it was made."""
     await settled(shard)
     owner = shard.tenants_served().get(wanted.get("tenant", ""))
     first = owner.since if owner is not None else 1
-    reader, found = JournalReader(shard, None), list[Row]()
+    reader, found = AuditReader(shard, None), list[JournalRow]()
     place: tuple[int, int] | None = (after, END_OF_RECORD)
     matching = JournalFilter(ops=frozenset((op,)) if op is not None else None, **wanted)
     while place is not None:

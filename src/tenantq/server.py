@@ -26,10 +26,10 @@ from tenantq.http.routes import ROUTES
 from tenantq.http.shard_listener import ShardListener
 from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
-from tenantq.journal.record import Entry
+from tenantq.journal.export_target import open_target
+from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
-from tenantq.journal.target import open_target
 from tenantq.runtime.clock import Clock, SystemClock, sleep_ms
 from tenantq.runtime.listener import open_sockets
 from tenantq.runtime.tls import check_tls
@@ -364,7 +364,7 @@ class Server:
         note = take_note(data_dir)
         if note is not None:
             told = f"{note.backup}: up to record {note.last_seq}"
-            await self.shard.note_entries([Entry("restore_backup", "", "", SYSTEM.principal, details=told)])
+            await self.shard.note_entries([JournalEntry("restore_backup", "", "", SYSTEM.principal, details=told)])
             (data_dir / RESTORED).unlink()
 
     def _make_checks(self, gates: Gatekeeper, sealing: MessageEncryption) -> SelfChecks:

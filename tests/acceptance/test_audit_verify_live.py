@@ -14,7 +14,7 @@ from tenantq.cli.command_line import run
 from tenantq.domain.message import NewMessage
 from tenantq.journal.checkpoint import CHECKPOINT_ROW, AuditSettings, unpack
 from tenantq.journal.export_settings import ExportSettings
-from tenantq.journal.record import Record, seal, unseal
+from tenantq.journal.record import Record, decode_record, encode_record
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import after, be64
@@ -70,10 +70,10 @@ class Rows:
 
     def forge(self, seq: int, previous: bytes | None = None) -> bytes:
         """Change a record and give it the hash that fits; return it."""
-        record = unseal(self.records[seq])[1]
+        record = decode_record(self.records[seq])[1]
         record.entries[0].principal = "somebody else"
         forged = Record(record.shard, seq, record.ts, record.engine_ms, record.last_id, record.entries)
-        link, value = seal(self.records[seq - 1][:32] if previous is None else previous, forged)
+        link, value = encode_record(self.records[seq - 1][:32] if previous is None else previous, forged)
         self.put(seq, value)
         return link
 
@@ -81,7 +81,7 @@ class Rows:
         """Change a record and make the chain anew from there to ``end``."""
         link = self.forge(seq)
         for one in range(seq + 1, end + 1):
-            link, value = seal(link, unseal(self.records[one])[1])
+            link, value = encode_record(link, decode_record(self.records[one])[1])
             self.put(one, value)
 
     def close(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.journal.export_target import open_target
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, PublicKey
-from tenantq.journal.target import open_target
 from tenantq.journal.verify import verify_segments
 from tests.acceptance.command import SECONDS_MAX, serving
 from tests.buckets import served_bucket
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
 
 
-def _segments(target: Target) -> list[str]:
+def _segments(target: ExportTarget) -> list[str]:
     return [name for name in target.names("") if name.endswith(".parquet")]
 
 

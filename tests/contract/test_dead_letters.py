@@ -9,7 +9,7 @@ from tenantq.domain import limits
 from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
-from tenantq.journal.record import rows, unseal
+from tenantq.journal.record import decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import queue_prefix
 from tenantq.store.rows import pack_lease, unpack_lease
@@ -195,7 +195,7 @@ async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_
     assert await shard.purge(T, DLQ, reason="obsolete orders") == 7
     assert shard.stats(T, Q).dead == 0
     _, value = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 1_000)[-1]
-    (row,) = rows(unseal(value)[1])
+    (row,) = rows(decode_record(value)[1])
     assert (row.op, row.queue, row.details) == ("purge", DLQ, "7 messages: obsolete orders")
 
 

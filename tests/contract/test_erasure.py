@@ -13,7 +13,7 @@ from tenantq.cli.command_line import run
 from tenantq.doctor import examine
 from tenantq.domain.message import Result
 from tenantq.errors import Invalid, LegalHold, NotFound
-from tenantq.journal.certificate import check_certificate, read_certificate
+from tenantq.journal.erasure_certificate import check_certificate, read_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server

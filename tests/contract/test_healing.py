@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tenantq.engine.shard import Shard
-from tenantq.journal.record import Row, rows, unseal
+from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_RESULT, EXPIRES_TTL, deadline_key, digest, expiry_key, waiting_key
 from tenantq.store.rows import LeaseRow, pack_lease
@@ -47,10 +47,10 @@ def prefix(shard: Shard) -> bytes:
     return shard.core.catalog.tenant(T).queues[Q].prefix
 
 
-def healed(shard: Shard) -> list[Row]:
+def healed(shard: Shard) -> list[JournalRow]:
     """Return the journal's rows about healing."""
     found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 10_000)
-    return [row for _, value in found for row in rows(unseal(value)[1]) if row.op == "heal"]
+    return [row for _, value in found for row in rows(decode_record(value)[1]) if row.op == "heal"]
 
 
 def count(shard: Shard, family: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 from tenantq.domain.message import Caller, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, Record, Row, rows, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, Record, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
@@ -24,13 +24,13 @@ def verified(shard: Shard, link: bytes = GENESIS) -> list[Record]:
     """Walk the chain from ``link`` and return its records."""
     records = []
     for value in stored(shard):
-        link, record = unseal(value, link)
+        link, record = decode_record(value, link)
         records.append(record)
     assert link == shard._link
     return records
 
 
-def journal(shard: Shard, op: str | None = None) -> list[Row]:
+def journal(shard: Shard, op: str | None = None) -> list[JournalRow]:
     """Return the journal's rows, or those of one operation."""
     found = [row for record in verified(shard) for row in rows(record)]
     return [row for row in found if op is None or row.op == op]
@@ -210,14 +210,14 @@ async def test_a_changed_record_breaks_the_chain(shard: Shard) -> None:
     await shard.add(T, Q, [message("a")])
     await shard.add(T, Q, [message("b")])
     values = stored(shard)
-    link, _ = unseal(values[-2])
+    link, _ = decode_record(values[-2])
     changed = values[-1][:-1] + bytes((values[-1][-1] ^ 1,))
     with pytest.raises(StoreDamaged):
-        unseal(changed, link)
+        decode_record(changed, link)
     with pytest.raises(StoreDamaged):
-        unseal(values[-1], GENESIS)
+        decode_record(values[-1], GENESIS)
     with pytest.raises(StoreDamaged):
-        unseal(values[-1][:40])
+        decode_record(values[-1][:40])
 
 
 async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:

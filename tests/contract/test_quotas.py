@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenantq.domain.message import Added, Delivery
     from tenantq.engine.shard import Shard
     from tenantq.engine.state import QuotaEvent
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
@@ -550,7 +550,7 @@ async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: 
     assert shard.usage(ACME)["messages_per_day"] == 7
 
 
-def from_journal(rows: list[Row], wall_ms: int) -> dict[str, int]:
+def from_journal(rows: list[JournalRow], wall_ms: int) -> dict[str, int]:
     """Return what the journal says was added in the current hour and day."""
     added = [row.ts for row in rows if (row.tenant, row.op, row.outcome) == (ACME, "add", "ok")]
     return {

@@ -11,7 +11,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
-from tenantq.journal.record import Row, rows, unseal
+from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, freeze, message, pass_time, settled
@@ -20,10 +20,10 @@ HOUR = 3_600_000
 DLQ = "work-dlq"
 
 
-def journal(shard: Shard) -> list[Row]:
+def journal(shard: Shard) -> list[JournalRow]:
     """Return the journal's rows in order."""
     found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 100_000)
-    return [row for _, value in found for row in rows(unseal(value)[1])]
+    return [row for _, value in found for row in rows(decode_record(value)[1])]
 
 
 async def is_well(shard: Shard, tmp_path: Path) -> None:

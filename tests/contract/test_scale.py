@@ -12,7 +12,7 @@ from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict
 from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
-from tenantq.journal.record import Record, unseal
+from tenantq.journal.record import Record, decode_record
 from tenantq.runtime.clock import ManualClock
 from tenantq.store import database, opening
 from tenantq.store.interface import Family, Store
@@ -216,7 +216,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
 def rounds_of(shard: Shard, behind: int) -> list[Record]:
     """Return the journal's records behind one: what each round did."""
     items = shard._store.scan_items(shard._store.jn, be64(behind + 1), b"\xff" * 9, 100_000)
-    return [unseal(value)[1] for _, value in items]
+    return [decode_record(value)[1] for _, value in items]
 
 
 @pytest.mark.redis_in_full("takes half a minute there")

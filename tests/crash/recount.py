@@ -14,7 +14,7 @@ import msgspec
 from tenantq.doctor import open_embedded
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
 from tenantq.engine.queue_state import TOTALS
-from tenantq.journal.record import Record, Row, rows, unseal
+from tenantq.journal.record import JournalRow, Record, decode_record, rows
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_TTL,
@@ -60,7 +60,7 @@ class Recount(msgspec.Struct):
 
     messages: list[Stored]
     drift: list[str]
-    journal: list[Row]  # the rows of the records that were asked for
+    journal: list[JournalRow]  # the rows of the records that were asked for
     seq: int  # of the last journal record
     link: bytes  # its hash
     rows_by_family: dict[str, int]
@@ -147,7 +147,7 @@ def _follow_journal(contents: dict[str, dict[bytes, bytes]], found: Recount) -> 
         return newest_ms
     for seq in seqs:
         value = journal[be64(seq)]
-        link, record = unseal(value)
+        link, record = decode_record(value)
         newest_ms = max(newest_ms, record.engine_ms)
         if seq > found.seq:
             if hashlib.sha256(found.link + value[32:]).digest() != link:
@@ -157,7 +157,7 @@ def _follow_journal(contents: dict[str, dict[bytes, bytes]], found: Recount) -> 
     return newest_ms
 
 
-def _rows(record: Record) -> list[Row]:
+def _rows(record: Record) -> list[JournalRow]:
     return list(rows(record))
 
 

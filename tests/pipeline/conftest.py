@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
-from tenantq.journal.target import DirectoryTarget
 from tenantq.pipeline.lake import Lake
 from tenantq.pipeline.run import Options, RunReport, run
 from tenantq.pipeline.session import open_session

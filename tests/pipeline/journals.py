@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.journal.manifest import Head, Manifest, segment_name
-from tenantq.journal.record import GENESIS, Entry, Record, SealedRecord, seal
+from tenantq.journal.record import GENESIS, ChainedRecord, JournalEntry, Record, encode_record
 from tenantq.journal.segment import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.target import DirectoryTarget
 
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -33,16 +33,16 @@ class JournalWriter:
     def __init__(self, target: DirectoryTarget, key: SigningKey | None = None, shard: str = "0") -> None:
         self.target, self.key, self.shard = target, key, shard
         self.seq, self.link = 0, GENESIS
-        self.sealed: list[SealedRecord] = []
+        self.sealed: list[ChainedRecord] = []
         self.files: list[Manifest] = []
         self._written = 0
 
-    def record(self, ts: int, *entries: Entry) -> None:
+    def record(self, ts: int, *entries: JournalEntry) -> None:
         """Append a record."""
         self.seq += 1
         record = Record(self.shard, self.seq, ts, ts, b"", list(entries))
-        self.link, value = seal(self.link, record)
-        self.sealed.append(SealedRecord(self.link, value[32:], record))
+        self.link, value = encode_record(self.link, record)
+        self.sealed.append(ChainedRecord(self.link, value[32:], record))
 
     def segment(self, *, write: bool = True) -> Manifest:
         """Write what was appended since as one segment with its manifest."""
@@ -50,7 +50,7 @@ class JournalWriter:
         self._written = len(self.sealed)
         return self.write(records, write=write)
 
-    def write(self, records: Sequence[SealedRecord], *, write: bool = True, **changes: object) -> Manifest:
+    def write(self, records: Sequence[ChainedRecord], *, write: bool = True, **changes: object) -> Manifest:
         """Write any stretch of records as a segment."""
         data, rows = encode(records)
         first, last = records[0].record, records[-1].record
@@ -78,10 +78,10 @@ class JournalWriter:
         self.target.write(head.name, msgspec.json.encode(head, order="sorted"))
 
 
-def entry(op: str, tenant: str = "acme", queue: str = "work", **columns: object) -> Entry:
+def entry(op: str, tenant: str = "acme", queue: str = "work", **columns: object) -> JournalEntry:
     """Return an entry."""
     principal = str(columns.pop("principal", "key:1"))
-    return Entry(op, tenant, queue, principal, **columns)  # type: ignore[arg-type]
+    return JournalEntry(op, tenant, queue, principal, **columns)  # type: ignore[arg-type]
 
 
 _ACTS = ("add", "add", "poll", "poll", "ack", "ack", "nack", "release", "expired", "remove", "purge", "deny", "redrive")
@@ -99,14 +99,14 @@ class QueueModel:
 
     def round(self, ts: int) -> None:
         """Append one record with a few operations."""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         places = [(tenant, queue) for tenant in self.tenants for queue in ("work", "mail")]
         for tenant, queue in self.random.sample(places, self.random.randint(1, min(3, len(places)))):
             entries += self.act(self.random.choice(_ACTS), tenant, queue, ts)
         # An id is touched by one operation of a round: a receipt is not known before the round that gives it is over.
         self.writer.record(ts, *(entries or [entry("collect", principal="system", details="1 expiry entries")]))
 
-    def act(self, op: str, tenant: str, queue: str, ts: int) -> list[Entry]:
+    def act(self, op: str, tenant: str, queue: str, ts: int) -> list[JournalEntry]:
         """Do one thing; return what the journal says of it."""
         place = (tenant, queue)
         waiting, leased = self.waiting.setdefault(place, []), self.leased.setdefault(place, [])
@@ -146,7 +146,7 @@ class QueueModel:
         if op == "release":
             waiting += [(id, size, count - 1) for id, size, count in taken]
             return [*made, entry("release", tenant, queue, ids=_ids(taken), size=sizes, process_ms=times)]
-        buried: list[Entry] = []
+        buried: list[JournalEntry] = []
         for id, size, count in taken:
             if count >= 2 and not queue.endswith(".dead"):
                 target = (tenant, f"{queue}.dead")
@@ -165,7 +165,7 @@ class QueueModel:
             ]
         return [*made, *buried, entry("lease_expired", tenant, queue, principal="system", ids=_ids(taken), size=sizes, process_ms=times, outcome="expired")]  # fmt: skip
 
-    def _redrive(self, tenant: str, queue: str) -> list[Entry]:
+    def _redrive(self, tenant: str, queue: str) -> list[JournalEntry]:
         letters = self.waiting.get((tenant, f"{queue}.dead"), [])
         if not letters:
             return []

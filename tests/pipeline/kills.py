@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.export_target import DirectoryTarget
 from tests.acceptance.command import COMMAND, environment
 from tests.pipeline.journals import MINUTE, write_history
 from tests.processes import alive, descendants, kill_tree

@@ -7,18 +7,18 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tenantq.journal.record import Row, rows
+from tenantq.journal.record import JournalRow, rows
 from tests.pipeline.journals import HOUR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tenantq.journal.record import SealedRecord
+    from tenantq.journal.record import ChainedRecord
 
 Place = tuple[str, str]
 
 
-def journal_rows(sealed: Iterable[SealedRecord]) -> list[Row]:
+def journal_rows(sealed: Iterable[ChainedRecord]) -> list[JournalRow]:
     """Return every row, in order."""
     return [row for one in sealed for row in rows(one.record)]
 
@@ -26,7 +26,7 @@ def journal_rows(sealed: Iterable[SealedRecord]) -> list[Row]:
 class Oracle:
     """Walks over a journal and keeps every message in its place."""
 
-    def __init__(self, found: Iterable[Row]) -> None:
+    def __init__(self, found: Iterable[JournalRow]) -> None:
         self.lives: dict[tuple[str, str], dict[str, Any]] = {}
         self.held: dict[Place, dict[str, int]] = defaultdict(dict)  # id -> size
         self.leased: dict[Place, set[str]] = defaultdict(set)
@@ -72,7 +72,7 @@ class Oracle:
     def _change(self, place: Place, ts: int) -> None:
         self._levels[place] = (ts, sum(self.held[place].values()))
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: JournalRow) -> None:
         place = (row.tenant, row.queue)
         hour = self._hour(place, row.ts)
         hour["operations"] += row.count if row.outcome == "ok" and row.principal != "system" else 0
@@ -91,7 +91,7 @@ class Oracle:
         self._message(row, place, hour)
         self._change(place, row.ts)
 
-    def _message(self, row: Row, place: Place, hour: dict[str, int]) -> None:
+    def _message(self, row: JournalRow, place: Place, hour: dict[str, int]) -> None:
         id, held, leased = row.message_id, self.held[place], self.leased[place]
         life = self.lives.setdefault(
             (row.tenant, id), {"queue": None, "bytes": 0, "waits": [], "times": [], "outcome": "", "ended_at": None, "dead_letters": 0}
@@ -130,5 +130,5 @@ class Oracle:
             life["outcome"] = "dead" if row.op == "dead_letter" else "waiting"
             life["dead_letters"] += row.op == "dead_letter"
 
-    def _end(self, row: Row, id: str, outcome: str) -> None:
+    def _end(self, row: JournalRow, id: str, outcome: str) -> None:
         self.lives[row.tenant, id].update(outcome=outcome, ended_at=datetime.fromtimestamp(row.ts / 1_000, UTC))

@@ -11,9 +11,9 @@ from tests.pipeline.journals import DAY, HOUR, MINUTE, START, JournalWriter, ent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.journal.record import Entry
+    from tenantq.journal.export_target import DirectoryTarget
+    from tenantq.journal.record import JournalEntry
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.target import DirectoryTarget
 
 HOSTILE_TENANT = "<script>alert('tenant')</script>"
 HOSTILE_QUEUE = '"><img src=http://evil.invalid/x onerror=alert(1)>'
@@ -88,7 +88,7 @@ class Platform:
 
     def _attack(self, ts: int) -> None:
         """Write a burst of denials, probing over tenants, a throttled flood, a key in a new place, an alert with hostile text."""
-        found: list[Entry] = [
+        found: list[JournalEntry] = [
             entry("peek", tenant, "", principal="key:evil", outcome="denied", error_code="forbidden", count=90,
                   remote="203.0.113.9:999")
             for tenant in self.tenants

@@ -18,7 +18,7 @@ from tests.pipeline.journals import MINUTE, write_history
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.export_target import DirectoryTarget
     from tenantq.pipeline.lake import Lake
     from tests.pipeline.conftest import RunPipeline
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.made_journal import Plan, make_journal
-from tenantq.journal.record import SealedRecord, unseal
+from tenantq.journal.export_target import DirectoryTarget
+from tenantq.journal.record import ChainedRecord, decode_record
 from tenantq.journal.segment import decode, encode
 from tenantq.journal.signing import PublicKey
-from tenantq.journal.target import DirectoryTarget
 from tenantq.journal.verify import verify_segments
 from tests.pipeline.oracle import Oracle, journal_rows
 
@@ -27,10 +27,12 @@ def test_a_made_journal_is_one_that_a_server_could_have_written(tmp_path: Path) 
     assert 0.8 < made.rows / plan.rows < 1.2
     outcomes: set[str] = set()
     for shard in ("0", "1"):
-        sealed: list[SealedRecord] = []
+        sealed: list[ChainedRecord] = []
         for name in sorted(one for one in target.names("") if f"shard={shard}/" in one and one.endswith(".parquet")):
             data = target.read(name)
-            records = [SealedRecord(link, payload, unseal(link + payload)[1]) for link, payload, _ in decode(data)]
+            records = [
+                ChainedRecord(link, payload, decode_record(link + payload)[1]) for link, payload, _ in decode(data)
+            ]
             assert encode(records)[0] == data
             sealed += records
         outcomes |= {life["outcome"] for life in Oracle(journal_rows(sealed)).lives.values()}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.target import DirectoryTarget
     from tenantq.pipeline.lake import Lake
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard

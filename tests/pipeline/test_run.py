@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from tenantq.errors import Invalid, NotFound, Unavailable
+from tenantq.journal.export_target import open_target
 from tenantq.journal.segment import encode
-from tenantq.journal.target import open_target
 from tenantq.pipeline.explain import explain, offsets
 from tenantq.pipeline.fetched_journal import run_from
 from tenantq.pipeline.gold.slo_daily import Objective
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.export_target import DirectoryTarget
     from tests.pipeline.conftest import Made, RunPipeline
 
 

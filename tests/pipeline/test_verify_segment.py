@@ -19,7 +19,7 @@ from tenantq.runtime.randomness import id_text
 from tests.pipeline.journals import START, JournalWriter, entry, message_id
 
 if TYPE_CHECKING:
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.export_target import DirectoryTarget
 
 
 def table_of(journal: DirectoryTarget) -> tuple[Manifest, pa.Table]:

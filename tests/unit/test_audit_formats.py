@@ -10,14 +10,14 @@ import pytest
 from tenantq.errors import Invalid
 from tenantq.journal.audit_event import audit_event
 from tenantq.journal.audit_formats import audit_format
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 
 
-def row(**fields: object) -> Row:
+def row(**fields: object) -> JournalRow:
     """Return a row."""
-    plain: dict[str, object] = dict.fromkeys(Row.__struct_fields__, "")
+    plain: dict[str, object] = dict.fromkeys(JournalRow.__struct_fields__, "")
     numbers = dict.fromkeys(("seq", "n", "ts", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count"), 1)
-    return Row(**{**plain, **numbers, "shard": "0", "outcome": "ok", **fields})  # type: ignore[arg-type]
+    return JournalRow(**{**plain, **numbers, "shard": "0", "outcome": "ok", **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])

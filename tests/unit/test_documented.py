@@ -28,7 +28,7 @@ from tenantq.gates.signals import SignalSettings
 from tenantq.http.settings import HttpSettings
 from tenantq.journal.checkpoint import AuditSettings
 from tenantq.journal.export_settings import ExportSettings
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.tls import TlsFiles
 from tenantq.service.gate_settings import GateSettings
@@ -241,7 +241,9 @@ def test_every_journal_op_is_documented() -> None:
 def test_every_journal_column_is_documented() -> None:
     """In the table of columns of docs/internals/stores.md."""
     table = DOCS["stores.md"].split("| column | meaning |")[1].split("| op |")[0]
-    assert {name for row in _table_rows(table) for name in re.findall(r"`(\w+)`", row[0])} == set(Row.__struct_fields__)
+    assert {name for row in _table_rows(table) for name in re.findall(r"`(\w+)`", row[0])} == set(
+        JournalRow.__struct_fields__
+    )
 
 
 def test_every_kind_of_finding_is_documented() -> None:

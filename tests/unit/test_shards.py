@@ -14,7 +14,7 @@ from tenantq.cluster.link import Link
 from tenantq.cluster.server import Asked, Door
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
 from tenantq.service.fellows import _merge, _merged_figures, _parse
 
@@ -165,8 +165,8 @@ async def test_a_shard_with_the_wrong_secret_is_nobody() -> None:
         await door.close()
 
 
-def _row(shard: str, seq: int, ts: int) -> Row:
-    return Row(shard, seq, 0, ts, "", "", "op", "", "", 0, 0, 0, 0, 0, "ok", "", "", "", "", 1, "")
+def _row(shard: str, seq: int, ts: int) -> JournalRow:
+    return JournalRow(shard, seq, 0, ts, "", "", "op", "", "", 0, 0, 0, 0, 0, "ok", "", "", "", "", 1, "")
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -174,7 +174,7 @@ def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None: 
     """Whatever the size of a page, every row comes once and in order; a cursor of another kind is refused."""
     journals = [[_row(f"{n}", seq, seq * (n + 2) * 10) for seq in range(1, 9)] for n in range(3)]
     for limit in (1, 3, 7, 100):
-        cursor, seen = None, list[Row]()
+        cursor, seen = None, list[JournalRow]()
         while True:
             places = _parse(cursor, 3, newest_first=newest_first)
             pages = [
@@ -194,7 +194,7 @@ def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None: 
             _parse(wrong, 3, newest_first=newest_first)
 
 
-def _page(rows: list[Row], place: str, limit: int, *, newest_first: bool) -> AuditPage:
+def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool) -> AuditPage:
     """Return a page of one journal, as its shard would."""
     if place == "-":
         return AuditPage([])

@@ -30,9 +30,9 @@ from tenantq.backup.manifest import (
 from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, retired_ids
-from tenantq.journal.target import DirectoryTarget
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.scrub import scrub
 from tenantq.store.sync_marker import SyncMarker

@@ -17,9 +17,9 @@ from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, StoreDamaged
 from tenantq.gates.key_maker import KEY_FILE as KEY_MAKER
 from tenantq.gates.key_maker import read_root
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
-from tenantq.journal.target import DirectoryTarget
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.keys import tenant_prefix
 from tenantq.store.rocks import RocksStore
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
 
 RESTORED: Final = "restored.json"
 """In a restored data directory until the first start has journaled where it comes from."""
@@ -64,7 +64,7 @@ def restore_backup(
     key_maker: Path | None = None,
     public_key: PublicKey | None = None,
     data_keys: Path | None = None,
-    segments: Target | None = None,
+    segments: ExportTarget | None = None,
     skip: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Restored:
@@ -197,7 +197,7 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
     return count
 
 
-def _put_segments(partial: Path, segments: Target, manifest: BackupManifest) -> int:
+def _put_segments(partial: Path, segments: ExportTarget, manifest: BackupManifest) -> int:
     """Fetch the exported segments that are wholly older than the backup's end; the restored journal has the rest.
 
     The head is left out, since it tells of a later time; the server writes it with its next export.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.doctor.pages import pages_of_items
 from tenantq.doctor.usage_exam import UsageRecount
 from tenantq.errors import StoreDamaged
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
 from tenantq.store.keys import be64, from_be64
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def last_time_ms(store: Store) -> int:
     """Return the latest shard time that the store knows of, from the heart or the newest journal record."""
     beat = store.last_beat()
     newest = store.last_item(store.jn, b"", _END)
-    journaled = unseal(newest[1])[1].engine_ms if newest is not None else 0
+    journaled = decode_record(newest[1])[1].engine_ms if newest is not None else 0
     return max(journaled, beat.engine_ms if beat is not None else 0)
 
 
@@ -53,7 +53,7 @@ def examine_journal(store: Store, notes: Notes) -> None:
 def _check(notes: Notes, usage: UsageRecount, seq: int, value: bytes, previous: bytes | None) -> bytes:
     """Check one record and return its hash, with which the walk goes on whatever was wrong."""
     try:
-        _, record = unseal(value, previous)
+        _, record = decode_record(value, previous)
         usage.pass_by(record)
         if record.seq != seq:
             notes.found("journal", f"Record {seq} says of itself that it is record {record.seq}.")

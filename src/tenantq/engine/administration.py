@@ -37,7 +37,7 @@ from tenantq.engine.recount import TenantRecount
 from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey, TenantSnapshot
 from tenantq.errors import Conflict, Invalid, TenantqError
-from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
+from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
 from tenantq.store.interface import Beat
 from tenantq.store.keys import after, tenant_prefix
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tenantq.domain.config import QueueConfig, ShardSettings, TenantConfig
     from tenantq.engine.access_store import AccessStore
     from tenantq.engine.queue_state import TenantState
-    from tenantq.journal.record import Entry
+    from tenantq.journal.record import JournalEntry
     from tenantq.journal.signing import SigningKey
 
 _PAGE = 1_000
@@ -305,7 +305,7 @@ class Administration(RoundLoop):
         if uses:
             await self._submit(NoteKeyUse(self._system, SYSTEM, uses))
 
-    async def note_entries(self, entries: Sequence[Entry]) -> None:
+    async def note_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Journal what happened before the engine was asked."""
         if entries:
             await self._submit(NoteEntries(self._system, SYSTEM, entries))

@@ -10,7 +10,7 @@ from tenantq.domain.message import Facts, Page, QueueStats, Result
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid, NotFound, StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, Row, rows, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, decode_record, rows
 from tenantq.runtime.randomness import id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
@@ -188,7 +188,9 @@ def result(core: ShardState, queue: QueueState, id: bytes) -> Result:
     raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
 
 
-async def trace(core: ShardState, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int) -> list[Row]:
+async def trace(
+    core: ShardState, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int
+) -> list[JournalRow]:
     """Return the journal's rows about one message of this queue or its dead letters, oldest first.
 
     The journal is searched from the message's birth on, at most TRACE_RECORDS_MAX records of it.
@@ -197,14 +199,14 @@ async def trace(core: ShardState, tenant: str, queue: str, id: bytes, first_seq:
     seq = _seq_at(core, int.from_bytes(id[:6]), first_seq, last_seq)
     end = min(last_seq, seq + limits.TRACE_RECORDS_MAX)
     wanted = id_text(id)
-    found: list[Row] = []
+    found: list[JournalRow] = []
     while seq <= end:
         page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
         if not page:
             break
         for _, value in page:
             if id in value:
-                _, record = unseal(value)
+                _, record = decode_record(value)
                 found += [row for row in rows(record) if row.message_id == wanted and row.tenant == tenant]
         seq = from_be64(page[-1][0]) + 1
         await asyncio.sleep(0)
@@ -220,7 +222,7 @@ def _seq_at(core: ShardState, engine_ms: int, first_seq: int, last_seq: int) -> 
     while low < high:
         middle = (low + high) // 2
         value = store.get(store.jn, be64(middle))
-        if value is None or unseal(value)[1].engine_ms < engine_ms:
+        if value is None or decode_record(value)[1].engine_ms < engine_ms:
             low = middle + 1
         else:
             high = middle

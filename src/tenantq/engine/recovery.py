@@ -11,7 +11,7 @@ from tenantq.engine.catalog import Catalog
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.engine.shard_clock import ShardClock
 from tenantq.engine.state import ShardState
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, unseal
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
 from tenantq.runtime.randomness import MessageIds
 from tenantq.store.keys import from_be64
 
@@ -38,7 +38,7 @@ def journal_end(store: Store) -> JournalEnd:
     first = from_be64(anchor) + 1 if anchor else 1
     newest = store.last_item(store.jn, b"", b"\xff" * 9)
     if newest is not None:
-        link, record = unseal(newest[1])
+        link, record = decode_record(newest[1])
         return JournalEnd(first, record.seq, link, record.engine_ms, record.last_id)
     if anchor:
         return JournalEnd(first, from_be64(anchor), anchor[8:40], from_be64(anchor[40:]), anchor[48:])

@@ -14,7 +14,7 @@ from tenantq.engine.queue_state import HEALED, queue_suspended
 from tenantq.engine.state import QuotaEvent
 from tenantq.errors import Draining, NotFound, StoreFailed, Suspended, TenantqError, Unavailable
 from tenantq.journal import checkpoint
-from tenantq.journal.record import Entry, Record, seal
+from tenantq.journal.record import JournalEntry, Record, encode_record
 from tenantq.store.keys import be64
 from tenantq.store.rows import (
     KeyRow,
@@ -97,11 +97,11 @@ class Round:
         self._started_ms = core.clock.monotonic_ms()
         self.wall = core.shard_clock.wall_offset_ms()
         self.batch = core.store.new_batch()
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         self.dirty: dict[QueueState, None] = {}
         self.adding: dict[TenantState, None] = {}  # tenants to which messages were added
         self.eased: dict[TenantState, None] = {}  # tenants that lost a queue, and its leases with it
-        self._refusals: dict[tuple[str, ...], Entry] = {}
+        self._refusals: dict[tuple[str, ...], JournalEntry] = {}
         self.caller_ops: list[Operation] = []  # to be answered after the sync
         self.cleared: set[bytes] = set()  # prefixes of queues deleted by range in this round
         self.emptied: list[bytes] = []  # prefixes whose space can be given back
@@ -160,7 +160,9 @@ class Round:
             if self.batch.is_empty():
                 return False
             log.error("an effect without a journal entry: please report this")
-            self.entries.append(Entry("unexplained", "", "", self.core.system.principal, details="no entry was given"))
+            self.entries.append(
+                JournalEntry("unexplained", "", "", self.core.system.principal, details="no entry was given")
+            )
         for queue in self.dirty:
             if min(queue.ready, queue.blocked, queue.in_flight, queue.bytes) < 0:
                 queue.ready, queue.blocked = max(0, queue.ready), max(0, queue.blocked)
@@ -190,7 +192,7 @@ class Round:
     def seal(self, previous: bytes, last_id: bytes) -> tuple[bytes, int]:
         """Add the journal record to the batch; return its hash and its size."""
         record = Record(self.core.shard, self.seq, self.now + self.wall, self.now, last_id, self.entries)
-        link, value = seal(previous, record)
+        link, value = encode_record(previous, record)
         self.batch.put(be64(self.seq), value, self.store.jn.handle)
         if self.signing_key is not None:
             row = checkpoint.sign(self.signing_key, record.shard, record.seq, link, record.ts)
@@ -235,7 +237,7 @@ class Round:
     def log(self, op: str, queue: QueueState, caller: Caller, **columns: object) -> None:
         """Add a journal entry about a queue."""
         self.entries.append(
-            Entry(
+            JournalEntry(
                 op,
                 queue.tenant.name,
                 queue.name,
@@ -250,7 +252,7 @@ class Round:
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""
         self.entries.append(
-            Entry(
+            JournalEntry(
                 op,
                 tenant.name,
                 "",
@@ -271,7 +273,9 @@ class Round:
         if entry is not None:
             entry.count += 1
             return
-        entry = Entry(*known, caller.request_id, outcome="refused", error_code=error.code, user_agent=caller.user_agent)
+        entry = JournalEntry(
+            *known, caller.request_id, outcome="refused", error_code=error.code, user_agent=caller.user_agent
+        )
         self._refusals[*known, error.code] = entry
         self.entries.append(entry)
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.engine.queue_state import QueueState
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
 
 
 def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
@@ -347,7 +347,7 @@ class Shard(Administration):
         await self._all_synced()
         return reads.result(self.core, found, raw)
 
-    async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[Row]:
+    async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[JournalRow]:
         """Return the journal's rows about one message, oldest first."""
         first = max(self._journal_first, self._find(tenant, queue).tenant.since)
         await self._all_synced()

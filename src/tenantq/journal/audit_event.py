@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EVENT_FIELDS: Final = ("event_id", "result", "resource", *Row.__struct_fields__)
+EVENT_FIELDS: Final = ("event_id", "result", "resource", *JournalRow.__struct_fields__)
 
 
-def audit_event(row: Row) -> dict[str, Any]:
+def audit_event(row: JournalRow) -> dict[str, Any]:
     """Return a row with ``event_id`` (never given twice), ``result`` and ``resource`` before its own columns."""
     return {
         "event_id": f"e{row.shard}-{row.seq}-{row.n}",
@@ -25,12 +25,12 @@ def audit_event(row: Row) -> dict[str, Any]:
     }
 
 
-def audit_events(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def audit_events(rows: Sequence[JournalRow]) -> list[dict[str, Any]]:
     """Return many rows so."""
     return [audit_event(row) for row in rows]
 
 
-def _resource(row: Row) -> str:
+def _resource(row: JournalRow) -> str:
     """Return the path of what a row is about."""
     if not row.tenant:
         return "platform"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import StoreDamaged
-from tenantq.journal.checkpoint import CHECKPOINT_OP, Checkpoint, unpack
-from tenantq.journal.record import unseal
+from tenantq.journal.checkpoint import CHECKPOINT_OP, JournalCheckpoint, unpack
+from tenantq.journal.record import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class ChainWalk:
         self._broken = False  # since the last checkpoint
         self._key = key
         self._archive = archive or {}
-        self._checkpoints: dict[int, Checkpoint] = {}
+        self._checkpoints: dict[int, JournalCheckpoint] = {}
         self._signed_seq = seq  # up to here the chain is the one that was signed
 
     def expect_checkpoint(self, seq: int, value: bytes) -> None:
@@ -60,7 +60,7 @@ class ChainWalk:
             self._found(self.seq + 1, f"Records {self.seq + 1} to {at - 1} are missing.")
         link, record = value[:_HASH_BYTES], None
         try:
-            _, record = unseal(value, self.link if at == self.seq + 1 else None)
+            _, record = decode_record(value, self.link if at == self.seq + 1 else None)
             if record.seq != at:
                 self._found(at, f"Record {record.seq} stands where record {at} belongs.")
         except StoreDamaged:

@@ -44,7 +44,7 @@ def check_audit(settings: AuditSettings) -> AuditSettings:
     return settings
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class JournalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What is signed of one record."""
 
     shard: str
@@ -71,19 +71,19 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def sign(key: SigningKey, shard: str, seq: int, link: bytes, ts: int) -> bytes:
     """Return a checkpoint as it is stored."""
-    plain = Checkpoint(shard=shard, seq=seq, link=link.hex(), ts=ts, key_id=key.public.id)
+    plain = JournalCheckpoint(shard=shard, seq=seq, link=link.hex(), ts=ts, key_id=key.public.id)
     return msgspec.json.encode(msgspec.structs.replace(plain, signature=key.sign(plain.signed_text())))
 
 
-def unpack(value: bytes) -> Checkpoint:
+def unpack(value: bytes) -> JournalCheckpoint:
     """Return a stored checkpoint, or raise StoreDamaged."""
     try:
-        return msgspec.json.decode(value, type=Checkpoint)
+        return msgspec.json.decode(value, type=JournalCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"journal: a checkpoint is unreadable: {error}") from error
 
 
-class Checkpointed(Protocol):
+class CheckpointedJournal(Protocol):
     """The journal of a running shard, which can be signed."""
 
     @property
@@ -102,7 +102,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        journal: Checkpointed,
+        journal: CheckpointedJournal,
         key: SigningKey,
         clock: Clock,
         settings: AuditSettings,

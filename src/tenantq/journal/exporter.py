@@ -20,7 +20,7 @@ from tenantq.domain.quotas import HOUR_MS
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
-from tenantq.journal.record import unseal
+from tenantq.journal.record import decode_record
 from tenantq.journal.segment import encode_stored
 from tenantq.runtime.backoff import Backoff
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.target import Target
     from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq.journal")
@@ -111,7 +111,7 @@ class _Part:
 
     def takes(self, stored: bytes, settings: ExportSettings) -> bool:
         """Take the next record, unless it is of another hour or there is no room for it; the first one always."""
-        link, record = unseal(stored)
+        link, record = decode_record(stored)
         rows = sum(max(1, len(entry.ids) // 16) for entry in record.entries)
         if self.records and (
             self.size >= settings.segment_bytes
@@ -133,7 +133,7 @@ class Exporter:
     def __init__(
         self,
         source: JournalSource,
-        target: Target,
+        target: ExportTarget,
         key: SigningKey,
         clock: Clock,
         settings: ExportSettings,

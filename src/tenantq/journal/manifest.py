@@ -11,7 +11,7 @@ import msgspec
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
 
 SCHEMA_VERSION: Final = 1
 """Of the segments' columns; grows when they change."""
@@ -81,7 +81,7 @@ def segment_name(shard: str, ts: int, first_seq: int, last_seq: int) -> str:
     return f"date={hour:%Y-%m-%d}/hour={hour:%H}/shard={shard}/{span_name(first_seq, last_seq)}.parquet"
 
 
-def read_manifest(target: Target, name: str) -> Manifest:
+def read_manifest(target: ExportTarget, name: str) -> Manifest:
     """Return a manifest, or raise Invalid naming the file. What it says of itself is not verified, but can be used safely."""
     try:
         manifest = msgspec.json.decode(target.read(name), type=Manifest)
@@ -94,7 +94,7 @@ def read_manifest(target: Target, name: str) -> Manifest:
     return manifest
 
 
-def read_head(target: Target, shard: str) -> Head | None:
+def read_head(target: ExportTarget, shard: str) -> Head | None:
     """Return a shard's head, or None; raise Invalid if it is unreadable."""
     name = f"{MANIFESTS}/shard={shard}/{HEAD}"
     try:
@@ -105,7 +105,7 @@ def read_head(target: Target, shard: str) -> Head | None:
         raise Invalid(f"{name}: is no head: {error}") from error
 
 
-def manifest_names(target: Target, shard: str | None = None) -> list[str]:
+def manifest_names(target: ExportTarget, shard: str | None = None) -> list[str]:
     """Return the names of manifests, of one shard or all, in order."""
     under = MANIFESTS if shard is None else f"{MANIFESTS}/shard={shard}"
     return [name for name in target.names(under) if name.endswith(".json") and not name.endswith(f"/{HEAD}")]

@@ -24,7 +24,7 @@ _HASH_BYTES: Final = 32
 _ID_BYTES: Final = 16
 
 
-class Entry(msgspec.Struct, array_like=True):
+class JournalEntry(msgspec.Struct, array_like=True):
     """One operation in one round. A column is a list with a value per message, or one value for all."""
 
     op: str
@@ -54,10 +54,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     ts: int  # wall clock
     engine_ms: int  # the shard's own time, which never goes back
     last_id: bytes  # the greatest message id given out so far
-    entries: list[Entry]
+    entries: list[JournalEntry]
 
 
-class SealedRecord(msgspec.Struct, frozen=True):
+class ChainedRecord(msgspec.Struct, frozen=True):
     """One record with its place in the chain."""
 
     link: bytes
@@ -65,7 +65,7 @@ class SealedRecord(msgspec.Struct, frozen=True):
     record: Record
 
 
-class Row(msgspec.Struct, frozen=True):
+class JournalRow(msgspec.Struct, frozen=True):
     """One line of the journal, as the pipeline sees it."""
 
     shard: str
@@ -101,7 +101,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 
 
-def seal(previous: bytes, record: Record) -> tuple[bytes, bytes]:
+def encode_record(previous: bytes, record: Record) -> tuple[bytes, bytes]:
     """Return (hash, value): the record's place in the chain, and what is stored."""
     try:
         payload = _encode(record)
@@ -124,7 +124,7 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
+def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
     """Return (hash, record) of a stored value; with ``previous`` also check the link, else raise StoreDamaged."""
     link, payload = value[:_HASH_BYTES], value[_HASH_BYTES:]
     if previous is not None and hashlib.sha256(previous + payload).digest() != link:
@@ -135,7 +135,7 @@ def unseal(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
         raise StoreDamaged(f"journal: a record is unreadable: {error}") from error
 
 
-def rows(record: Record) -> Iterator[Row]:
+def rows(record: Record) -> Iterator[JournalRow]:
     """Expand a record to one row per message, or one per entry where no message is concerned."""
     n = 0
     for entry in record.entries:
@@ -146,7 +146,7 @@ def rows(record: Record) -> Iterator[Row]:
         ]
         for i, (size, priority, attempt, wait_ms, process_ms) in enumerate(zip(*columns, strict=True)):
             raw_id = entry.ids[i * _ID_BYTES : (i + 1) * _ID_BYTES]
-            yield Row(
+            yield JournalRow(
                 record.shard,
                 record.seq,
                 n,

@@ -10,7 +10,7 @@ from tenantq.domain.access import matches
 from tenantq.runtime.randomness import id_bytes
 
 if TYPE_CHECKING:
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
 
 AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]
 RESULTS: Final[tuple[str, ...]] = get_args(AuditResult)
@@ -39,7 +39,7 @@ class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None = None  # patterns, one of which the queue must match; rows about no queue match none
     message: str | None = None
 
-    def matches(self, row: Row) -> bool:
+    def matches(self, row: JournalRow) -> bool:
         """Tell whether a row is wanted."""
         return (
             (self.tenant is None or row.tenant == self.tenant)

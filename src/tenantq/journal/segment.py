@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tenantq.journal.manifest import SCHEMA_VERSION
-from tenantq.journal.record import Row, SealedRecord, rows, unseal
+from tenantq.journal.record import ChainedRecord, JournalRow, decode_record, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,14 +49,14 @@ SCHEMA: Final = pa.schema(
 )
 """Names and types of the columns. Ids are text: Spark refuses Parquet's own type for them."""
 
-ROW_COLUMNS: Final = Row.__struct_fields__
+ROW_COLUMNS: Final = JournalRow.__struct_fields__
 _COLUMNS: Final = [(field.name, field.type) for field in SCHEMA]
 _LINK_BYTES: Final = 32
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "shard", "user_agent"]
 _ROWS_PER_GROUP: Final = 20_000
 
 
-def encode(records: Sequence[SealedRecord]) -> tuple[bytes, int]:
+def encode(records: Sequence[ChainedRecord]) -> tuple[bytes, int]:
     """Return the bytes of a Parquet file and how many rows it has. The same records give the same bytes."""
     columns: dict[str, list[Any]] = {field.name: [] for field in SCHEMA}
     appends = [columns[name].append for name in ROW_COLUMNS]
@@ -92,8 +92,8 @@ def encode_stored(records: Sequence[bytes]) -> tuple[bytes, int]:
     """Do as ``encode`` does with records as they are stored, which another process can be given."""
     sealed = []
     for stored in records:
-        link, record = unseal(stored)
-        sealed.append(SealedRecord(link, stored[len(link) :], record))
+        link, record = decode_record(stored)
+        sealed.append(ChainedRecord(link, stored[len(link) :], record))
     return encode(sealed)
 
 

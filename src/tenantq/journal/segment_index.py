@@ -15,13 +15,13 @@ from tenantq.domain.quotas import HOUR_MS
 from tenantq.journal.manifest import Manifest, segment_name
 
 if TYPE_CHECKING:
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
 
 _SEGMENT: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/shard=([^/]+)/(\d{20})-(\d{20})\.parquet")
 _MANIFEST: Final = re.compile(r"manifest/shard=([^/]+)/(\d{20})-(\d{20})\.json")
 
 
-class Span(msgspec.Struct, frozen=True):
+class SegmentSpan(msgspec.Struct, frozen=True):
     """One segment: its records, its hour, its file."""
 
     first_seq: int
@@ -37,7 +37,7 @@ class Span(msgspec.Struct, frozen=True):
 class SegmentIndex:
     """The segments of one shard at a target, 24 bytes each in memory. Listed once; the exporter tells of new ones."""
 
-    def __init__(self, target: Target, shard: str) -> None:
+    def __init__(self, target: ExportTarget, shard: str) -> None:
         self.target = target
         self._shard = shard
         self._lock = threading.Lock()
@@ -50,23 +50,23 @@ class SegmentIndex:
             if self._listed and (not self._lasts or manifest.first_seq > self._lasts[-1]):
                 self._append(manifest.first_seq, manifest.last_seq, manifest.min_ts - manifest.min_ts % HOUR_MS)
 
-    def at(self, seq: int) -> Span | None:
+    def at(self, seq: int) -> SegmentSpan | None:
         """Return the segment that holds a record, or else the first one behind it."""
         with self._lock:
             self._list()
             return self._span(bisect_left(self._lasts, seq))
 
-    def at_or_before(self, seq: int) -> Span | None:
+    def at_or_before(self, seq: int) -> SegmentSpan | None:
         """Return the segment that holds a record, or else the last one before it."""
         with self._lock:
             self._list()
             return self._span(bisect_right(self._firsts, seq) - 1)
 
-    def _span(self, place: int) -> Span | None:
+    def _span(self, place: int) -> SegmentSpan | None:
         if not 0 <= place < len(self._firsts):
             return None
         first, last, hour_at = self._firsts[place], self._lasts[place], self._hours[place]
-        return Span(first, last, hour_at, segment_name(self._shard, hour_at, first, last))
+        return SegmentSpan(first, last, hour_at, segment_name(self._shard, hour_at, first, last))
 
     def _append(self, first: int, last: int, hour_at: int) -> None:
         self._firsts.append(first)

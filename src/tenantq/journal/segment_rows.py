@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import result_of
 from tenantq.journal.segment import ROW_COLUMNS
 
@@ -37,7 +37,7 @@ class SegmentRows:
             raise ValueError("its columns are not those of a segment")
         self._columns = {name: place for place, name in enumerate(names)}
 
-    def groups(self, low: Place, high: Place, *, newest_first: bool) -> Iterator[list[Row]]:
+    def groups(self, low: Place, high: Place, *, newest_first: bool) -> Iterator[list[JournalRow]]:
         """Yield the matching rows between two places (both left out), row group by row group that may have any, in order."""
         numbers = range(self._file.num_row_groups)
         for number in reversed(numbers) if newest_first else numbers:
@@ -74,7 +74,7 @@ class SegmentRows:
             return None
         return statistics.min, statistics.max
 
-    def _read(self, number: int, low: Place, high: Place) -> list[Row]:
+    def _read(self, number: int, low: Place, high: Place) -> list[JournalRow]:
         try:
             mask = self._mask(self._file.read_row_group(number, columns=_LOOKED_AT), low, high)
             if not pc.any(mask).as_py():
@@ -83,7 +83,7 @@ class SegmentRows:
         except (pa.ArrowException, OSError) as error:
             raise ValueError(str(error)) from error
         found = found.set_column(found.schema.get_field_index("ts"), "ts", found["ts"].cast(pa.int64()))
-        return [Row(**row) for row in found.select(list(ROW_COLUMNS)).to_pylist()]
+        return [JournalRow(**row) for row in found.select(list(ROW_COLUMNS)).to_pylist()]
 
     def _mask(self, table: pa.Table, low: Place, high: Place) -> pa.ChunkedArray:
         wanted = self._wanted

@@ -9,15 +9,15 @@ import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.manifest import manifest_names, read_head, read_manifest
-from tenantq.journal.record import GENESIS, rows, unseal
+from tenantq.journal.record import GENESIS, decode_record, rows
 from tenantq.journal.segment import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.journal.manifest import Manifest
     from tenantq.journal.signing import PublicKey, PublicKeys
-    from tenantq.journal.target import Target
 
 FINDINGS_MAX: Final = 100
 LINKS_MAX: Final = 1_000_000
@@ -51,7 +51,7 @@ class AuditReport(msgspec.Struct):
 
 
 def verify_segments(
-    target: Target,
+    target: ExportTarget,
     key: PublicKey | PublicKeys | None,
     progress: Callable[[int, int], None] | None = None,
     *,
@@ -88,7 +88,7 @@ class _Walk:
 
     def __init__(
         self,
-        target: Target,
+        target: ExportTarget,
         key: PublicKey | PublicKeys | None,
         report: AuditReport,
         shard: str,
@@ -183,7 +183,7 @@ class _Walk:
 def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]], seq: int, link: bytes) -> str:
     """Return what is wrong with one record, or nothing."""
     try:
-        _, record = unseal(stored_link + payload, link)
+        _, record = decode_record(stored_link + payload, link)
     except StoreDamaged:
         return f"Record {seq} was changed, or the one before it was taken out."
     if record.seq != seq:
@@ -194,7 +194,7 @@ def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]]
     return ""
 
 
-def _find_strangers(target: Target, names: list[str], report: AuditReport, shard: str | None) -> None:
+def _find_strangers(target: ExportTarget, names: list[str], report: AuditReport, shard: str | None) -> None:
     """Name segments that no manifest names: put there by somebody, or left by a crash."""
     known = set()
     for name in names:

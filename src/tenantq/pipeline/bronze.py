@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from tenantq.journal.export_target import open_target
 from tenantq.journal.record import GENESIS
 from tenantq.journal.signing import PublicKey
-from tenantq.journal.target import open_target
 from tenantq.pipeline.schemas import BRONZE, KNOWN_OPS, VERDICTS
 from tenantq.pipeline.verify_segment import as_batch, verdict
 

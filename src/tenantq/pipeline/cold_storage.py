@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tenantq.errors import StoreDamaged
-from tenantq.journal.target import open_target
+from tenantq.journal.export_target import open_target
 from tenantq.pipeline.lake_state import ArchivedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake_state import ArchivedDay
 
 PART_BYTES: Final = 128_000_000
 """In memory; a part is smaller on disk."""
 
 
-def open_storage(url: str) -> Target:
+def open_storage(url: str) -> ExportTarget:
     """Return the place that a path or URL names; a directory's files are synced."""
     if url.startswith("file://"):
         return open_target(unquote(url.removeprefix("file://").removeprefix("localhost")))
@@ -46,7 +46,7 @@ def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:
                 yield rows
 
 
-def store(target: Target, place: str, rows: Iterable[pa.Table], mark: str = "") -> list[ArchivedFile]:
+def store(target: ExportTarget, place: str, rows: Iterable[pa.Table], mark: str = "") -> list[ArchivedFile]:
     """Write rows as parts under ``place``, read each back, compare; return what was written. Raise StoreDamaged."""
     found: list[ArchivedFile] = []
     waiting: list[pa.Table] = []
@@ -68,7 +68,7 @@ def store(target: Target, place: str, rows: Iterable[pa.Table], mark: str = "") 
     return found
 
 
-def _store_part(target: Target, name: str, rows: pa.Table) -> ArchivedFile:
+def _store_part(target: ExportTarget, name: str, rows: pa.Table) -> ArchivedFile:
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd", compression_level=9, row_group_size=100_000)
     data = buffer.getvalue()
@@ -80,7 +80,7 @@ def _store_part(target: Target, name: str, rows: pa.Table) -> ArchivedFile:
     return ArchivedFile(name, len(data), digest, rows.num_rows)
 
 
-def fetch(target: Target, file: ArchivedFile) -> bytes:
+def fetch(target: ExportTarget, file: ArchivedFile) -> bytes:
     """Return an archived file's bytes; raise StoreDamaged where it is gone or changed."""
     try:
         data = target.read(file.name)
@@ -91,7 +91,7 @@ def fetch(target: Target, file: ArchivedFile) -> bytes:
     return data
 
 
-def tenants_in(target: Target, day: ArchivedDay) -> set[str]:
+def tenants_in(target: ExportTarget, day: ArchivedDay) -> set[str]:
     """Return the tenants that an archived day has rows of."""
     found: set[str] = set()
     for file in day.files:
@@ -101,7 +101,7 @@ def tenants_in(target: Target, day: ArchivedDay) -> set[str]:
     return found
 
 
-def sweep(target: Target, day: ArchivedDay) -> None:
+def sweep(target: ExportTarget, day: ArchivedDay) -> None:
     """Delete what lies in a day's place and is not part of it: left by somebody who was killed."""
     kept = {file.name for file in day.files}
     for name in target.names(day_place(day.table, day.date)):

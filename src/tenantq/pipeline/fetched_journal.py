@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.target import open_target, shown_url
+from tenantq.journal.export_target import open_target, shown_url
 from tenantq.pipeline.new_segments import is_remote, new_names
 from tenantq.pipeline.run import Options, RunReport, process, run
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake import Lake
 
 _AT_ONCE: Final = 8
@@ -54,7 +54,7 @@ def run_from(
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _fetch(target: Target, names: list[str], place: Path) -> None:
+def _fetch(target: ExportTarget, names: list[str], place: Path) -> None:
     """Copy files; one that is gone meanwhile is left out, and missed by the verification."""
 
     def copy(name: str) -> None:

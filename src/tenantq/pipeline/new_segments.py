@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tenantq.errors import Invalid
+from tenantq.journal.export_target import DirectoryTarget, shown_url
 from tenantq.journal.manifest import MANIFESTS, manifest_names
-from tenantq.journal.target import DirectoryTarget, shown_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake import Lake
     from tenantq.pipeline.run import Options
 
@@ -57,7 +57,7 @@ def new_manifests(spark: SparkSession, journal: str, lake: Lake, options: Option
 
 
 def new_names(
-    spark: SparkSession, target: Target, lake: Lake, options: Options
+    spark: SparkSession, target: ExportTarget, lake: Lake, options: Options
 ) -> tuple[list[str], list[str], dict[str, str]]:
     """Return the same of any place, and the segments that are there by their manifests' names."""
     done = {row["manifest"] for row in lake.read(spark, "segments").where("reason = ''").select("manifest").collect()}

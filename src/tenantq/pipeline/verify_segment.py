@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
-from tenantq.journal.record import Entry, unseal
+from tenantq.journal.record import JournalEntry, decode_record
 from tenantq.journal.segment import SCHEMA
 from tenantq.pipeline.id_texts import ID_BYTES, id_texts
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.journal.record import Record
     from tenantq.journal.signing import PublicKey
-    from tenantq.journal.target import Target
 
 
 class Refused(Exception):
@@ -36,7 +36,7 @@ class Refused(Exception):
         self.reason, self.details, self.rows = reason, details, rows
 
 
-def verdict(target: Target, name: str, key: PublicKey | None) -> dict[str, Any]:
+def verdict(target: ExportTarget, name: str, key: PublicKey | None) -> dict[str, Any]:
     """Return a row of VERDICTS about the segment that the manifest ``name`` describes."""
     found: dict[str, Any] = {
         "manifest": name, "file": "", "shard": name.split("/")[1].removeprefix("shard="), "first_seq": 0, "last_seq": 0,
@@ -54,7 +54,7 @@ def verdict(target: Target, name: str, key: PublicKey | None) -> dict[str, Any]:
     return found
 
 
-def _manifest(target: Target, name: str) -> Manifest:
+def _manifest(target: ExportTarget, name: str) -> Manifest:
     try:
         return read_manifest(target, name)
     except (Invalid, OSError) as error:
@@ -70,7 +70,7 @@ def _check_manifest(manifest: Manifest, name: str, key: PublicKey | None) -> Non
         raise Refused("bad_signature", "the manifest's signature is not the server's")
 
 
-def _check(target: Target, manifest: Manifest) -> None:
+def _check(target: ExportTarget, manifest: Manifest) -> None:
     try:
         data = target.read(manifest.file)
     except FileNotFoundError as error:
@@ -99,7 +99,7 @@ def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
     seq, link = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link)
     for stored, payload in zip(links.filter(there).to_pylist(), payloads.filter(there).to_pylist(), strict=True):
         try:
-            _, record = unseal(stored + (payload or b""), link)
+            _, record = decode_record(stored + (payload or b""), link)
         except StoreDamaged as error:
             raise Refused("broken_chain", f"record {seq + 1} was changed, or the one before it taken out") from error
         seq, link = seq + 1, stored
@@ -134,7 +134,9 @@ def _differing(table: pa.Table, records: list[Record]) -> str:
         return "n"
     if not _equal(table, "message_id", _message_ids(ids, of_entry)):
         return "message_id"
-    by_field = dict(zip(Entry.__struct_fields__, zip(*map(msgspec.structs.astuple, entries), strict=True), strict=True))
+    by_field = dict(
+        zip(JournalEntry.__struct_fields__, zip(*map(msgspec.structs.astuple, entries), strict=True), strict=True)
+    )
     where = pa.array(of_entry)
     for name in _SAME_FOR_ALL:
         if not _equal(table, name, pa.array(by_field[name], SCHEMA.field(name).type).take(where)):

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.domain.message import DeadLetter, HistoryEntry, QueueStats
 from tenantq.domain.validation import all_fields
-from tenantq.journal.record import Row
+from tenantq.journal.record import JournalRow
 from tenantq.service.problems import item_error, refusal_of_all
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _camel(name: str) -> str:
 
 _FIELDS: Final[dict[type[msgspec.Struct], tuple[tuple[str, str], ...]]] = {
     kind: tuple((field, _camel(field)) for field in kind.__struct_fields__)
-    for kind in (QueueStats, Row, HistoryEntry, DeadLetter)
+    for kind in (QueueStats, JournalRow, HistoryEntry, DeadLetter)
 }
 
 
@@ -182,7 +182,7 @@ def result(results: Any, answer: tuple[Result, bool], _: RpcConnection) -> int:
     return 0
 
 
-def rows(results: Any, found: list[Row], _: RpcConnection) -> int:
+def rows(results: Any, found: list[JournalRow], _: RpcConnection) -> int:
     """Tell a message's whole history."""
     for item, row in zip(results.init("rows", len(found)), found, strict=True):
         _copy(row, item)

@@ -8,7 +8,7 @@ from tenantq.domain.names import PROBE_TENANTS
 from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
 from tenantq.gates.refusals import CountedRefusal, Refusal, Refusals
 from tenantq.gates.signals import Alert, Signals
-from tenantq.journal.record import Entry
+from tenantq.journal.record import JournalEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,7 +39,7 @@ class AuditNotes:
         self._shard = shard
         self._in_background = background
         self._tally = tally
-        self.note_entries: Callable[[list[Entry]], Coroutine[Any, Any, None]] = shard.note_entries
+        self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.note_entries
         self.refusals = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._looks = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self.signals = Signals(clock, settings.signals, self.raise_alert)
@@ -126,12 +126,12 @@ class AuditNotes:
         """Count and journal something that a person should look at."""
         self._tally.alerts[alert.kind] += 1
         details = f"{alert.severity}: {alert.details}"
-        entry = Entry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
+        entry = JournalEntry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
         self._in_background(self.note_entries([entry]))
 
     def _write(self, refusals: list[CountedRefusal]) -> None:
         entries = [
-            Entry(
+            JournalEntry(
                 one.action, one.tenant, one.queue, one.principal, one.remote, one.request_id, outcome=one.outcome,
                 error_code=one.error_code, details=one.details, count=one.count, user_agent=one.user_agent,
             )

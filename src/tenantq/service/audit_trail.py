@@ -14,8 +14,8 @@ from tenantq.domain import limits
 from tenantq.domain.message import check_int, check_text
 from tenantq.domain.quotas import DAY_MS
 from tenantq.errors import Closed, Invalid, NotFound
-from tenantq.journal.query import Cursor, JournalReader
-from tenantq.journal.record import Row
+from tenantq.journal.audit_query import AuditReader, Cursor
+from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import RESULTS, JournalFilter
 from tenantq.runtime.randomness import id_bytes, id_text
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.engine.shard import Shard
-    from tenantq.journal.query import JournalPage
+    from tenantq.journal.audit_query import JournalPage
     from tenantq.journal.segment_index import SegmentIndex
 
 TEXT_CHARS_MAX: Final = 300
@@ -53,7 +53,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPage(msgspec.Struct, frozen=True):
     """Some rows; unpacks to the rows and the cursor of the next page (None: this was all there is now)."""
 
-    rows: list[Row]
+    rows: list[JournalRow]
     cursor: str | None = None
     incomplete: bool = False  # older rows are in segments that this server cannot reach
 
@@ -67,7 +67,7 @@ class AuditTrail:
 
     def __init__(self, shard: Shard, segments: SegmentIndex | None = None) -> None:
         self._shard = shard
-        self._reader = JournalReader(shard, segments)
+        self._reader = AuditReader(shard, segments)
         self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="tenantq-audit")
         self._turns: dict[str, _Turn] = {}
         self._closed = False
@@ -102,7 +102,7 @@ class AuditTrail:
         more = str(Cursor(*page.more, newest_first)) if page.more is not None else None
         return AuditPage(page.rows, more, page.incomplete)
 
-    async def history(self, tenant: str, queue: str, id: str, *, first_seq: int) -> list[Row]:
+    async def history(self, tenant: str, queue: str, id: str, *, first_seq: int) -> list[JournalRow]:
         """Return all rows about one message of a queue, oldest first, wherever they lie; raise NotFound if there are none.
 
         They are looked for from a day before the message's birth on, as its id tells it, in a bounded number of steps.
@@ -111,7 +111,7 @@ class AuditTrail:
         born = int.from_bytes(raw[:6]) + self._shard.wall_ms() - self._shard.engine_ms()
         wanted = JournalFilter(tenant=tenant, message=id_text(raw), start=max(0, born - DAY_MS))
         await self._shard.all_synced()
-        found: list[Row] = []
+        found: list[JournalRow] = []
         place = None
         for _ in range(_HISTORY_STEPS):
             page = await self._in_turn(tenant, wanted, limit=limits.PAGE_MAX, place=place, first_seq=max(1, first_seq))

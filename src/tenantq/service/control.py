@@ -14,7 +14,7 @@ from tenantq.domain.config import TenantConfig, change_tenant
 from tenantq.domain.message import Caller, check_int
 from tenantq.domain.names import PROBE_TENANTS, check_queue_name, check_tenant_name
 from tenantq.errors import Conflict, Invalid, JournalBehind, NotFound, TenantqError
-from tenantq.journal.record import Entry
+from tenantq.journal.record import JournalEntry
 from tenantq.kms.interface import KeyRef
 from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
 from tenantq.service.call import QueueInfo, TenantInfo
@@ -214,7 +214,7 @@ class Control:
 
     async def _journal_keys(self, act: str, entered: Entered, details: str) -> None:
         who = entered.caller
-        entry = Entry(
+        entry = JournalEntry(
             act, entered.tenant, "", who.principal, who.remote, who.request_id, details=details,
             user_agent=who.user_agent,
         )  # fmt: skip
@@ -390,7 +390,7 @@ class Control:
         """Journal that a redrive was begun or stopped; what it moves is journaled as it moves."""
         who = entered.caller
         how = f"{task.id}, {'a dry run' if task.dry_run else 'at most ' + str(task.rate or 'any number') + ' a second'}"
-        entry = Entry(
+        entry = JournalEntry(
             act, entered.tenant, queue, who.principal, who.remote, who.request_id, details=how,
             user_agent=who.user_agent,
         )  # fmt: skip

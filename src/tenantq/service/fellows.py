@@ -20,9 +20,9 @@ from tenantq.cluster.link import shard_down
 from tenantq.cluster.peers import QUICK_MS
 from tenantq.domain.message import LOCAL
 from tenantq.errors import Invalid, NotFound, TenantqError
-from tenantq.journal.certificate import ErasureCertificate
-from tenantq.journal.query import Cursor
-from tenantq.journal.record import Entry
+from tenantq.journal.audit_query import Cursor
+from tenantq.journal.erasure_certificate import ErasureCertificate
+from tenantq.journal.record import JournalEntry
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import TenantInfo
 from tenantq.wire import ShardItem
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tenantq.cluster.peers import Peers
     from tenantq.cluster.server import Asked
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tenantq.service.service import Service
 
 _ALL_READ: Final = "-"
@@ -65,7 +65,7 @@ _decode_page: Final = msgspec.msgpack.Decoder(AuditPage).decode
 _decode_erasures: Final = msgspec.msgpack.Decoder(list[ErasureCertificate]).decode
 _decode_manifest: Final = msgspec.msgpack.Decoder(BackupManifest).decode
 _decode_backups: Final = msgspec.msgpack.Decoder(list[BackupItem]).decode
-_decode_entries: Final = msgspec.msgpack.Decoder(list[Entry]).decode
+_decode_entries: Final = msgspec.msgpack.Decoder(list[JournalEntry]).decode
 _decode_put_back: Final = msgspec.msgpack.Decoder(list[_PutBack]).decode
 
 
@@ -175,9 +175,9 @@ class Fellows:
     async def _tell_audit(self, asked: Asked) -> bytes:
         return _encode(await self._service.audit_page(_decode_query(asked.payload)))
 
-    async def note(self, entries: list[Entry]) -> None:
+    async def note(self, entries: list[JournalEntry]) -> None:
         """Journal what is not an operation of the engine's, each with the shard of its tenant; here, if that does not answer."""
-        places: dict[int, list[Entry]] = {}
+        places: dict[int, list[JournalEntry]] = {}
         for one in entries:
             shard = self._peers.directory.find(one.tenant) if one.tenant else None
             places.setdefault(self.number if shard is None else shard, []).append(one)
@@ -292,7 +292,7 @@ def _parse(cursor: str | None, count: int, *, newest_first: bool) -> list[str]:
 
 def _merge(pages: list[AuditPage], places: list[str], limit: int, *, newest_first: bool) -> AuditPage:
     """Return the first rows of all pages by time, up to where a page ends that is not its shard's last."""
-    taken: list[Row] = []
+    taken: list[JournalRow] = []
     at = [0] * len(pages)
     while len(taken) < limit:
         ahead = [number for number, page in enumerate(pages) if at[number] < len(page.rows)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from tenantq.engine.queue_snapshots import SnapshotFacts
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
     from tenantq.service.entered import Entered
@@ -119,7 +119,7 @@ class Looking(Moving):
                 return found, False
             return msgspec.structs.replace(found, value=None, sealed=False), True
 
-    async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[Row]:
+    async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[JournalRow]:
         """Return the journal's rows about one message, from the store and, where some were trimmed, from segments too."""
         with await self._enter_queue(call, tenant, "trace", queue, rate="read") as entered:
             since = max(1, entered.state.since)

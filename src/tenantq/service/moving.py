@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.engine.shard import Shard
     from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
@@ -180,7 +180,7 @@ class TenantExport:
             files=self._archive.files,
         )
 
-    async def _audit(self) -> AsyncIterator[list[Row]]:
+    async def _audit(self) -> AsyncIterator[list[JournalRow]]:
         """Go through the journal's rows about the tenant, in the store and in segments, up to the moment of the snapshot."""
         snapshot, cursor = self._snapshot, None
         while True:

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Conflict, NotFound, TenantqError
-from tenantq.journal.record import Entry
+from tenantq.journal.record import JournalEntry
 from tenantq.service.call import TenantInfo
 from tenantq.service.control import VERSION, check_destroy, check_why
 from tenantq.service.credentials import Credentials
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tenantq.backup.manifest import BackupManifest
     from tenantq.domain.message import Caller
     from tenantq.engine.shard import Shard
-    from tenantq.journal.certificate import ErasureCertificate
+    from tenantq.journal.erasure_certificate import ErasureCertificate
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
@@ -220,9 +220,9 @@ class Safekeeping(Credentials):
         return self._backups
 
 
-def entry(op: str, tenant: str, caller: Caller, details: str, *, outcome: str = "ok") -> Entry:
+def entry(op: str, tenant: str, caller: Caller, details: str, *, outcome: str = "ok") -> JournalEntry:
     """Return the journal's entry for an act that changed nothing in the store."""
-    return Entry(
+    return JournalEntry(
         op, tenant, "", caller.principal, caller.remote, caller.request_id, details=details, outcome=outcome,
         user_agent=caller.user_agent,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The worker: tasks by decorator, run with bounded concurrency, drained gracefully."""
+"""The worker: runs tasks with bounded concurrency and stops gracefully."""
 
 from tenantq.worker.job import TaskTimedOut
 from tenantq.worker.loader import load_worker

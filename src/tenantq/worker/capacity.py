@@ -1,4 +1,4 @@
-"""What a worker holds, and how much more it may ask for."""
+"""The messages a worker holds, and how many more it may poll."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ if TYPE_CHECKING:
     from tenantq.worker.job import Job
 
 RESERVED_S: Final = 1.0
-"""So long a poll that was to be answered at once counts as if it had brought what it asked for; a limit may have it pause for longer."""
+"""How long a poll without wait keeps its reservation. A limit at the server may delay the poll for longer."""
 
 
-class Capacity:
-    """At most ``concurrency + prefetch`` messages, those that late threads keep the place of among them.
+class WorkerCapacity:
+    """Holds at most ``concurrency + prefetch`` messages, including the slots of threads that outlived their timeout.
 
-    Who polls asks here first, and waits here while there is no room: in turns, so that no queue is kept out by another.
+    Pollers reserve capacity here before each poll, first come, first served, so that no queue starves another.
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
-        self.waiting: deque[Job] = deque()  # leased, and no place to run yet
-        self.running: dict[asyncio.Task[None], Job] = {}  # at work, or being settled
-        self.kept: set[asyncio.Future[Any]] = (
-            set()
-        )  # threads that go on though nobody waits for them; each keeps a place
-        self.ended_count = 0  # handlers that have ended; each may have added messages
+        self.waiting: deque[Job] = deque()  # leased, waiting for a slot
+        self.running: dict[asyncio.Task[None], Job] = {}  # running, or being settled
+        self.overdue: set[asyncio.Future[Any]] = set()  # threads that outlived their timeout; each occupies a slot
+        self.ended_count = 0  # handlers that ended; each may have added messages
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._reserved = 0
@@ -35,76 +33,76 @@ class Capacity:
         self._changed = asyncio.Event()
 
     @property
-    def has_places(self) -> bool:
-        """Whether a handler can ever begin, before a thread ends that nobody waits for."""
-        return len(self.kept) < self._concurrency
+    def has_slots(self) -> bool:
+        """Whether any slot is not occupied by an overdue thread."""
+        return len(self.overdue) < self._concurrency
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
+        """Whether no message is held."""
         return not self.waiting and not self.running
 
     @property
     def space(self) -> int:
-        """How many more messages may be held. What comes beyond that is to be given back."""
-        if not self.has_places:
+        """How many more messages may be held. Messages beyond that must be released."""
+        if not self.has_slots:
             return 0
-        held = len(self.waiting) + len(self.running) + len(self.kept)
+        held = len(self.waiting) + len(self.running) + len(self.overdue)
         return max(0, self._concurrency + self._prefetch - held)
 
-    async def ask(self, parts: int, *, reserve: bool) -> Asking:
-        """Return what to poll for, in turn, once that is worth a request: the room there is, or one of so many parts of it.
+    async def ask(self, parts: int, *, reserve: bool) -> PollReservation:
+        """Wait until a poll is worthwhile and return how many messages to ask for: the free capacity divided by ``parts``.
 
-        With ``reserve`` nobody else is told of the same room before the poll is answered. That is for polls that are answered at
-        once: one that waits for messages must not keep the room from queues that have some.
+        With ``reserve`` no other poller gets the same capacity until the poll is answered. Only polls without wait reserve: a
+        poll that waits for messages must not block queues that have some.
         """
-        async with self._turn:  # first come, first served
-            while not self._is_worth_asking():
+        async with self._turn:
+            while not self._is_worth_polling():
                 await self.change()
             count = min(max(1, self._free // parts), limits.BATCH_MESSAGES_MAX)
-            return Asking(self, count, reserve=reserve)
+            return PollReservation(self, count, reserve=reserve)
 
     @property
     def _free(self) -> int:
         return self.space - self._reserved
 
-    def _is_worth_asking(self) -> bool:
+    def _is_worth_polling(self) -> bool:
         free = self._free
         return free >= max(1, self._prefetch // 2) or (free > 0 and not self.waiting)
 
     def reserve(self, count: int) -> None:
-        """Take ``count`` of the room away, or give it back where that is below 0."""
+        """Reserve ``count`` messages, or return them if it is negative."""
         self._reserved += count
         if count < 0:
             self.changed()
 
     def changed(self) -> None:
-        """Have everybody look again."""
+        """Wake everyone who waits for a change."""
         self._changed.set()
 
     async def change(self) -> None:
-        """Return when something has changed."""
+        """Wait for a change."""
         self._changed.clear()
         await self._changed.wait()
 
 
-class Asking:
-    """A poll that is out, and the room that is reserved for it."""
+class PollReservation:
+    """The capacity of one poll in flight."""
 
-    __slots__ = ("_reserved", "_room", "_timer", "count")
+    __slots__ = ("_capacity", "_reserved", "_timer", "count")
 
-    def __init__(self, room: Capacity, count: int, *, reserve: bool) -> None:
+    def __init__(self, capacity: WorkerCapacity, count: int, *, reserve: bool) -> None:
         self.count = count
-        self._room = room
+        self._capacity = capacity
         self._reserved = count if reserve else 0
         self._timer: asyncio.TimerHandle | None = None
         if reserve:
-            room.reserve(count)
+            capacity.reserve(count)
             self._timer = asyncio.get_running_loop().call_later(RESERVED_S, self.end)
 
     def end(self) -> None:
-        """Give the room back; may be called again."""
+        """Return the reserved capacity. May be called again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._room.reserve(-self._reserved)
+            self._capacity.reserve(-self._reserved)

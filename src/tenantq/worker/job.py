@@ -1,4 +1,4 @@
-"""One message at work: its handler is run, its lease settled, its story told."""
+"""One message in work: runs its handler, settles its lease, logs the outcome."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tenantq.client.async_message import AsyncMessage
     from tenantq.client.loop_thread import LoopThread
     from tenantq.client.received import Received
-    from tenantq.worker.plan import Plan
+    from tenantq.worker.handler_threads import HandlerThreads
+    from tenantq.worker.plan import WorkerPlan
     from tenantq.worker.task import Task
-    from tenantq.worker.threads import Threads
 
 log = logging.getLogger("tenantq.worker")
 
@@ -36,11 +36,11 @@ class TaskTimedOut(Exception):
 
 
 class Job:
-    """A message, its task, and what runs the one on the other."""
+    """One message and the task that handles it."""
 
     __slots__ = (
+        "_free_slot",
         "_is_stopping",
-        "_leave_place",
         "_loop_thread",
         "_plan",
         "_thread",
@@ -54,30 +54,30 @@ class Job:
         self,
         task: Task[Any, Any],
         message: AsyncMessage,
-        plan: Plan,
-        threads: Threads,
+        plan: WorkerPlan,
+        threads: HandlerThreads,
         loop_thread: LoopThread,
-        leave_place: Callable[[asyncio.Future[Any] | None], None],
+        free_slot: Callable[[asyncio.Future[Any] | None], None],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """Prepare it. ``leave_place`` is called once, when its handler has ended or, with its thread, is not waited for any more.
+        """``free_slot`` is called once, when the handler has ended or, with its thread, has timed out.
 
-        Whether the worker ``is_stopping`` tells who has cancelled a handler: the worker, or the handler itself.
+        ``is_stopping`` distinguishes a handler that the worker cancelled from one that cancelled itself.
         """
         self.task = task
         self.message = message
-        self.has_ended = False  # the handler, or the waiting for it; the message may not be settled yet
+        self.has_ended = False  # the handler ended or timed out; the message may not be settled yet
         self._plan = plan
         self._threads = threads
         self._loop_thread = loop_thread
-        self._leave_place = leave_place
+        self._free_slot = free_slot
         self._is_stopping = is_stopping
-        self._thread: asyncio.Future[Any] | None = None  # goes on, though nobody waits for it
+        self._thread: asyncio.Future[Any] | None = None  # still running after its timeout
 
     async def handle(self) -> None:
-        """Run the handler and settle the message; the place is free as soon as the handler has ended.
+        """Run the handler and settle the message. The slot is free as soon as the handler has ended.
 
-        Nothing that a handler or a hook raises gets out of here.
+        Errors of handlers and hooks never propagate.
         """
         task, message = self.task, self.message
         loop = asyncio.get_running_loop()
@@ -86,36 +86,36 @@ class Job:
         error: BaseException | None = None
         try:
             for hook in self._plan.before:
-                await _called(hook, message)
+                await _call_hook(hook, message)
             result = await self._call()
             if task.result and isinstance(message.result, Unset):
                 message.result = result
             if not isinstance(message.result, Unset):
-                message.result = to_bytes(message.result, "result")  # what cannot be written has failed
-        except Exception as failed:  # noqa: BLE001  # whatever a handler raises is the message's fate
+                message.result = to_bytes(message.result, "result")  # a result that cannot be encoded fails the message
+        except Exception as failed:  # noqa: BLE001  # any error of a handler fails the message
             error = failed
         except BaseException as odd:
             if isinstance(odd, GeneratorExit) and loop.is_closed():
-                raise  # nobody raised it: this is being thrown away
+                raise  # the coroutine is being destroyed
             error = odd
         finally:
             self.has_ended = True
-            self._leave_place(self._thread)
+            self._free_slot(self._thread)
         if _is_cancelled():
-            await _forget_cancels()
+            await _clear_cancellation()
         if error is not None and not isinstance(error, Exception):
-            error = self._what_ended_it(error)
+            error = self._cause(error)
         outcome = await self._settle(error)
-        await self._tell(result, error, outcome, int((loop.time() - started) * 1_000))
+        await self._report(result, error, outcome, int((loop.time() - started) * 1_000))
 
-    def _what_ended_it(self, odd: BaseException) -> BaseException:
-        """Return what an exception stands for that would end more than the handler: the end of the worker, or just a failure."""
+    def _cause(self, odd: BaseException) -> BaseException:
+        """Return the error for an exception that is not an Exception: a cancellation by the worker, or else a failure."""
         if not isinstance(odd, asyncio.CancelledError):
             return RuntimeError(f"the handler raised {odd!r}")
         return odd if self._is_stopping() else RuntimeError("the handler was cancelled by its own doing")
 
     async def _call(self) -> Any:
-        """Return what the handler returns, within its time."""
+        """Call the handler within its timeout and return its result."""
         task = self.task
         if not task.is_async:
             return await self._call_in_thread()
@@ -128,7 +128,7 @@ class Job:
                 return await task.function(*arguments)
         except TimeoutError:
             if scope.expired():
-                raise _late(task) from None
+                raise _timed_out(task) from None
             raise
 
     async def _call_in_thread(self) -> Any:
@@ -141,11 +141,11 @@ class Job:
             if not future.done():
                 self._thread = future
         if not future.done():
-            raise _late(task)
+            raise _timed_out(task)
         return future.result()
 
     async def _settle(self, error: BaseException | None) -> str:
-        """Ack, nack or release, unless the handler has done so; return what became of the message."""
+        """Ack, nack or release the message unless the handler did. Returns the outcome for the log."""
         task, message = self.task, self.message
         if message.settled:
             return "settled"
@@ -173,14 +173,14 @@ class Job:
         if isinstance(rule, Retry):
             return rule.delay_ms(message.attempt, self._plan.randomness)
         try:
-            delay_ms = rule(message, error)  # type: ignore[arg-type]  # a cancelled handler does not come here
+            delay_ms = rule(message, error)  # type: ignore[arg-type]  # cancellations are handled before
             return None if delay_ms is None else check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
-        except BaseException:  # also one that would end the worker
+        except BaseException:  # also SystemExit, which must not end the worker
             log.exception("the retry rule of %s failed", task.queue, extra=_fields(task, message))
             return None
 
-    async def _tell(self, result: Any, error: BaseException | None, outcome: str, took_ms: int) -> None:
-        """Log what happened and call the hooks; an error in a hook is logged and changes nothing."""
+    async def _report(self, result: Any, error: BaseException | None, outcome: str, took_ms: int) -> None:
+        """Log the outcome and call the hooks. An error in a hook is only logged."""
         task, message = self.task, self.message
         fields = {**_fields(task, message), "outcome": outcome, "duration_ms": took_ms}
         if isinstance(error, asyncio.CancelledError):
@@ -197,42 +197,42 @@ class Job:
         hooks = self._plan.after if error is None else self._plan.failure
         for hook in hooks:
             try:
-                await _called(hook, message, result if error is None else error)
+                await _call_hook(hook, message, result if error is None else error)
             except BaseException as odd:
                 if self._is_stopping() and isinstance(odd, asyncio.CancelledError):
                     raise
                 log.exception("a hook failed", extra=fields)
                 if _is_cancelled():
-                    await _forget_cancels()
+                    await _clear_cancellation()
 
 
-async def _called(hook: Callable[..., Any], message: Received, *arguments: Any) -> None:
+async def _call_hook(hook: Callable[..., Any], message: Received, *arguments: Any) -> None:
     outcome = hook(message, *arguments)
     if inspect.isawaitable(outcome):
         await outcome
 
 
 def _is_cancelled() -> bool:
-    """Tell whether somebody has cancelled the running task: the worker, or the handler itself."""
+    """Return whether the running task was cancelled, by the worker or by the handler itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def _forget_cancels() -> None:
-    """Have the running task go on, so that its message can be settled."""
+async def _clear_cancellation() -> None:
+    """Clear the cancellation of the running task, so that its message can be settled."""
     task = asyncio.current_task()
     while task is not None and task.uncancel():
         pass
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # where it has not been raised yet, it is now
+        await asyncio.sleep(0)  # a cancellation that was not raised yet is raised here
 
 
-def _late(task: Task[Any, Any]) -> TaskTimedOut:
+def _timed_out(task: Task[Any, Any]) -> TaskTimedOut:
     return TaskTimedOut(f"{task.name} took longer than {task.timeout_ms} ms")
 
 
 def _fields(task: Task[Any, Any], message: Received) -> dict[str, Any]:
-    """Return the fields that every line about a message has."""
+    """Return the log fields of a message."""
     return {
         "task": task.name,
         "tenant": message.tenant,

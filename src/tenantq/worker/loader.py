@@ -1,4 +1,4 @@
-"""Find a worker by the text ``module:name``."""
+"""Loads a worker from ``module:name``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tenantq.worker.worker import Worker
 
 
 def load_worker(address: str) -> Worker:
-    """Return the worker that ``address``, such as ``shop.tasks:worker``, names; the working directory is searched first.
+    """Return the worker at ``address``, for example ``shop.tasks:worker``. The working directory is searched first.
 
-    Raises Invalid for a malformed address or something that is no worker, NotFound for a module or name that is not there. An error
-    inside the module itself is raised as it is.
+    Raises Invalid if the address is malformed or does not name a worker, and NotFound if the module or name does not exist. Errors
+    inside the module propagate.
     """
     module_name, colon, name = address.partition(":")
     if (
@@ -30,7 +30,7 @@ def load_worker(address: str) -> Worker:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise  # the module is there, and misses another one
+            raise  # the module exists but imports one that does not
         raise NotFound(f"worker: there is no module {module_name}, seen from {here}") from error
     for part in name.split("."):
         try:

@@ -1,4 +1,4 @@
-"""What a worker does, and with how much: fixed when it begins to work."""
+"""The configuration of one run of a worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Failure = Callable[[Received, BaseException], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one run of a worker goes by."""
+class WorkerPlan:
+    """The configuration of one run, fixed when the worker starts."""
 
     tasks: list[Task[Any, Any]]
     concurrency: int

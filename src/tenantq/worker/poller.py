@@ -1,4 +1,4 @@
-"""Polls one queue for a worker, as long as the worker works."""
+"""Polls one queue for a worker."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from tenantq.client.async_fleet import AsyncFleet
     from tenantq.client.async_message import AsyncMessage
     from tenantq.client.async_queue import AsyncQueue
-    from tenantq.worker.capacity import Capacity
-    from tenantq.worker.plan import Plan
+    from tenantq.worker.capacity import WorkerCapacity
+    from tenantq.worker.plan import WorkerPlan
     from tenantq.worker.task import Task
 
 log = logging.getLogger("tenantq.worker")
 
-_BACKOFF: Final = Backoff(100, 10_000)  # after a poll that failed
-_ABSENT_PAUSE_MS: Final = 1_000  # after a poll of a queue that nobody has made yet
+_BACKOFF: Final = Backoff(100, 10_000)  # after a failed poll
+_ABSENT_PAUSE_MS: Final = 1_000  # between polls of a queue that does not exist yet
 
 
 class Poller:
-    """Asks for as much as there is room for, for ever; outlives whatever trouble may pass.
+    """Polls for as many messages as the worker can hold, until cancelled. Survives errors that may pass.
 
-    A queue that had messages is polled without waiting, for the whole room, which is reserved meanwhile. One that had none is polled
-    with a wait, for a part of the room, which is not: so idle queues take no room from busy ones. What they bring when the room is
-    used up is given back, and they wait for their turn here.
+    A queue that had messages is polled without wait for the whole free capacity, which is reserved meanwhile. A queue that had none is
+    polled with a wait for a part of it, without a reservation. So idle queues take no capacity from busy ones. Messages that arrive
+    when no capacity is left are released.
     """
 
     def __init__(
         self,
         client: AsyncClient,
         task: Task[Any, Any],
-        plan: Plan,
-        room: Capacity,
+        plan: WorkerPlan,
+        capacity: WorkerCapacity,
         *,
         take: Callable[[Task[Any, Any], list[AsyncMessage]], Awaitable[None]],
         rest: Callable[[str, int], Awaitable[None]] | None,
     ) -> None:
-        """Prepare it. ``take`` gets what came; ``rest``, in a burst, is called after each poll that brought nothing."""
+        """``take`` receives the messages. In a burst, ``rest`` is called after each empty poll."""
         self._task = task
         self._plan = plan
-        self._room = room
+        self._capacity = capacity
         self._take = take
         self._rest = rest
         self._address = client.settings.url
@@ -63,11 +63,11 @@ class Poller:
             self._source = NamedFleet(client, task.queue, plan.tenants)
 
     async def keep_polling(self) -> None:
-        """Poll until cancelled. Raises Unauthenticated, and in a burst that the address leads nowhere."""
+        """Poll until cancelled. Raises Unauthenticated, and in a burst NotFound if the address is wrong."""
         try:
             is_busy = True
             while True:
-                ended_count = self._room.ended_count
+                ended_count = self._capacity.ended_count
                 messages = await self._poll(is_busy=is_busy)
                 is_busy = bool(messages)
                 if messages:
@@ -81,35 +81,33 @@ class Poller:
                 self._source.close()
 
     async def _poll(self, *, is_busy: bool) -> list[AsyncMessage] | None:
-        """Return what one poll brought; None where it failed, after a pause."""
+        """Poll once and return the messages; None after a failure and its delay."""
         reserve = is_busy and self._has_others
         wait_ms = 0 if reserve or self._rest is not None else self._plan.wait_ms
-        asking = await self._room.ask(1 if is_busy else len(self._plan.tasks), reserve=reserve)
+        reservation = await self._capacity.ask(1 if is_busy else len(self._plan.tasks), reserve=reserve)
         try:
-            messages = await self._source.poll(asking.count, wait_ms=wait_ms, lease_ms=self._plan.lease_ms)
+            messages = await self._source.poll(reservation.count, wait_ms=wait_ms, lease_ms=self._plan.lease_ms)
         except (Unauthenticated, Closed):
             raise
         except NotFound as error:
-            asking.end()
+            reservation.end()
             return await self._after_absence(error)
         except TenantqError as error:
-            asking.end()
+            reservation.end()
             queue = self._task.queue
             log.warning("polling %s failed: %s", queue, error, extra={"queue": queue, "code": error.code})
             await self._pause()
             return None
         finally:
-            asking.end()
+            reservation.end()
         self._failures = 0
         return messages
 
     async def _after_absence(self, error: NotFound) -> list[AsyncMessage] | None:
-        """Wait for what is not there; a burst does not, and takes a queue that nobody has made for an empty one."""
+        """Wait for a queue that does not exist. A burst does not wait and treats it as empty."""
         queue = self._task.queue
         extra = {"queue": queue, "code": error.code}
-        is_lost = (
-            error.queue is None and error.tenant is None
-        )  # it is not the queue that is missing, but the whole server
+        is_lost = error.queue is None and error.tenant is None  # not the queue is missing but the whole API
         if self._rest is not None:
             if is_lost:
                 raise error
@@ -127,6 +125,6 @@ class Poller:
         return None
 
     async def _pause(self) -> None:
-        """Pause for longer after each failure, and not just as long as others do."""
+        """Wait longer after each failure, with jitter."""
         self._failures += 1
         await asyncio.sleep(_BACKOFF.half_jitter_ms(self._failures, self._plan.randomness) / 1_000)

@@ -1,4 +1,4 @@
-"""When a failed message is tried again."""
+"""Retry delays of failed messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tenantq.runtime.randomness import Randomness
 
 Rule = Callable[[Received, Exception], int | None]
-"""Tells, for a message and what went wrong, after how many milliseconds to try again; None: as the queue is configured."""
+"""Returns the retry delay in milliseconds for a message and its error; None: the queue's backoff."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Growing pauses: ``base_ms`` after the first attempt, ``factor`` times as long after each further one, up to ``max_ms``.
+    """Exponential delays: ``base_ms`` after the first attempt, ``factor`` times as long after each further one, up to ``max_ms``.
 
-    A random part of up to one half is taken off, so that messages which failed together are not tried again together.
-    How many attempts there are is the queue's ``max_attempts``, or the message's own.
+    A random part of up to one half is subtracted, so that messages that failed together are not retried together.
+    The queue's ``max_attempts``, or the message's own, limits the number of attempts.
     """
 
     base_ms: int = 1_000
@@ -39,5 +39,5 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid(f"factor: {self.factor!r} is not a number from 1 on")
 
     def delay_ms(self, attempt: int, randomness: Randomness) -> int:
-        """Return the pause after attempt number ``attempt``, from 1."""
+        """Return the delay after attempt number ``attempt``, from 1."""
         return Backoff(self.base_ms, self.max_ms, self.factor).half_jitter_ms(attempt, randomness)

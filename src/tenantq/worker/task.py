@@ -1,4 +1,4 @@
-"""A task: a queue, the handler of its messages, and how that is run."""
+"""A task: a queue and the handler of its messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TIMEOUT_MS_MAX = 24 * 3_600_000
-_AS_IT_IS = "message"
+_WHOLE_MESSAGE = "message"
 
 
 class Task(Generic[P, R]):
-    """What ``@worker.task`` makes of a function. Calling it calls the function; ``add`` gives it a message to work on."""
+    """The result of ``@worker.task``. Calling it calls the function; ``add`` adds a message for it."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Task(Generic[P, R]):
         return f"<Task {self.name} of {self.queue}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler itself, as in its own tests."""
+        """Call the handler directly, for example in a test."""
         return self.function(*args, **kwargs)
 
     def add(self, body: object, **options: Any) -> Added:
-        """Add a message for this task; options are those of ``Queue.add``, and ``tenant``. Blocks: not for coroutines."""
+        """Add a message for this task, with the options of ``Queue.add`` and ``tenant``. Blocks; not for coroutines."""
         return self._worker.enqueue(self, body, **options)
 
     async def add_async(self, body: object, **options: Any) -> Added:
@@ -74,10 +74,10 @@ class Task(Generic[P, R]):
         return await self._worker.enqueue_async(self, body, **options)
 
     def arguments(self, message: Received) -> tuple[Any, ...]:
-        """Return what the handler is called with. Raises Invalid where the body does not fit."""
+        """Return the arguments for the handler. Raises Invalid if the body does not match its type."""
         kind = self.takes
         first: Any
-        if kind == _AS_IT_IS:
+        if kind == _WHOLE_MESSAGE:
             first = message
         elif kind is bytes:
             first = message.body
@@ -92,46 +92,46 @@ class Task(Generic[P, R]):
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a partial function calls in the end."""
+    """Return the function inside ``functools.partial`` objects."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
 def _code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what has the types of the parameters: a function itself, or how an object is called."""
+    """Return what carries the parameter types: the function itself, or the object's ``__call__``."""
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
 def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
-    """Return what the handler's first parameter wants, and whether a second one wants the message."""
+    """Return the type of the handler's first parameter, and whether a second one takes the message."""
     where = f"task {task.queue}: {task.name}"
     signature = inspect.signature(task.function)
-    places = [
+    positional = [
         one
         for one in signature.parameters.values()
         if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
     ]
     needed = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    if not 1 <= len(places) <= 2 or needed:
+    if not 1 <= len(positional) <= 2 or needed:
         raise Invalid(f"{where} must take one argument, the body or the message, or two, the body and the message")
     try:
         hints = typing.get_type_hints(_code(_inner(task.function)))
     except (NameError, TypeError) as error:
         raise Invalid(f"{where}: the types of its parameters cannot be found: {error}") from error
-    kind = hints.get(places[0].name, _AS_IT_IS)
+    kind = hints.get(positional[0].name, _WHOLE_MESSAGE)
     if isinstance(kind, type) and issubclass(kind, Received):
-        _check_face(task, kind, where)
-        kind = _AS_IT_IS
-    if len(places) == 2:
-        second = hints.get(places[1].name, Received)
+        _check_message_type(task, kind, where)
+        kind = _WHOLE_MESSAGE
+    if len(positional) == 2:
+        second = hints.get(positional[1].name, Received)
         if not (isinstance(second, type) and issubclass(second, Received)):
             raise Invalid(f"{where}: its second parameter must be the message")
-        _check_face(task, second, where)
-    return kind, len(places) == 2
+        _check_message_type(task, second, where)
+    return kind, len(positional) == 2
 
 
-def _check_face(task: Task[P, R], kind: type, where: str) -> None:
+def _check_message_type(task: Task[P, R], kind: type, where: str) -> None:
     wanted = AsyncMessage if task.is_async else Message
     if not issubclass(wanted, kind):
         raise Invalid(

@@ -1,4 +1,4 @@
-"""A worker: tasks by decorator, run with bounded concurrency until it is told to stop."""
+"""The worker: declares tasks and runs them until it is told to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenantq.domain import limits
 from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid
-from tenantq.worker.plan import Plan
+from tenantq.worker.plan import WorkerPlan
 from tenantq.worker.run import WorkerRun
 from tenantq.worker.task import Task
 
@@ -30,11 +30,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CONCURRENCY_MAX = 10_000
-END_S = 0.25
+CANCEL_S = 0.25
 
 
 class Worker:
-    """Works on the messages of its tasks' queues.
+    """Handles the messages of its tasks' queues.
 
         worker = Worker("http://127.0.0.1:7070", token="...")
 
@@ -43,10 +43,10 @@ class Worker:
 
         worker.run()
 
-    ``concurrency`` handlers run at a time: coroutines on the event loop, ordinary functions in threads. As many messages again
-    (``prefetch``) are held ready; where handlers take long, set it to 0 so that they wait at the server for any worker. Leases are kept
-    alive as long as messages are held. With ``fleet`` each queue name is served in every tenant the credential is granted in, or in
-    ``tenants``, in fair turns.
+    Up to ``concurrency`` handlers run at a time: coroutines on the event loop, functions in threads. ``prefetch`` more messages are
+    held ready, by default as many; set it to 0 for slow handlers, so that messages wait at the server for any worker. Leases of held
+    messages are kept alive. With ``fleet`` each queue name is served in every tenant the credential is granted in, or in ``tenants``,
+    in fair turns.
 
     ``before(message)``, ``after(message, result)`` and ``failure(message, error)`` are called around each handler; each may be a
     coroutine function, and each is also a decorator.
@@ -69,9 +69,9 @@ class Worker:
         after: Iterable[After] = (),
         failure: Iterable[Failure] = (),
     ) -> None:
-        """Prepare a worker for a server's address, or for where a client leads; nothing is sent before it runs.
+        """Create a worker for a server's address, or for the server of a client. Nothing is sent before it runs.
 
-        ``queues`` limits it to some of its tasks; ``drain_ms`` is how long handlers may go on once it is told to stop.
+        ``queues`` limits it to some of its tasks. ``drain_ms`` is how long handlers may continue after a stop.
         """
         if isinstance(client, Settings):
             self.settings = client
@@ -96,10 +96,10 @@ class Worker:
         self._before: list[Before] = list(before)
         self._after: list[After] = list(after)
         self._failure: list[Failure] = list(failure)
-        self._lock = threading.RLock()  # a signal handler may call stop() in the middle of anything
+        self._lock = threading.RLock()  # reentrant: a signal handler may call stop() at any point
         self._client: Client | None = None
-        self._shift: WorkerRun | None = None
-        self._is_stopped_early = False  # before it ran
+        self._current_run: WorkerRun | None = None
+        self._is_stopped_early = False  # before run()
 
     def __repr__(self) -> str:
         return f"<Worker for {', '.join(self.tasks) or 'no queues yet'} at {self.settings.url}>"
@@ -114,15 +114,14 @@ class Worker:
         retry: Retry | Rule | None = None,
         result: bool = False,
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
-        """Make a function the handler of a queue's messages.
+        """Register a function as the handler of a queue.
 
-        Its first parameter is what its type says: ``bytes``, ``str``, the message itself (``Message``, in coroutines
-        ``AsyncMessage``, or no type), or anything JSON fits: ``dict``, a dataclass, a msgspec Struct, a pydantic model. A second
-        parameter is the message.
+        The type of its first parameter says what it gets: ``bytes``, ``str``, the message itself (``Message``, in coroutines
+        ``AsyncMessage``, or no annotation), or anything decoded from JSON: ``dict``, a dataclass, a msgspec Struct, a pydantic model.
+        A second parameter gets the message.
 
-        After ``timeout_ms`` the message is nacked; a coroutine is cancelled, a thread cannot be and keeps its place until it ends.
-        ``retry`` says when a failed message is tried again; None: as the queue is configured. With ``result`` what the function
-        returns is kept for whoever waits for it.
+        After ``timeout_ms`` the message is nacked. A coroutine is cancelled; a thread cannot be, and occupies its slot until it
+        ends. ``retry`` sets the retry delay; None: the queue's backoff. With ``result`` the return value is stored as the result.
         """
 
         def register(function: Callable[P, R]) -> Task[P, R]:
@@ -135,24 +134,24 @@ class Worker:
         return register
 
     def before(self, hook: Before) -> Before:
-        """Have ``hook(message)`` called before each handler; an error in it fails the message."""
+        """Call ``hook(message)`` before each handler. An error in it fails the message."""
         self._before.append(hook)
         return hook
 
     def after(self, hook: After) -> After:
-        """Have ``hook(message, result)`` called after each handler that ended well."""
+        """Call ``hook(message, result)`` after each successful handler."""
         self._after.append(hook)
         return hook
 
     def failure(self, hook: Failure) -> Failure:
-        """Have ``hook(message, error)`` called after each handler that failed or timed out."""
+        """Call ``hook(message, error)`` after each handler that failed or timed out."""
         self._failure.append(hook)
         return hook
 
     # ---- adding ----
 
     def enqueue(self, task: Task[Any, Any] | str, body: object, *, tenant: str | None = None, **options: Any) -> Added:
-        """Add a message for a task or queue; ``options`` are those of ``Queue.add``. Blocks: not for coroutines."""
+        """Add a message for a task or queue, with the options of ``Queue.add``. Blocks; not for coroutines."""
         queue = task if isinstance(task, str) else task.queue
         with self._lock:
             if self._client is None:
@@ -165,15 +164,15 @@ class Worker:
         self, task: Task[Any, Any] | str, body: object, *, tenant: str | None = None, **options: Any
     ) -> Added:
         """Add a message for a task or queue, from a coroutine."""
-        shift = self._shift
-        if shift is None or shift.loop is not asyncio.get_running_loop():
+        run = self._current_run
+        if run is None or run.loop is not asyncio.get_running_loop():
             return await asyncio.to_thread(self.enqueue, task, body, tenant=tenant, **options)
         queue = task if isinstance(task, str) else task.queue
-        place = shift.client.queue(queue) if tenant is None else shift.client.tenant(tenant).queue(queue)
+        place = run.client.queue(queue) if tenant is None else run.client.tenant(tenant).queue(queue)
         return await place.add(body, **options)
 
     def close(self) -> None:
-        """Close the client that ``enqueue`` has used, if it has."""
+        """Close the client that ``enqueue`` uses."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -182,14 +181,14 @@ class Worker:
     # ---- working ----
 
     def run(self, *, burst: bool = False) -> bool:
-        """Work until SIGTERM or SIGINT; with ``burst`` only until there is nothing left. Call it in the main thread.
+        """Work until SIGTERM or SIGINT; with ``burst`` only until all queues are empty. Call it in the main thread.
 
-        The first signal lets handlers finish within ``drain_ms`` and gives everything else back; a second one ends it at once.
-        Returns whether every handler that was begun has finished.
+        The first signal lets handlers finish within ``drain_ms`` and releases all other messages; a second one ends it at once.
+        Returns whether every started handler finished.
         """
         loop = (
             asyncio.new_event_loop()
-        )  # a Runner would wait for handlers that do not heed their cancellation, for ever
+        )  # asyncio.Runner would wait for ever for handlers that ignore their cancellation
         try:
             return loop.run_until_complete(self._run(burst=burst))
         finally:
@@ -205,48 +204,48 @@ class Worker:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
-            await _end_the_others()
+            await _cancel_other_tasks()
 
     def _signalled(self) -> None:
-        shift = self._shift
-        if shift is None:
+        run = self._current_run
+        if run is None:
             self.stop()
         else:
-            shift.stop(force=shift.is_stopping)
+            run.stop(force=run.is_stopping)
 
     async def serve(self, *, burst: bool = False) -> bool:
-        """Work on the running event loop until ``stop``, or until it is cancelled; signals are the caller's business.
+        """Work on the running event loop until ``stop`` or cancellation, without signal handlers.
 
-        Returns whether every handler that was begun has finished. A coroutine that does not heed its cancellation is left to itself.
+        Returns whether every started handler finished. A coroutine that ignores its cancellation is abandoned.
         """
-        if self._shift is not None:
+        if self._current_run is not None:
             raise Invalid("this worker is running already")
         async with AsyncClient(settings=self.settings) as client:
-            shift = WorkerRun(client, self._plan(), burst=burst)
+            run = WorkerRun(client, self._plan(), burst=burst)
             with self._lock:
-                self._shift = shift
+                self._current_run = run
                 if self._is_stopped_early:
-                    shift.stop(force=False)
+                    run.stop(force=False)
             try:
-                return await shift.work()
+                return await run.work()
             finally:
                 with self._lock:
-                    self._shift = None
+                    self._current_run = None
                     self._is_stopped_early = False
 
     def stop(self, *, force: bool = False) -> None:
-        """Stop it as a signal does, from any thread; with ``force`` as a second one does.
+        """Stop as the first signal does, from any thread; with ``force`` as the second one does.
 
-        Where it does not run yet, it ends as soon as it does.
+        If the worker does not run yet, it stops as soon as it starts.
         """
         with self._lock:
-            shift = self._shift
-            if shift is None:
+            run = self._current_run
+            if run is None:
                 self._is_stopped_early = True
                 return
-        shift.loop.call_soon_threadsafe(lambda: shift.stop(force=force))
+        run.loop.call_soon_threadsafe(lambda: run.stop(force=force))
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> WorkerPlan:
         tasks = list(self.tasks.values())
         if self.queues is not None:
             missing = [queue for queue in self.queues if queue not in self.tasks]
@@ -255,7 +254,7 @@ class Worker:
             tasks = [task for task in tasks if task.queue in self.queues]
         if not tasks:
             raise Invalid("a worker needs a task: decorate a function with @worker.task('queue')")
-        return Plan(
+        return WorkerPlan(
             tasks=tasks,
             concurrency=self.concurrency,
             prefetch=self.prefetch,
@@ -271,11 +270,11 @@ class Worker:
         )
 
 
-async def _end_the_others() -> None:
-    """Have whatever else runs on the loop end; what does not do so at once is left behind."""
+async def _cancel_other_tasks() -> None:
+    """Cancel all other tasks of the loop. Those that do not end soon are abandoned."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     if others:
-        await asyncio.wait(others, timeout=END_S)
+        await asyncio.wait(others, timeout=CANCEL_S)
     await asyncio.get_running_loop().shutdown_asyncgens()

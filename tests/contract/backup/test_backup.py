@@ -23,8 +23,8 @@ from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, SigningKey
-from tenantq.journal.target import open_target
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings

@@ -14,7 +14,7 @@ from tenantq.backup.manifest import MANIFEST
 from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
 from tenantq.errors import StoreDamaged, Unavailable
-from tenantq.journal.certificate import check_certificate
+from tenantq.journal.erasure_certificate import check_certificate
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
 from tenantq.service import Call

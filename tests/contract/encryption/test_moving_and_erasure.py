@@ -11,7 +11,7 @@ from tenantq.backup.restore import restore_backup
 from tenantq.doctor import examine
 from tenantq.domain.message import Result
 from tenantq.errors import KmsUnavailable, TenantqError
-from tenantq.journal.certificate import check_certificate
+from tenantq.journal.erasure_certificate import check_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenantq.domain.message import Added, Delivery
     from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
 
 ADMIN_TOKEN = "the-platform-itself-" + "0" * 20
@@ -111,7 +111,7 @@ class House:
 
     # ---- the journal ----
 
-    async def rows(self, after: int = 0, **wanted: Any) -> list[Row]:
+    async def rows(self, after: int = 0, **wanted: Any) -> list[JournalRow]:
         """Return the journal's rows behind a record, of every tenant unless told otherwise."""
         await self.settled()
         return await journal_rows(self.shard, after, **wanted)

@@ -12,14 +12,14 @@ from tenantq.journal.audit_event import audit_event
 from tenantq.service import GateSettings
 
 if TYPE_CHECKING:
-    from tenantq.journal.record import Row
+    from tenantq.journal.record import JournalRow
     from tests.contract.gates.conftest import OpenHouse
     from tests.contract.gates.house import House
 
 LOOKS = {"peek", "get", "result"}
 
 
-async def looks(house: House, after: int = 0) -> list[Row]:
+async def looks(house: House, after: int = 0) -> list[JournalRow]:
     """Return the rows about looks."""
     return [row for row in await house.rows(after) if row.op in LOOKS]
 

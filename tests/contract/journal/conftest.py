@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.exporter import Exporter
 from tenantq.journal.signing import SigningKey
-from tenantq.journal.target import DirectoryTarget
 from tenantq.journal.verify import AuditReport, verify_segments
 
 if TYPE_CHECKING:

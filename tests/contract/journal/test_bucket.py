@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import Invalid
+from tenantq.journal.audit_query import AuditReader
 from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.export_target import open_target
 from tenantq.journal.exporter import Exporter
-from tenantq.journal.query import JournalReader
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.journal.segment_index import SegmentIndex
-from tenantq.journal.target import open_target
 from tenantq.journal.verify import verify_segments
 from tests.buckets import served_bucket
 from tests.contract.journal.test_export import some_work
@@ -51,7 +51,7 @@ async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(
     await again.start()
     assert again.exported_seq == exporter.exported_seq
     await again.close()
-    page = JournalReader(shard, SegmentIndex(target, shard.shard_name)).page(JournalFilter(), limit=1_000)
+    page = AuditReader(shard, SegmentIndex(target, shard.shard_name)).page(JournalFilter(), limit=1_000)
     assert page.rows[: len(rows)] == rows
     report = verify_segments(target, key.public)
     assert report.clean

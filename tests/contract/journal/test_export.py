@@ -12,11 +12,11 @@ import pytest
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.export_target import DirectoryTarget, open_target
 from tenantq.journal.exporter import Exporter
 from tenantq.journal.manifest import manifest_names, read_manifest
-from tenantq.journal.record import rows, unseal
+from tenantq.journal.record import decode_record, rows
 from tenantq.journal.segment import decode
-from tenantq.journal.target import DirectoryTarget, open_target
 from tenantq.journal.verify import verify_segments
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -38,7 +38,7 @@ def live_rows(shard: Shard) -> list[dict[str, Any]]:
     return [
         msgspec.structs.asdict(row)
         for _, stored in shard.scan_journal(first, last, last)
-        for row in rows(unseal(stored)[1])
+        for row in rows(decode_record(stored)[1])
     ]
 
 

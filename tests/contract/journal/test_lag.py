@@ -16,8 +16,8 @@ from tests.shards import pass_time
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
+    from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.target import DirectoryTarget
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter

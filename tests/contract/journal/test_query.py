@@ -9,7 +9,7 @@ import pytest
 
 from tenantq.domain.message import Caller
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.query import Cursor, JournalReader
+from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.row_filter import RESULTS, JournalFilter, result_of
 from tenantq.journal.segment_index import SegmentIndex
 from tests.contract.journal.test_export import some_work
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from tenantq.engine.shard import Shard
-    from tenantq.journal.query import JournalPage
-    from tenantq.journal.record import Row
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.audit_query import JournalPage
+    from tenantq.journal.export_target import DirectoryTarget
+    from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
     from tests.contract.journal.conftest import MakeExporter
 
 
-def walk(reader: JournalReader, limit: int = 7, *, newest_first: bool = False, **wanted: Any) -> list[Row]:
+def walk(reader: AuditReader, limit: int = 7, *, newest_first: bool = False, **wanted: Any) -> list[JournalRow]:
     """Return all rows, page by page."""
-    found: list[Row] = []
+    found: list[JournalRow] = []
     place = None
     while True:
         page = reader.page(JournalFilter(**wanted), limit=limit, place=place, newest_first=newest_first)
@@ -54,7 +54,7 @@ async def varied_work(shard: Shard, clock: ManualClock) -> None:
 
 async def archived(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
-) -> tuple[JournalReader, list[Row]]:
+) -> tuple[AuditReader, list[JournalRow]]:
     """Return a reader of a journal most of which is in segments only, and all its rows."""
     await varied_work(shard, clock)
     index = SegmentIndex(target, shard.shard_name)
@@ -63,7 +63,7 @@ async def archived(
     rows = await journal_rows(shard)
     await exporter.export_now()
     assert shard.journal_span[0] > 20
-    return JournalReader(shard, index), rows + await journal_rows(shard, after=rows[-1].seq)
+    return AuditReader(shard, index), rows + await journal_rows(shard, after=rows[-1].seq)
 
 
 CONDITIONS: list[dict[str, Any]] = [
@@ -92,7 +92,7 @@ async def test_every_condition_finds_the_same_rows_wherever_they_lie(
     for limit in (1, 5, 1_000):
         assert walk(reader, limit, **wanted) == expected
         assert walk(reader, limit, newest_first=True, **wanted) == expected[::-1]
-    fresh = JournalReader(shard, SegmentIndex(target, shard.shard_name))  # which lists the target by itself
+    fresh = AuditReader(shard, SegmentIndex(target, shard.shard_name))  # which lists the target by itself
     assert walk(fresh, **wanted) == expected
 
 
@@ -140,10 +140,10 @@ async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
     await varied_work(shard, clock)
     index = SegmentIndex(target, shard.shard_name)
     exporter = make_exporter(shard, index=index, segment_rows=20, keep_records=4)
-    reader = JournalReader(shard, index)
+    reader = AuditReader(shard, index)
     rows = await journal_rows(shard)
-    up: list[Row] = []
-    down: list[Row] = []
+    up: list[JournalRow] = []
+    down: list[JournalRow] = []
     below: tuple[int, int] | None = None
     above: tuple[int, int] | None = None
     for step in range(1_000):
@@ -165,11 +165,11 @@ async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: p
     """It may bring nothing, and says where to go on."""
     await some_work(shard, 20)
     monkeypatch.setattr("tenantq.domain.limits.TRACE_RECORDS_MAX", 5)
-    monkeypatch.setattr("tenantq.journal.query._SLICE", 5)
-    page = JournalReader(shard, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
+    monkeypatch.setattr("tenantq.journal.audit_query._SLICE", 5)
+    page = AuditReader(shard, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
     assert page.rows == []
     assert page.more is not None
-    assert len(walk(JournalReader(shard, None), ops=frozenset({"ack"}))) == 20
+    assert len(walk(AuditReader(shard, None), ops=frozenset({"ack"}))) == 20
 
 
 async def test_a_segment_that_cannot_be_read_is_named(
@@ -188,7 +188,7 @@ async def test_records_that_are_nowhere_are_told_of(shard: Shard, clock: ManualC
     await varied_work(shard, clock)
     await shard.trim_journal(10)
     for newest_first in (False, True):
-        page = JournalReader(shard, None).page(JournalFilter(), limit=1_000, newest_first=newest_first)
+        page = AuditReader(shard, None).page(JournalFilter(), limit=1_000, newest_first=newest_first)
         assert page.incomplete
         assert {row.seq for row in page.rows} == set(range(11, shard.journal_span[1] + 1))
 
@@ -240,7 +240,7 @@ async def test_segments_that_cannot_be_listed_are_an_error_for_older_rows_only(
         raise OSError(113, "No route to host")
 
     monkeypatch.setattr(target, "names", away)
-    reader = JournalReader(shard, SegmentIndex(target, shard.shard_name))
+    reader = AuditReader(shard, SegmentIndex(target, shard.shard_name))
     assert reader.page(JournalFilter(), limit=3, newest_first=True).rows
     with pytest.raises(Unavailable, match="cannot be reached now"):
         reader.page(JournalFilter(), limit=3)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.client import Client
-from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.pipeline.connector import register
 from tests.contract.client.conftest import RealServer
 from tests.pipeline.journals import write_history

@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 
 from pyspark_tenantq import DefaultSource
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.journal.target import DirectoryTarget
+from tenantq.journal.export_target import DirectoryTarget
 from tenantq.pipeline.connector import TenantqSource
 from tenantq.pipeline.connector.journal_reader import JournalReader
 from tenantq.pipeline.connector.options import JournalOptions, read_options

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.export_target import DirectoryTarget
 
 Rows = list[tuple[str, int, int]]
 

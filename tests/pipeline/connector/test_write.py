@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tenantq.journal.target import DirectoryTarget
+    from tenantq.journal.export_target import DirectoryTarget
     from tests.pipeline.connector.conftest import Place
 
 

@@ -47,7 +47,7 @@ async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its name is logged once, and once more when it is back; what waited there meanwhile is done."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
     worker, done = serving(server, key, *NAMES)
     task = asyncio.create_task(worker.serve())
     client.tenant("bolt").queue("mail").add("1")
@@ -77,7 +77,7 @@ async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is served when it has been made, and again after somebody deleted another."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
     worker = Worker(server.settings(), fleet=True, tenants=["acme", "late"], wait_ms=100)
     done: list[tuple[str, str]] = []
     worker.task("mail")(lambda message: done.append((message.tenant, message.text)))
@@ -109,7 +109,7 @@ async def test_a_credential_that_ends_while_everybody_is_left_out_ends_the_worke
     server: FakeServer, client: Client, key: CreatedKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does while somebody is served."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.AGAIN_MS", 20)
+    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
     worker, _ = serving(server, key, "foreign")
     task = asyncio.create_task(worker.serve())
     await asyncio.sleep(0.05)

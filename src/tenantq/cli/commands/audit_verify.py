@@ -14,8 +14,8 @@ from tenantq.cli.output import print_json_line
 from tenantq.cluster.layout import numbered_dirs, shard_count
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, PublicKeys
-from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.output import json_option, print_json
 from tenantq.domain.formatting import show_time
-from tenantq.journal.certificate import check_certificate, read_certificate
+from tenantq.journal.erasure_certificate import check_certificate, read_certificate
 from tenantq.journal.signing import PublicKey
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tenantq.cli.output import json_option, print_json, print_table
 from tenantq.cli.progress import ByteBar
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid
+from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
-from tenantq.journal.target import open_target
 
 if TYPE_CHECKING:
     from tenantq.backup.manifest import BackupManifest

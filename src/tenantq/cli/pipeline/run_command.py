@@ -61,7 +61,7 @@ def run(
       130  stopped by Ctrl-C, 143 by SIGTERM; the tables are as before, or the next run finishes them
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     wanted = run_options(**given)  # a wrong price book is told before Spark starts
-    from tenantq.journal.target import open_target  # noqa: PLC0415
+    from tenantq.journal.export_target import open_target  # noqa: PLC0415
     from tenantq.pipeline.fetched_journal import FETCH, run_from  # noqa: PLC0415  # needs Spark
     from tenantq.pipeline.lake import Lake  # noqa: PLC0415
     from tenantq.pipeline.new_segments import is_remote, journal_path  # noqa: PLC0415

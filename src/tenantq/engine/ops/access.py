@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenantq.domain.message import Caller
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.round import Round
-    from tenantq.journal.record import Entry
+    from tenantq.journal.record import JournalEntry
 
 
 def _id(tenant: TenantState) -> int:
@@ -141,7 +141,7 @@ class NoteEntries(Operation):
     __slots__ = ("entries",)
     journal_op = "note_entries"
 
-    def __init__(self, system: TenantState, caller: Caller, entries: Sequence[Entry]) -> None:
+    def __init__(self, system: TenantState, caller: Caller, entries: Sequence[JournalEntry]) -> None:
         super().__init__(system, caller, max(1, len(entries)))
         self.entries = entries
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.engine.operation import Operation
-from tenantq.journal.certificate import ErasureCertificate
+from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.store.keys import be64, tenant_prefix
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED
 from tenantq.errors import Conflict, Draining, Invalid
-from tenantq.journal.certificate import DestroyedKey, ErasureCertificate
+from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 

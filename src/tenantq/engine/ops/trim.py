@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.engine.operation import Operation
 from tenantq.errors import StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, unseal
+from tenantq.journal.record import ANCHOR_KEY, decode_record
 from tenantq.store.keys import be64
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TrimJournal(Operation):
         value = store.get(store.jn, be64(self.upto_seq))
         if value is None:
             raise StoreDamaged(f"journal: record {self.upto_seq} is missing")
-        link, record = unseal(value)
+        link, record = decode_record(value)
         anchor = be64(self.upto_seq) + link + be64(record.engine_ms) + record.last_id
         round.batch.put(ANCHOR_KEY, anchor, store.meta.handle)
         round.batch.delete_range(be64(0), be64(self.upto_seq + 1), store.jn.handle)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from tenantq.journal.target import Target
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.connector.options import JournalOptions
     from tenantq.pipeline.connector.pushdown import Pushed
     from tenantq.pipeline.connector.segments import Stretch
@@ -66,7 +66,7 @@ class JournalRows:
                 if batch.num_rows:
                     yield batch.cast(columns)
 
-    def _rows(self, target: Target, stretch: Stretch, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, target: ExportTarget, stretch: Stretch, names: list[str]) -> Iterator[pa.RecordBatch]:
         file = stretch.manifest.file
         wanted = self._pushed.expression()
         if not stretch.is_whole:
@@ -85,7 +85,7 @@ class JournalRows:
         except (pa.ArrowException, OSError) as error:
             raise StoreDamaged(f"{file}: not readable as Parquet: {str(error)[:200]}; {_ADVICE}") from error
 
-    def _opened(self, target: Target, stretch: Stretch) -> BinaryIO:
+    def _opened(self, target: ExportTarget, stretch: Stretch) -> BinaryIO:
         """Return the segment's file, verified as far as was asked for."""
         manifest = stretch.manifest
         if self._options.verify == "none":

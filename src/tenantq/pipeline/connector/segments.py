@@ -13,9 +13,9 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.export_target import ExportTarget, open_target
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey
-from tenantq.journal.target import Target, open_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ class Stretches(InputPartition):
         self.stretches = list(stretches)
 
 
-def open_journal(url: str) -> Target:
+def open_journal(url: str) -> ExportTarget:
     """Return the journal's place, or raise Invalid where there is no directory."""
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://"))
@@ -66,7 +66,7 @@ def open_journal(url: str) -> Target:
     return open_target(url)
 
 
-def spans(target: Target) -> list[Span]:
+def spans(target: ExportTarget) -> list[Span]:
     """Return the spans of all segments, by shard and records, without opening a manifest."""
     found: list[Span] = []
     for name in manifest_names(target):
@@ -92,7 +92,7 @@ def without_overlaps(found: Iterable[Span]) -> list[Span]:
 class Manifests:
     """Reads manifests, each once, and checks them."""
 
-    def __init__(self, target: Target, options: JournalOptions) -> None:
+    def __init__(self, target: ExportTarget, options: JournalOptions) -> None:
         self._target = target
         self._key = PublicKey.load(Path(options.public_key)) if options.public_key is not None else None
         self._known: dict[str, Manifest] = {}

@@ -9,7 +9,7 @@ import msgspec
 
 from tenantq.errors import TenantqError
 from tenantq.gates.signals import Alert
-from tenantq.journal.record import Entry
+from tenantq.journal.record import JournalEntry
 from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck, check_checks
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class SelfChecks:
 
     async def run_now(self) -> None:
         """Run every check once and journal how each went."""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         for check in self._checks:
             if self._is_over():
                 return
@@ -97,7 +97,7 @@ class SelfChecks:
             self._note(check.name, result, self._clock.monotonic_ms() - started_ms)
             outcome = "ok" if result.ok else "failed"
             details = f"{check.name}: {result.text}"[:_TEXT_CHARS_MAX]
-            entries.append(Entry("self_check", "", "", "system", outcome=outcome, details=details))
+            entries.append(JournalEntry("self_check", "", "", "system", outcome=outcome, details=details))
         await self._shard.note_entries(entries)
 
     async def _result(self, check: SelfCheck) -> CheckResult:

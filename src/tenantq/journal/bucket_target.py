@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tenantq.errors import Invalid
-from tenantq.journal.target import shown_url
+from tenantq.journal.export_target import shown_url
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.client import AsyncMessage, AsyncQueue
 from tenantq.worker import Retry, Worker
-from tenantq.worker.capacity import Capacity
+from tenantq.worker.capacity import WorkerCapacity
 from tests.unit.worker.conftest import soon
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def in_flight(client: Client, *queues: str) -> list[int]:
 
 
 async def test_queues_share_the_room(make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What idle queues bring when the room is used up goes back at once, uses no attempt, and is done in its turn."""
+    """What idle queues bring when the capacity is used up goes back at once, uses no attempt, and is done in its turn."""
     worker = make_worker(concurrency=1, prefetch=0)
     names = ("a", "b", "c")
     go = asyncio.Event()
@@ -89,11 +89,11 @@ async def test_a_queue_without_messages_takes_no_room_from_the_others(make_worke
 
 async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -> None:
     """A reservation ends with the poll, or after a while in any case."""
-    room = Capacity(2, 0)
-    first = await room.ask(1, reserve=True)
+    capacity = WorkerCapacity(2, 0)
+    first = await capacity.ask(1, reserve=True)
     assert first.count == 2
-    second = asyncio.create_task(room.ask(1, reserve=False))
-    third = asyncio.create_task(room.ask(2, reserve=True))
+    second = asyncio.create_task(capacity.ask(1, reserve=False))
+    third = asyncio.create_task(capacity.ask(2, reserve=True))
     await asyncio.sleep(0)
     assert not second.done()
     first.end()
@@ -105,12 +105,12 @@ async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -
 async def test_a_reservation_does_not_outlive_a_poll_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit may have the client pause; the other queues go on."""
     monkeypatch.setattr("tenantq.worker.capacity.RESERVED_S", 0.01)
-    room = Capacity(1, 0)
-    slow = await room.ask(1, reserve=True)
+    capacity = WorkerCapacity(1, 0)
+    slow = await capacity.ask(1, reserve=True)
     async with asyncio.timeout(10):
-        assert (await room.ask(1, reserve=False)).count == 1
+        assert (await capacity.ask(1, reserve=False)).count == 1
     slow.end()
-    assert (await room.ask(1, reserve=False)).count == 1
+    assert (await capacity.ask(1, reserve=False)).count == 1
 
 
 def test_no_poll_asks_for_more_than_a_poll_may_bring(make_worker: Make, client: Client) -> None:

@@ -13,11 +13,11 @@ import msgspec
 
 from tenantq.domain import limits
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.record import Row, rows, unseal
+from tenantq.journal.record import JournalRow, decode_record, rows
 
 if TYPE_CHECKING:
     from tenantq.journal.row_filter import JournalFilter
-    from tenantq.journal.segment_index import SegmentIndex, Span
+    from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
 log = logging.getLogger("tenantq.journal")
 
@@ -46,7 +46,7 @@ class LiveJournal(Protocol):
 class JournalPage(msgspec.Struct, frozen=True):
     """Some rows, and where to go on; None: this was all there is now."""
 
-    rows: list[Row]
+    rows: list[JournalRow]
     more: Place | None = None
     incomplete: bool = False  # older records are in segments that cannot be reached
 
@@ -73,7 +73,7 @@ class Cursor(msgspec.Struct, frozen=True):
         return cls(int(seq), int(n), newest_first)
 
 
-class JournalReader:
+class AuditReader:
     """Reads pages. ``segments`` None: nothing was ever exported. Its methods belong on a thread, not on the event loop."""
 
     def __init__(self, live: LiveJournal, segments: SegmentIndex | None) -> None:
@@ -106,7 +106,7 @@ class _Walk:
         self._needles = wanted.needles()
         self._limit = limit
         self._first_seq = first_seq
-        self._found: list[Row] = []
+        self._found: list[JournalRow] = []
         self._incomplete = False
         self._records_left = limits.TRACE_RECORDS_MAX
         self._segments_left = _SEGMENTS_MAX
@@ -200,19 +200,19 @@ class _Walk:
                     return seq, row.n
         return first_seq, 0
 
-    def _matching(self, value: bytes) -> list[Row]:
+    def _matching(self, value: bytes) -> list[JournalRow]:
         if not all(any(needle in value for needle in needles) for needles in self._needles):
             return []
-        return [row for row in rows(unseal(value)[1]) if self._wanted.matches(row)]
+        return [row for row in rows(decode_record(value)[1]) if self._wanted.matches(row)]
 
-    def _took(self, row: Row) -> bool:
+    def _took(self, row: JournalRow) -> bool:
         """Take a row; return whether the page is full."""
         self._found.append(row)
         return len(self._found) >= self._limit
 
     # ---- segments ----
 
-    def _span(self, seq: int, *, or_before: bool = False) -> Span | None:
+    def _span(self, seq: int, *, or_before: bool = False) -> SegmentSpan | None:
         """Return the segment that holds a record, or the next one behind it or before it; None: there is none."""
         if self._segments is None:
             return None
@@ -222,7 +222,7 @@ class _Walk:
             log.warning("audit: the segments cannot be listed: %s", error)
             raise Unavailable("older rows are in segments, which cannot be reached now; try again later") from error
 
-    def _from_segment(self, span: Span, low: Place, high: Place, *, newest_first: bool) -> Place:
+    def _from_segment(self, span: SegmentSpan, low: Place, high: Place, *, newest_first: bool) -> Place:
         """Take rows of a segment between two places; return the place from which to go on."""
         done = (span.first_seq, 0) if newest_first else (span.last_seq, END_OF_RECORD)
         self._spans_left -= 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     """A place for files by name; names are relative, with slashes."""
 
     def write(self, name: str, data: bytes) -> None:
@@ -146,11 +146,11 @@ def shown_url(url: str) -> str:
     return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
 
 
-def open_target(where: str | Path, **options: Any) -> Target:
+def open_target(where: str | Path, **options: Any) -> ExportTarget:
     """Return the place that a path or URL names."""
     if isinstance(where, str) and where.startswith("s3://"):
         try:
-            from tenantq.journal.bucket import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
+            from tenantq.journal.bucket_target import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
         except ImportError as error:
             raise Invalid("export.target: a bucket needs pyarrow; install tenantq[parquet]") from error
         return BucketTarget(where)

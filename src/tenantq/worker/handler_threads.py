@@ -1,4 +1,4 @@
-"""Threads for handlers that block. They are daemons: a handler that never ends does not keep the process from ending."""
+"""Threads for blocking handlers. They are daemons, so a handler that never ends does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Threads:
-    """At most ``count`` threads, started when they are first needed."""
+class HandlerThreads:
+    """At most ``count`` threads, started on demand."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -24,7 +24,7 @@ class Threads:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def run(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run ``function`` on a thread; the future belongs to the running event loop."""
+        """Run ``function`` on a thread and return its future on the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
@@ -32,27 +32,27 @@ class Threads:
         def settle(result: T | None, error: Exception | None) -> None:
             self._idle += 1
             if future.done():
-                return  # nobody waits any more
+                return  # no one waits any longer
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # type: ignore[arg-type]  # without an error there is one
+                future.set_result(result)  # type: ignore[arg-type]  # without an error there is a result
 
         def work() -> None:
             result: T | None = None
             error: Exception | None = None
             try:
                 result = context.run(function)
-            except StopIteration as odd:  # which no future takes
+            except StopIteration as odd:  # futures refuse it
                 error = RuntimeError(f"the handler raised {odd!r}")
-            except Exception as raised:  # noqa: BLE001  # it belongs to whoever waits
+            except Exception as raised:  # noqa: BLE001  # it is raised to the waiting caller
                 error = raised
-            except BaseException as odd:  # noqa: BLE001  # SystemExit would end the worker, not the handler
+            except BaseException as odd:  # noqa: BLE001  # SystemExit must not end the worker
                 error = RuntimeError(f"the handler raised {odd!r}")
             try:
                 loop.call_soon_threadsafe(settle, result, error)
             except RuntimeError:
-                return  # the loop is closed: the worker has ended without us
+                return  # the worker has ended and its loop is closed
 
         if self._idle:
             self._idle -= 1
@@ -67,6 +67,6 @@ class Threads:
             work()
 
     def close(self) -> None:
-        """Let every thread end after what it is doing."""
+        """End every thread after its current handler."""
         for _ in range(self._started):
             self._work.put(None)
