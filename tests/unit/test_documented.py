@@ -209,7 +209,7 @@ def journal_ops() -> set[str]:
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "op":
                 texts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
                 found |= {text for text in texts if isinstance(text, str) and text.startswith("quota_")}
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Entry":
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "JournalEntry":
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value != "unexplained":
                     found.add(first.value)
