@@ -74,22 +74,22 @@ class Server:
         admin_token: str | None = None,
         clock: Clock | None = None,
         rpc_default: str | None = None,
-        seat: ShardSpec | None = None,
+        spec: ShardSpec | None = None,
         sockets: Sockets | None = None,
         opened: Callable[[], None] = lambda: None,
         show_token: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare; with a ``seat`` it is one shard of several, listens on ``sockets``, and tells when the others can find it.
+        """Prepare; with a ``spec`` it is one shard of several, listens on ``sockets``, and tells when the others can find it.
 
         ``show_token`` shows the token of an administrator that is made up, at a time when ``port`` is known; where it raises,
         the start fails, and there is no such administrator.
         """
         self.settings = settings
-        self._seat = seat
+        self._spec = spec
         self._sockets = sockets
         self._opened = opened
         self._show_token = show_token
-        self._home = Path(settings.data_dir if seat is None else seat.home_dir)  # where what all shards share lies
+        self._home = Path(settings.data_dir if spec is None else spec.home_dir)  # where what all shards share lies
         self._peers: Peers | None = None
         self.clock = clock or SystemClock()
         self.port = 0  # where it listens, once started
@@ -98,7 +98,7 @@ class Server:
             settings.rpc if settings.rpc is not None else rpc_default
         )  # one that was not set may be in use
         self.opening = ""  # the setting whose address is being opened
-        number = seat.number if seat is not None else HOME
+        number = spec.number if spec is not None else HOME
         self.shard = Shard(
             Path(settings.data_dir),
             settings=settings.shard,
@@ -130,7 +130,7 @@ class Server:
         settings = self.settings
         if settings.tls is not None:
             check_tls(settings.tls)
-        if self._seat is None and (count := shard_count(self._home)) > 1:
+        if self._spec is None and (count := shard_count(self._home)) > 1:
             raise Conflict(f"{self._home} has {count} shards, and one process serves one: use tenantq serve")
         jwt = JwtVerifier(settings.jwt, self.clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
@@ -171,7 +171,7 @@ class Server:
             self.service.checks.start()
             if self._sockets is None:
                 self._open_addresses()
-            if self._seat is None or self._seat.number == HOME:
+            if self._spec is None or self._spec.number == HOME:
                 await self.service.bootstrap(self._admin_token, self._show_token)
             turns = Turns(asyncio.get_running_loop())
             self._listener = await self._make_listener(self.service, self._gates, turns)
@@ -224,9 +224,9 @@ class Server:
     async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> HttpListener:
         """Return what listens for HTTP; one of several shards has found the others first."""
         routes = (*ROUTES, *self._sqs_routes(service))
-        if self._seat is None or self._sockets is None:
+        if self._spec is None or self._sockets is None:
             return HttpListener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
-        peers = self._peers = Peers(self._seat, self.clock, self.shard.tenants_served, self._in_background)
+        peers = self._peers = Peers(self._spec, self.clock, self.shard.tenants_served, self._in_background)
         gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
         gates.residency.mind_regions()
         service.fellows = Fellows(peers, service)
@@ -353,8 +353,8 @@ class Server:
         data_dir, home = Path(self.settings.data_dir).absolute(), self._home.absolute()
         given = self.settings.backup_dir
         directory = Path(given) if given is not None else home.with_name(f"{home.name}-backups")
-        if self._seat is not None:
-            directory = shard_dir(directory, self._seat.number)
+        if self._spec is not None:
+            directory = shard_dir(directory, self._spec.number)
         reserve_bytes = self.settings.shard.disk_reserve_bytes
         return Backups(self.shard, directory, data_dir, key, reserve_bytes=reserve_bytes, home=home)
 

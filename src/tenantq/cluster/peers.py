@@ -59,27 +59,27 @@ class Peers:
 
     def __init__(
         self,
-        seat: ShardSpec,
+        spec: ShardSpec,
         clock: Clock,
         own: Callable[[], Mapping[str, Any]],
         background: Callable[[Any], None],
     ) -> None:
         """Prepare. ``own`` returns this shard's tenants by name, each with its ``config``."""
-        self.seat = seat
-        self.number = seat.number
-        self.directory = Directory(seat.number, seat.topology, own)
+        self.spec = spec
+        self.number = spec.number
+        self.directory = Directory(spec.number, spec.topology, own)
         self._own = own
         self._clock = clock
         self._background = background
         self._told: dict[int, set[str]] = {}  # what each other shard has said that it knows of this one's
         self._handlers: dict[str, Handler] = {_TENANTS: self._learn_all, _CHANGES: self._learn}
         self.is_ready: Callable[[], bool] = lambda: False  # what the others are told; set by who wires the service
-        self._door = Door(seat.secret, self._handlers, self._gone, self._says_ready)
-        hello = (seat.secret, seat.number)
+        self._door = Door(spec.secret, self._handlers, self._gone, self._says_ready)
+        hello = (spec.secret, spec.number)
         self.links = {
             number: Link(number, port, hello, self._introduce)
-            for number, port in enumerate(seat.peer_ports)
-            if number != seat.number
+            for number, port in enumerate(spec.peer_ports)
+            if number != spec.number
         }
         self._telling = {number: asyncio.Lock() for number in self.links}
         self._all_linked = asyncio.Event()

@@ -91,7 +91,7 @@ class Passing:
         self.places = Places(listener.router.routes, peers.directory, listener.service.gates)
         self._numbers = {route: number for number, route in enumerate(listener.router.routes)}
         self._lines = [
-            f"{HEADER}: {one.address}\r\n".encode() if one.address else b"" for one in peers.seat.topology.shards
+            f"{HEADER}: {one.address}\r\n".encode() if one.address else b"" for one in peers.spec.topology.shards
         ]
         self.fleet = FleetShares(self)
         self.new_tenants = NewTenants(self)

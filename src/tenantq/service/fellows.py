@@ -98,7 +98,7 @@ class Fellows:
     def shards(self) -> list[ShardItem]:
         """Return all shards as clients are told of them."""
         return [
-            ShardItem(name=one.name, region=one.region, address=one.address) for one in self._peers.seat.topology.shards
+            ShardItem(name=one.name, region=one.region, address=one.address) for one in self._peers.spec.topology.shards
         ]
 
     def other_place(self, regions: Iterable[str]) -> bool:
@@ -237,7 +237,7 @@ class Fellows:
         """Return the figures of all shards that run, each with its label, and which of them run."""
         answers = await self._peers.ask_those_up("metrics", wait_ms=QUICK_MS)
         texts = {self.number: own, **{number: one for number, one in answers.items() if isinstance(one, bytes)}}
-        names = [shard.name for shard in self._peers.seat.topology.shards]
+        names = [shard.name for shard in self._peers.spec.topology.shards]
         return _merged_figures({names[number]: text for number, text in sorted(texts.items())}, names)
 
     async def _tell_metrics(self, _: Asked) -> bytes:
@@ -251,7 +251,7 @@ class Fellows:
             ready = is_up and link.is_ready
             status = "ready" if ready else "failed" if is_up else "down"
             found[number] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(number).message}
-        shards = self._peers.seat.topology.shards
+        shards = self._peers.spec.topology.shards
         return {shards[number].name: found[number] for number in sorted(found)}
 
     # ---- fleets ----

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tenantq.cli.supervisor import Supervisor
+from tenantq.cli.commands.serve import SHARD_COMMAND
+from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.settings import OFF, ServerSettings
 from tests.acceptance.command import ADMIN_TOKEN, Served, serving
 from tests.processes import descendants
@@ -86,7 +87,7 @@ class Sharded:
 def supervised(data_dir: Path) -> Supervisor:
     """Return what runs two shards, in this process, before its start."""
     settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", rpc=OFF, grace_ms=0)
-    return Supervisor(settings, 2, ADMIN_TOKEN)
+    return Supervisor(settings, 2, ADMIN_TOKEN, SHARD_COMMAND)
 
 
 def until(true: Any, seconds: float = 30) -> Any:

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tenantq.backup.restore_shards import restore_server
-from tenantq.cli import supervisor
 from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
+from tenantq.cluster.supervision import supervisor
 from tenantq.errors import StoreDamaged
 from tenantq.runtime.backoff import Backoff
 from tests.acceptance.command import ADMIN_TOKEN, call
@@ -30,7 +30,7 @@ async def _run_and_back_up(data: Path) -> None:
             refused = await client.post("/v1/backups", json={"name": "shards"})
             assert (refused.status_code, "choose another" in refused.json()["detail"]) == (422, True)
             assert (await client.post("/v1/backups", json={"name": "night"})).status_code == 201
-        assert await server.stop() == 0
+        assert await server.stop()
     finally:
         server.kill()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.addresses import cannot_listen, shown_address, shown_url
 from tenantq.cli.box import boxed
 from tenantq.cli.connection_bounds import within_limit
 from tenantq.cli.durations import duration
@@ -21,8 +20,10 @@ from tenantq.cli.logs import set_up_logs
 from tenantq.cli.options import cannot_use
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
-from tenantq.cli.supervisor import Supervisor, check_empty
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
+from tenantq.cluster.supervision.addresses import cannot_listen, shown_address, shown_url
+from tenantq.cluster.supervision.removed_shards import check_empty
+from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
 from tenantq.server import Server
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from tenantq.settings import ServerSettings
 
 log = logging.getLogger("tenantq")
+
+SHARD_COMMAND: Final = (sys.executable, "-m", "tenantq.cli.shard_process")
+"""Starts the process of one shard."""
 
 _SWITCH_S: Final = 0.000_5
 """After this a thread that exports or reads for a page has to give the interpreter back to the event loop, whose calls need it several times."""
@@ -194,24 +198,24 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _supervise(settings: ServerSettings, count: int, admin_token: str | None) -> int:
     """Serve with several processes: see Supervisor."""
-    supervisor = Supervisor(settings, count, admin_token)
+    supervisor = Supervisor(settings, count, admin_token, SHARD_COMMAND)
     signals = StopSignals(last=supervisor.kill)
     try:
         url = await supervisor.start(signals.asked)
         if url is None:
-            return await supervisor.stop()
+            return exit_codes.OK if await supervisor.stop() else exit_codes.ERROR
         _announce(url, supervisor.rpc_address)
         log.info("ready", extra={"url": url, "shards": count, "rpc": supervisor.rpc_address or OFF, "pid": os.getpid()})
         failure = await supervisor.run(signals.asked)
         log.info("stopping", extra={"because": failure or signals.name})
-        code = await supervisor.stop()
+        is_clean = await supervisor.stop()
     finally:
         supervisor.kill()
     if failure:
         click.echo(f"tenantq: {failure} [unavailable]", err=True)
         return exit_codes.ERROR
     log.info("stopped")
-    return code
+    return exit_codes.OK if is_clean else exit_codes.ERROR
 
 
 def _announce(url: str, rpc: str | None) -> None:

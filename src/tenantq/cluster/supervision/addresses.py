@@ -1,4 +1,4 @@
-"""Addresses to listen on: kept, shown, and what is said where that cannot be."""
+"""Addresses to listen on: how they are reserved and shown, and the errors if they cannot be used."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from tenantq.runtime.listener import open_socket, open_sockets
 from tenantq.settings import ServerSettings, split_address
 
 
-class Place(msgspec.Struct, frozen=True):
-    """An address that several processes listen on, each with a socket of its own: the system deals connections out among them."""
+class SharedAddress(msgspec.Struct, frozen=True):
+    """An address on which several processes listen, each with its own socket. The system distributes connections among them."""
 
     family: int
     host: str
     port: int
 
-    def opened(self, *, listens: bool = True) -> socket.socket:
-        """Return a socket there; one that does not listen keeps the address for the others. OSError."""
+    def open(self, *, listens: bool = True) -> socket.socket:
+        """Return a socket at this address; one that does not listen reserves it. Raise OSError."""
         return open_socket(self.family, (self.host, self.port), is_shared=True, listens=listens)
 
 
-def reserve(setting: str, address: str) -> tuple[list[Place], list[socket.socket]]:
-    """Return the places that HOST:PORT stands for, and what keeps them while whoever is to listen there comes and goes. OSError.
+def reserve(setting: str, address: str) -> tuple[list[SharedAddress], list[socket.socket]]:
+    """Return the addresses of HOST:PORT, and sockets that reserve them while processes come and go. Raise OSError.
 
-    Another server there is found out first: sockets that share an address would share it with that one's, too.
+    It first checks that no other server listens there: shared sockets would share the address with that server, too.
     """
     found = open_sockets(*split_address(setting, address))
-    places = [Place(sock.family, *sock.getsockname()[:2]) for sock in found]
+    addresses = [SharedAddress(sock.family, *sock.getsockname()[:2]) for sock in found]
     for sock in found:
         sock.close()
-    return places, [place.opened(listens=False) for place in places]
+    return addresses, [address.open(listens=False) for address in addresses]
 
 
 def port_of(sockets: list[socket.socket]) -> int:
-    """Return the port that was taken."""
+    """Return the port of the first socket."""
     port: int = sockets[0].getsockname()[1]
     return port
 
 
 def shown_address(setting: str, address: str, port: int) -> str:
-    """Return an address with the port that was taken."""
+    """Return an address with its actual port."""
     host, _ = split_address(setting, address)
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def shown_url(settings: ServerSettings, port: int) -> str:
-    """Return a server's address as clients write it."""
+    """Return the URL of a server."""
     scheme = "https" if settings.tls is not None else "http"
     return f"{scheme}://{shown_address('http', settings.http, port)}"
 
 
 def cannot_listen(error: OSError, setting: str, address: str) -> Unavailable:
-    """Return what is told where an address cannot be listened on."""
+    """Return the error for an address that cannot be used."""
     host, port = split_address(setting, address)
     if isinstance(error, socket.gaierror):
         return Unavailable(
