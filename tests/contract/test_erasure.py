@@ -13,7 +13,7 @@ from tenantq.cli.command_line import run
 from tenantq.doctor import examine
 from tenantq.domain.message import Result
 from tenantq.errors import Invalid, LegalHold, NotFound
-from tenantq.journal.erasure_certificate import check_certificate, read_certificate
+from tenantq.journal.erasure_certificate import read_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server
@@ -106,9 +106,9 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
         with pytest.raises(NotFound):
             await service.get_erasure(CALL, "no-such")
     key = PublicKey.load(data / "audit_key.pub")
-    assert check_certificate(certificate, key)
+    assert certificate.is_signed_by(key)
     changed = msgspec.structs.replace(certificate, reason="another one altogether")
-    assert not check_certificate(changed, key)
+    assert not changed.is_signed_by(key)
     async with server_of(data) as server:
         assert await server.service.list_erasures(CALL) == [certificate]
 
@@ -123,7 +123,7 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
     async with server_of(data) as server:
         await asyncio.gather(*server._background)
         (certificate,) = await server.service.list_erasures(CALL)
-        assert check_certificate(certificate, PublicKey.load(data / "audit_key.pub"))
+        assert certificate.is_signed_by(PublicKey.load(data / "audit_key.pub"))
         assert (certificate.id, certificate.seq, certificate.link) == (erased.id, erased.seq, erased.link)
         assert files_with(MARK, data) == []
 

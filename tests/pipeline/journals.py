@@ -64,7 +64,7 @@ class JournalWriter:
         )  # fmt: skip
         manifest = msgspec.structs.replace(manifest, **changes)
         if self.key:
-            manifest = msgspec.structs.replace(manifest, signature=self.key.sign(manifest.signed_text()))
+            manifest = manifest.signed(self.key)
         if write:
             self.put(manifest, data)
         self.files.append(manifest)

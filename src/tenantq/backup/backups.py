@@ -211,7 +211,7 @@ class Backups:
     def _manifest(
         self, name: str, taken: Beat, archive: _Archive, ends: JournalEnds, files: dict[str, BackupFile]
     ) -> BackupManifest:
-        manifest = BackupManifest(
+        return BackupManifest(
             format=FORMAT,
             product="tenantq",
             version=version("tenantq"),
@@ -224,9 +224,7 @@ class Backups:
             segments_upto=archive.upto_seq,
             data_keys=data_key_file_name(self._key.public.id),
             files=files,
-            key_id=self._key.public.id,
-        )
-        return msgspec.structs.replace(manifest, signature=self._key.sign(manifest.signed_text()))
+        ).signed(self._key)
 
     def _check_room(self, destination: Path, size: int) -> None:
         """Raise DiskFull where the backup would not fit, or leave less than the reserve of the store."""

@@ -10,6 +10,7 @@ import msgspec
 
 from tenantq.cluster.layout import DIRECTORY
 from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.journal.signing import SignedDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ class BackupFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(SignedDocument, frozen=True, kw_only=True):
     """What a backup is and what it holds."""
 
     format: int
@@ -45,12 +46,6 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     segments_upto: int  # exported segments up to this record are in the backup; 0: none
     data_keys: str  # the file, beside the backups, that has the wrapped data keys
     files: dict[str, BackupFile]  # by path inside the backup
-    key_id: str = ""
-    signature: str = ""
-
-    def signed_text(self) -> bytes:
-        """Return the bytes that are signed: everything but the signature."""
-        return msgspec.json.encode(msgspec.structs.replace(self, signature=""), order="sorted")
 
     @property
     def size(self) -> int:
@@ -104,7 +99,7 @@ def verify_backup(
     With ``key``, the manifest has to be signed by it. ``progress`` is told bytes looked at, and of how many.
     """
     manifest = read_backup_manifest(directory)
-    if key is not None and not key.verifies(manifest.signature, manifest.signed_text()):
+    if key is not None and not manifest.is_signed_by(key):
         raise StoreDamaged(f"{directory / MANIFEST}: is not signed by key {key.id}")
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     for name in sorted(found - set(manifest.files) - {MANIFEST}):

@@ -1,4 +1,4 @@
-"""A row of the journal as auditors see it: with an id, what it is about, and what it came to."""
+"""A journal row as an audit event: with an id, a resource and a result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENT_FIELDS: Final = ("event_id", "result", "resource", *JournalRow.__struct_fi
 
 
 def audit_event(row: JournalRow) -> dict[str, Any]:
-    """Return a row with ``event_id`` (never given twice), ``result`` and ``resource`` before its own columns."""
+    """Return a row with a unique ``event_id``, ``result`` and ``resource`` before its own columns."""
     return {
         "event_id": f"e{row.shard}-{row.seq}-{row.n}",
         "result": result_of(row.outcome),
@@ -26,12 +26,12 @@ def audit_event(row: JournalRow) -> dict[str, Any]:
 
 
 def audit_events(rows: Sequence[JournalRow]) -> list[dict[str, Any]]:
-    """Return many rows so."""
+    """Return many rows as events."""
     return [audit_event(row) for row in rows]
 
 
 def _resource(row: JournalRow) -> str:
-    """Return the path of what a row is about."""
+    """Return the path of the resource."""
     if not row.tenant:
         return "platform"
     path = f"tenants/{row.tenant}"

@@ -1,4 +1,4 @@
-"""Audit events as files for other tools: JSON lines, CSV and Parquet, written piece by piece in bounded memory."""
+"""Audit events as JSON lines, CSV and Parquet, written in chunks with bounded memory."""
 
 from __future__ import annotations
 
@@ -24,33 +24,30 @@ Event = dict[str, Any]
 
 
 class AuditFormat(Protocol):
-    """Turns events into a file's bytes: ``start``, then ``add`` any number of times, then ``end``."""
+    """Encodes events as a file: ``start``, then ``add`` any number of times, then ``end``."""
 
     content_type: str
 
     def start(self) -> bytes:
-        """Return what stands before the first event."""
+        """Return the bytes before the first event."""
 
     def add(self, events: Sequence[Event]) -> bytes:
-        """Return what some more events come to; nothing while they are gathered."""
+        """Return the bytes of more events; empty while they are buffered."""
 
     def end(self) -> bytes:
-        """Return what is left."""
+        """Return the remaining bytes."""
 
 
 def audit_format(name: str) -> AuditFormat:
-    """Return a format by its name, or raise Invalid."""
-    if name == "jsonl":
-        return JsonLines()
-    if name == "csv":
-        return Csv()
-    if name == "parquet":
-        return Parquet()
-    raise Invalid(f"format: must be one of {', '.join(FORMATS)}")
+    """Return a format by name. Raises Invalid."""
+    formats: dict[str, type[AuditFormat]] = {"jsonl": JsonLines, "csv": Csv, "parquet": Parquet}
+    if name not in formats:
+        raise Invalid(f"format: must be one of {', '.join(FORMATS)}")
+    return formats[name]()
 
 
 class JsonLines:
-    """One JSON object a line, with the names and numbers of the HTTP interface."""
+    """One JSON object per line, with the names and values of the HTTP API."""
 
     content_type = "application/x-ndjson"
 
@@ -58,7 +55,7 @@ class JsonLines:
         self._encode = msgspec.json.Encoder().encode
 
     def start(self) -> bytes:
-        """Return nothing: lines stand for themselves."""
+        """Return nothing."""
         return b""
 
     def add(self, events: Sequence[Event]) -> bytes:
@@ -71,12 +68,12 @@ class JsonLines:
 
 
 class Csv:
-    """RFC 4180 with a heading, UTF-8. ``time`` is ISO 8601; text that a spreadsheet would run as a formula has ' before it."""
+    """RFC 4180 with a header, UTF-8. ``time`` is ISO 8601; texts that a spreadsheet would run as a formula get a leading '."""
 
     content_type = "text/csv; charset=utf-8; header=present"
 
     def start(self) -> bytes:
-        """Return the heading."""
+        """Return the header."""
         return _csv([["time" if name == "ts" else name for name in EVENT_FIELDS]])
 
     def add(self, events: Sequence[Event]) -> bytes:
@@ -119,35 +116,35 @@ class Parquet:
         self._schema = pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in EVENT_FIELDS])
         self._sink = _Sink()
         self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
-        self._gathered: list[Event] = []
+        self._buffered: list[Event] = []
 
     def start(self) -> bytes:
         """Return the file's first bytes."""
         return self._sink.taken()
 
     def add(self, events: Sequence[Event]) -> bytes:
-        """Gather events; return a row group's bytes when there are enough."""
-        self._gathered += events
-        if len(self._gathered) < _ROWS_PER_GROUP:
+        """Buffer events. Returns the bytes of a row group when enough are buffered."""
+        self._buffered += events
+        if len(self._buffered) < _ROWS_PER_GROUP:
             return b""
         self._write()
         return self._sink.taken()
 
     def end(self) -> bytes:
         """Return the last row group and the footer."""
-        if self._gathered:
+        if self._buffered:
             self._write()
         self._writer.close()
         return self._sink.taken()
 
     def _write(self) -> None:
-        columns = {name: [event[name] for event in self._gathered] for name in EVENT_FIELDS}
+        columns = {name: [event[name] for event in self._buffered] for name in EVENT_FIELDS}
         self._writer.write_table(self._pa.table(columns, schema=self._schema))
-        self._gathered = []
+        self._buffered = []
 
 
 class _Sink(io.RawIOBase):
-    """A file that hands on what is written to it, and keeps none of it."""
+    """A write-only file whose content is taken out as it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +164,7 @@ class _Sink(io.RawIOBase):
         return self._at
 
     def taken(self) -> bytes:
-        """Return what was written since the last time."""
+        """Return what was written since the last call."""
         data = b"".join(self._parts)
         self._parts.clear()
         return data

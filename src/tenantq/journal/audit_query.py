@@ -1,13 +1,13 @@
-"""The audit query: rows of the live journal and of the exported segments alike, in either order, page by page.
+"""The audit query: pages of rows of the live journal and of exported segments, in either order.
 
-A place is (seq, n) of a row. Both never change, wherever the record lies, so a cursor stays good while new records arrive and old ones
-move from the store into segments. A call does a bounded amount of work: it may return few rows, or none, and where to go on.
+A place is (seq, n) of a row. It never changes, so a cursor stays valid while new records arrive and old ones move from the store to
+segments. One call does a bounded amount of work: it may return few rows, or none, and a place to continue.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.record import JournalRow, decode_record, rows
 
 if TYPE_CHECKING:
+    from tenantq.journal.live_journal import LiveJournal
     from tenantq.journal.row_filter import JournalFilter
     from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
@@ -24,35 +25,24 @@ log = logging.getLogger("tenantq.journal")
 Place = tuple[int, int]
 
 END_OF_RECORD: Final = 1 << 62
-"""As n: behind every row of a record."""
+"""Used as n: after every row of a record."""
 
 _SLICE: Final = 64  # live records at a time
-_SEGMENTS_MAX: Final = 64  # opened in one call
-_GROUPS_MAX: Final = 16  # row groups decoded in one call
-_SPANS_MAX: Final = 200_000  # segments passed over by their hour in one call
-
-
-class LiveJournal(Protocol):
-    """The journal of a running shard."""
-
-    @property
-    def journal_synced(self) -> tuple[int, int]:
-        """The first record that is kept and the last that is durable."""
-
-    def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return up to ``limit`` records that are there, in order, as they are stored. Safe from any thread."""
+_SEGMENTS_MAX: Final = 64  # opened per call
+_GROUPS_MAX: Final = 16  # row groups decoded per call
+_SPANS_MAX: Final = 200_000  # segments skipped by their hour per call
 
 
 class JournalPage(msgspec.Struct, frozen=True):
-    """Some rows, and where to go on; None: this was all there is now."""
+    """Some rows and the place to continue; None: no more rows now."""
 
     rows: list[JournalRow]
     more: Place | None = None
-    incomplete: bool = False  # older records are in segments that cannot be reached
+    incomplete: bool = False  # older records are in unreachable segments
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Where a page ended, and in which direction the next one goes on."""
+    """The end of a page and the direction of the next one."""
 
     seq: int
     n: int
@@ -63,7 +53,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Return a cursor that was given out, or raise Invalid."""
+        """Parse a cursor. Raises Invalid."""
         newest_first = type(text) is str and text.startswith("-")
         seq, dot, n = text.removeprefix("-").partition(".") if type(text) is str else ("", "", "")
         if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(text) <= 41):
@@ -74,7 +64,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class AuditReader:
-    """Reads pages. ``segments`` None: nothing was ever exported. Its methods belong on a thread, not on the event loop."""
+    """Reads pages. ``segments`` None: nothing was exported. Blocks, so it must not run on the event loop."""
 
     def __init__(self, live: LiveJournal, segments: SegmentIndex | None) -> None:
         self._live = live
@@ -89,13 +79,13 @@ class AuditReader:
         newest_first: bool = False,
         first_seq: int = 1,
     ) -> JournalPage:
-        """Return up to ``limit`` rows that match, behind ``place`` in the order asked for, none of a record before ``first_seq``."""
-        walk = _Walk(self._live, self._segments, wanted, limit, first_seq)
-        return walk.newest_first(place) if newest_first else walk.oldest_first(place)
+        """Return up to ``limit`` matching rows after ``place`` in the given order, from record ``first_seq`` on."""
+        search = _PageSearch(self._live, self._segments, wanted, limit, first_seq)
+        return search.newest_first(place) if newest_first else search.oldest_first(place)
 
 
-class _Walk:
-    """One call of the query."""
+class _PageSearch:
+    """The search for one page."""
 
     def __init__(
         self, live: LiveJournal, segments: SegmentIndex | None, wanted: JournalFilter, limit: int, first_seq: int
@@ -114,7 +104,7 @@ class _Walk:
         self._spans_left = _SPANS_MAX
 
     @property
-    def _tired(self) -> bool:
+    def _exhausted(self) -> bool:
         return min(self._records_left, self._segments_left, self._groups_left, self._spans_left) <= 0
 
     def oldest_first(self, place: Place | None) -> JournalPage:
@@ -123,7 +113,7 @@ class _Walk:
             if place is not None
             else (self._first_seq - 1, END_OF_RECORD)
         )
-        while not self._tired:
+        while not self._exhausted:
             first, last = self._live.journal_synced
             seq = low[0] if low[1] < END_OF_RECORD else low[0] + 1
             if seq > last:
@@ -144,7 +134,7 @@ class _Walk:
     def newest_first(self, place: Place | None) -> JournalPage:
         _, last = self._live.journal_synced
         high = min(place, (last + 1, 0)) if place is not None else (last + 1, 0)
-        while not self._tired:
+        while not self._exhausted:
             first, _ = self._live.journal_synced
             seq = high[0] if high[1] > 0 else high[0] - 1
             if seq < self._first_seq:
@@ -174,16 +164,16 @@ class _Walk:
     # ---- the live journal ----
 
     def _from_live(self, low: Place, first_seq: int, last_seq: int) -> Place:
-        """Take rows of a slice; return the place behind which nothing was looked at."""
+        """Collect rows of a slice. Returns the place from which to continue."""
         records = self._live.scan_journal(first_seq, last_seq, _SLICE)
         if not records or records[0][0] != first_seq:
             if self._live.journal_synced[0] > first_seq:
-                return low  # it was trimmed meanwhile: it is in a segment now
+                return low  # it was trimmed meanwhile and is in a segment now
             self._incomplete = True
         self._records_left -= last_seq - first_seq + 1
         for seq, value in records:
             for row in self._matching(value):
-                if (seq, row.n) > low and self._took(row):
+                if (seq, row.n) > low and self._add(row):
                     return seq, row.n
         return last_seq, END_OF_RECORD
 
@@ -196,7 +186,7 @@ class _Walk:
         self._records_left -= last_seq - first_seq + 1
         for seq, value in reversed(records):
             for row in reversed(self._matching(value)):
-                if (seq, row.n) < high and self._took(row):
+                if (seq, row.n) < high and self._add(row):
                     return seq, row.n
         return first_seq, 0
 
@@ -205,15 +195,15 @@ class _Walk:
             return []
         return [row for row in rows(decode_record(value)[1]) if self._wanted.matches(row)]
 
-    def _took(self, row: JournalRow) -> bool:
-        """Take a row; return whether the page is full."""
+    def _add(self, row: JournalRow) -> bool:
+        """Add a row. Returns whether the page is full."""
         self._found.append(row)
         return len(self._found) >= self._limit
 
     # ---- segments ----
 
     def _span(self, seq: int, *, or_before: bool = False) -> SegmentSpan | None:
-        """Return the segment that holds a record, or the next one behind it or before it; None: there is none."""
+        """Return the segment of a record, or else the next (or previous) one; None: there is none."""
         if self._segments is None:
             return None
         try:
@@ -223,7 +213,7 @@ class _Walk:
             raise Unavailable("older rows are in segments, which cannot be reached now; try again later") from error
 
     def _from_segment(self, span: SegmentSpan, low: Place, high: Place, *, newest_first: bool) -> Place:
-        """Take rows of a segment between two places; return the place from which to go on."""
+        """Collect rows of a segment between two places. Returns the place from which to continue."""
         done = (span.first_seq, 0) if newest_first else (span.last_seq, END_OF_RECORD)
         self._spans_left -= 1
         if span.is_outside(self._wanted.start, self._wanted.end):
@@ -237,7 +227,7 @@ class _Walk:
                 for group in SegmentRows(stream, self._wanted).groups(low, high, newest_first=newest_first):
                     self._groups_left -= 1
                     for row in group:
-                        if self._took(row):
+                        if self._add(row):
                             return row.seq, row.n
         except ImportError as error:
             raise Unavailable("older rows are in segments: install tenantq[parquet] on the server") from error

@@ -1,6 +1,6 @@
-"""A bucket of S3, or of what speaks like it, as a target. Arrow's own client; it needs nothing beside pyarrow.
+"""An S3-compatible bucket as a target, through Arrow's own client.
 
-Credentials, region and endpoint come from where AWS' tools have them (``AWS_…`` variables, ``~/.aws``, the machine's role), or from the
+Credentials, region and endpoint come from the usual AWS sources (``AWS_…`` variables, ``~/.aws``, the machine's role), or from the
 URL: ``s3://bucket/prefix?region=…&endpoint_override=…``.
 """
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class BucketTarget:
-    """Objects under a prefix. An object is there wholly or not at all."""
+    """Objects below a prefix. Objects are written atomically."""
 
     def __init__(self, url: str) -> None:
         try:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, ValueError) as error:
-            # Arrow's text may repeat the URL, and that may hold a secret.
+            # Arrow's text may repeat the URL, which may contain a secret.
             raise Invalid(f"{shown_url(url)}: is no URL of a bucket ({type(error).__name__})") from None
         self._root = self._root.rstrip("/")
 
     def write(self, name: str, data: bytes) -> None:
-        """Put an object."""
+        """Write an object."""
         with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
             stream.write(data)
 
     def read(self, name: str) -> bytes:
-        """Get an object."""
+        """Read an object."""
         with self._fs.open_input_file(f"{self._root}/{name}") as stream:
             data: bytes = stream.read()
             return data
 
     def open(self, name: str) -> BinaryIO:
-        """Open an object; what is read of it is fetched."""
+        """Open an object. Parts are fetched as they are read."""
         stream: BinaryIO = self._fs.open_input_file(f"{self._root}/{name}")
         return stream
 
     def names(self, under: str) -> list[str]:
-        """List objects. A bucket that cannot be reached is an OSError, never an empty list."""
+        """List objects. Raises OSError if the bucket is unreachable."""
         where = f"{self._root}/{under}".rstrip("/")
         found = self._fs.get_file_info(fs.FileSelector(where, recursive=True, allow_not_found=True))
         return sorted(one.path[len(self._root) + 1 :] for one in found if one.type == fs.FileType.File)

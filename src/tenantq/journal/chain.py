@@ -1,4 +1,4 @@
-"""The live journal, record by record, against its chain, its checkpoints and, where it was exported, its archive."""
+"""Verifies the live journal record by record: its chain, its checkpoints and its exported archive."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HASH_BYTES: Final = 32
 
 
 class ChainWalk:
-    """Takes the rows of a journal in order, from behind ``seq``, and tells of the first record of each break.
+    """Checks the rows of a journal in order, starting after ``seq``, and reports the first record of each break.
 
-    ``found`` is given a record's number and a sentence. ``archive`` has the hashes of records that were exported, as the archive has them.
+    ``found`` is called with a record's number and a sentence. ``archive`` has the hashes of exported records.
     """
 
     def __init__(
@@ -35,22 +35,22 @@ class ChainWalk:
         self.seq = seq
         self.link = link
         self.records = 0
-        self._tell = found
+        self._report = found
         self._broken = False  # since the last checkpoint
         self._key = key
         self._archive = archive or {}
         self._checkpoints: dict[int, JournalCheckpoint] = {}
-        self._signed_seq = seq  # up to here the chain is the one that was signed
+        self._signed_seq = seq  # the chain is signed up to here
 
     def expect_checkpoint(self, seq: int, value: bytes) -> None:
-        """Take a checkpoint that is to be compared with its record."""
+        """Add a checkpoint to compare with its record."""
         try:
             self._checkpoints[seq] = unpack(value)
         except StoreDamaged:
             self._found(seq, f"The checkpoint of record {seq} is unreadable.")
 
     def record(self, key: bytes, value: bytes) -> Record | None:
-        """Take the next row; return its record if it can be read."""
+        """Check the next row. Returns its record if it is readable."""
         if len(key) != 8:
             self._found(self.seq + 1, f"A row that is no record was put behind record {self.seq}.")
             return None
@@ -82,17 +82,17 @@ class ChainWalk:
             return
         wrong = checkpoint.wrong(at, link, self._key)
         if wrong:
-            # Where nothing broke since the last checkpoint, any record behind that one may be the first of the forged ones.
+            # If nothing broke since the last checkpoint, any record after that one may be the first forged one.
             forged = checkpoint.seq == at and checkpoint.link != link.hex() and not self._broken
             self._found(self._signed_seq + 1 if forged else at, wrong)
         self._signed_seq, self._broken = at, False
 
     def _found(self, seq: int, text: str) -> None:
         self._broken = True
-        self._tell(seq, text)
+        self._report(seq, text)
 
     def end(self, *others: tuple[int, str]) -> None:
-        """Tell of what must have been there behind the last record: by checkpoints, or by what ``others`` know of the end."""
+        """Report records missing at the end, according to checkpoints and to the ``others`` (last record, witness)."""
         ends = [(seq, "a checkpoint") for seq in self._checkpoints if seq > self.seq] + list(others)
         last, witness = max(ends, default=(0, ""))
         if last > self.seq:

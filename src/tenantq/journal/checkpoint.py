@@ -1,7 +1,7 @@
-"""Signed checkpoints of the live journal: what its chain was at a record, so that nobody can make a part of it anew.
+"""Signed checkpoints of the live journal, so that no part of its hash chain can be forged.
 
-A checkpoint stands in the store beside the journal, at its record's number, written in the same batch as the record, which tells of it.
-It signs the hash of that very record, and with it everything before.
+A checkpoint is stored beside the journal under the number of its record, in the same batch as that record. It signs the hash of that
+record, and thereby everything before it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 
 from tenantq.domain.message import check_int
 from tenantq.errors import StoreDamaged, TenantqError
+from tenantq.journal.signing import SignedDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq.journal")
 
 CHECKPOINT_ROW: Final = b"checkpoint/"
-"""meta: followed by the record's number (be64)."""
+"""Row in meta, followed by the record's number (be64)."""
 
 CHECKPOINT_OP: Final = "checkpoint"
 _TICK_MS: Final = 1_000
@@ -33,36 +34,32 @@ _TICK_MS: Final = 1_000
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often the live journal is signed."""
 
-    checkpoint_records: int = 10_000  # new records after which there is a checkpoint
-    checkpoint_ms: int = 600_000  # ... and the time after which there is one, if there are any
+    checkpoint_records: int = 10_000  # sign after this many new records ...
+    checkpoint_ms: int = 600_000  # ... or after this time, if there are any
 
 
 def check_audit(settings: AuditSettings) -> AuditSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid."""
+    """Return ``settings``. Raises Invalid if one is out of range."""
     check_int("audit.checkpoint_records", settings.checkpoint_records, 1, 1 << 40)
     check_int("audit.checkpoint_ms", settings.checkpoint_ms, 1_000, 7 * 86_400_000)
     return settings
 
 
-class JournalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What is signed of one record."""
+class JournalCheckpoint(SignedDocument, frozen=True, kw_only=True):
+    """The signed hash of one record."""
+
+    signature_prefix = b"checkpoint:"
 
     shard: str
     seq: int
     link: str  # the record's hash, hex
     ts: int
-    key_id: str = ""
-    signature: str = ""
-
-    def signed_text(self) -> bytes:
-        """Return the bytes that are signed: everything but the signature."""
-        return b"checkpoint:" + msgspec.json.encode(msgspec.structs.replace(self, signature=""), order="sorted")
 
     def wrong(self, seq: int, link: bytes, key: PublicKey | PublicKeys | None) -> str:
-        """Return what is wrong with it as the checkpoint of a record with this hash, or nothing."""
+        """Return what is wrong with it as the checkpoint of a record with this hash, or an empty text."""
         if self.seq != seq:
             return f"The checkpoint of record {seq} is that of record {self.seq}."
-        if key is not None and not key.verifies(self.signature, self.signed_text()):
+        if key is not None and not self.is_signed_by(key):
             return f"The checkpoint of record {seq} is not signed by the server."
         if self.link != link.hex():
             return f"Record {seq} is not the one that was signed: the chain up to it was made anew."
@@ -70,13 +67,12 @@ class JournalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sign(key: SigningKey, shard: str, seq: int, link: bytes, ts: int) -> bytes:
-    """Return a checkpoint as it is stored."""
-    plain = JournalCheckpoint(shard=shard, seq=seq, link=link.hex(), ts=ts, key_id=key.public.id)
-    return msgspec.json.encode(msgspec.structs.replace(plain, signature=key.sign(plain.signed_text())))
+    """Return a signed checkpoint as it is stored."""
+    return msgspec.json.encode(JournalCheckpoint(shard=shard, seq=seq, link=link.hex(), ts=ts).signed(key))
 
 
 def unpack(value: bytes) -> JournalCheckpoint:
-    """Return a stored checkpoint, or raise StoreDamaged."""
+    """Return a stored checkpoint. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(value, type=JournalCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -84,21 +80,21 @@ def unpack(value: bytes) -> JournalCheckpoint:
 
 
 class CheckpointedJournal(Protocol):
-    """The journal of a running shard, which can be signed."""
+    """The journal of a running shard that can be signed."""
 
     @property
     def journal_synced(self) -> tuple[int, int]:
         """The first record that is kept and the last that is durable."""
 
     def last_checkpoint(self) -> int:
-        """Return the record that was signed last; 0: none."""
+        """Return the number of the last signed record; 0: none."""
 
     async def put_checkpoint(self, key: SigningKey) -> None:
-        """Sign the journal with a record of its own."""
+        """Write a checkpoint record and sign it."""
 
 
 class Checkpointer:
-    """Has the journal signed every so many records, or so much time."""
+    """Signs the journal after a number of records or a time."""
 
     def __init__(
         self,
@@ -115,18 +111,16 @@ class Checkpointer:
         self._background = background
         self._timer: Timer | None = None
         self._signing = False
-        self._signed_seq = (
-            0  # kept here: asking the store every second would hold everything up while it does not answer
-        )
+        self._signed_seq = 0  # cached: reading it every second would block the loop while the store does not answer
         self._signed_ms = clock.monotonic_ms()
 
     def start(self) -> None:
-        """Look every second from now on."""
+        """Start checking every second."""
         self._signed_seq = self._journal.last_checkpoint()
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
 
     async def close(self) -> None:
-        """Sign what is not signed yet, so that a store that was closed is covered to its end."""
+        """Sign the unsigned rest, so that a closed store is covered to its end."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

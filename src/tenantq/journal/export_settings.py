@@ -1,4 +1,4 @@
-"""When and where the journal is exported. Apart from the exporter, which needs libraries that are an extra."""
+"""Settings of the export. Separate from the exporter, which needs an extra."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 
 
 def check_export(settings: ExportSettings) -> ExportSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid."""
+    """Return ``settings``. Raises Invalid if one is out of range."""
     for field, (low, high) in _RANGES.items():
         check_int(f"export.{field}", getattr(settings, field), low, high)
     return settings

@@ -1,4 +1,4 @@
-"""Where segments go: a directory, or whatever fsspec reaches by a URL. A file is there wholly, or not at all."""
+"""Targets of the export: a directory, or any fsspec URL. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 class ExportTarget(Protocol):
-    """A place for files by name; names are relative, with slashes."""
+    """Stores files by name. Names are relative, with slashes."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file, durably and at once; an older one of the name is replaced."""
+        """Write a file durably and atomically. Replaces an older one."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's bytes; FileNotFoundError if there is none."""
+        """Return a file's content. Raises FileNotFoundError."""
 
     def open(self, name: str) -> BinaryIO:
-        """Return a file to read parts of; FileNotFoundError if there is none."""
+        """Open a file to read parts of it. Raises FileNotFoundError."""
 
     def names(self, under: str) -> list[str]:
-        """Return the names of all files under a directory, sorted."""
+        """Return the names of all files below a directory, sorted."""
 
     def delete(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
 
 
 class DirectoryTarget:
-    """A directory of this machine."""
+    """A local directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file; directories that are made for it outlast a power cut too."""
+        """Write a file and sync it, also directories that were created for it."""
         file = self.path / name
         made = [parent for parent in file.parents if not parent.exists()]
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class DirectoryTarget:
         return (self.path / name).open("rb")
 
     def names(self, under: str) -> list[str]:
-        """List files, those half written left out."""
+        """List files, except unfinished ones."""
         return sorted(self._walk(self.path / under))
 
     def _walk(self, directory: Path) -> Iterator[str]:
@@ -71,11 +71,11 @@ class DirectoryTarget:
 
 
 class RemoteTarget:
-    """A place that fsspec reaches. Object stores put a whole object or none. Whatever fails there is an OSError."""
+    """An fsspec URL. Object stores write objects atomically. Every failure is an OSError."""
 
     def __init__(self, url: str, **options: Any) -> None:
         try:
-            import fsspec  # noqa: PLC0415  # an extra: only who exports elsewhere needs it
+            import fsspec  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise Invalid(
                 f"{shown_url(url)}: needs fsspec and the library of that store; install tenantq[remote]"
@@ -88,26 +88,26 @@ class RemoteTarget:
             raise Invalid(f"{shown_url(url)}: is no URL that fsspec knows") from None
 
     def write(self, name: str, data: bytes) -> None:
-        """Put an object."""
+        """Write an object."""
         path = f"{self._root}/{name}"
         with _as_os_error():
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, data)
 
     def read(self, name: str) -> bytes:
-        """Get an object."""
+        """Read an object."""
         with _as_os_error():
             data: bytes = self._fs.cat_file(f"{self._root}/{name}")
             return data
 
     def open(self, name: str) -> BinaryIO:
-        """Open an object; what is read of it is fetched."""
+        """Open an object. Parts are fetched as they are read."""
         with _as_os_error():
             stream: BinaryIO = self._fs.open(f"{self._root}/{name}", "rb")
             return stream
 
     def names(self, under: str) -> list[str]:
-        """List objects. A place that cannot be reached is an OSError, never an empty list: fsspec's own walk would say so."""
+        """List objects. Raises OSError if the target is unreachable; fsspec's own walk would return an empty list."""
         found: list[str] = []
         with _as_os_error():
             self._fs.invalidate_cache()
@@ -130,7 +130,7 @@ class RemoteTarget:
 
 @contextlib.contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn what a store's library raises into an OSError: whoever writes there tries again after one."""
+    """Turn errors of a store's library into OSError, after which the exporter retries."""
     try:
         yield
     except OSError:
@@ -140,14 +140,14 @@ def _as_os_error() -> Iterator[None]:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as a text may show it: without user, password and options."""
+    """Return a URL without user, password and options."""
     scheme, mark, rest = url.partition("://")
     place, slash, path = rest.partition("?")[0].partition("/")
     return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
 
 
 def open_target(where: str | Path, **options: Any) -> ExportTarget:
-    """Return the place that a path or URL names."""
+    """Return the target for a path or URL."""
     if isinstance(where, str) and where.startswith("s3://"):
         try:
             from tenantq.journal.bucket_target import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra

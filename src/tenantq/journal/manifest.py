@@ -1,4 +1,4 @@
-"""Manifests: what a segment holds, signed. A segment without one does not count; the last one says how far the export is."""
+"""Signed manifests of segments. A segment without one does not count; the last one tells how far the export is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.journal.signing import SignedDocument
 
 if TYPE_CHECKING:
     from tenantq.journal.export_target import ExportTarget
 
 SCHEMA_VERSION: Final = 1
-"""Of the segments' columns; grows when they change."""
+"""Version of the columns of segments."""
 
 MANIFESTS: Final = "manifest"
 HEAD: Final = "head.json"
@@ -22,7 +23,7 @@ _FILE: Final = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/shard=[^/]+/\d{20}-\d
 _LINK: Final = re.compile(r"[0-9a-f]{64}")
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(SignedDocument, frozen=True, kw_only=True):
     """One segment's manifest."""
 
     shard: str
@@ -38,12 +39,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     max_ts: int
     file: str  # the Parquet file's name
     schema: int = SCHEMA_VERSION
-    key_id: str = ""
-    signature: str = ""
-
-    def signed_text(self) -> bytes:
-        """Return the bytes that are signed: everything but the signature."""
-        return msgspec.json.encode(msgspec.structs.replace(self, signature=""), order="sorted")
 
     @property
     def name(self) -> str:
@@ -51,18 +46,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{MANIFESTS}/shard={self.shard}/{span_name(self.first_seq, self.last_seq)}.json"
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a shard's export was when it was last written, signed: an archive cut off at its end falls short of it."""
+class Head(SignedDocument, frozen=True, kw_only=True):
+    """The end of a shard's export, signed. It reveals an archive that was truncated."""
 
     shard: str
     last_seq: int
     last_link: str
-    key_id: str = ""
-    signature: str = ""
-
-    def signed_text(self) -> bytes:
-        """Return the bytes that are signed."""
-        return msgspec.json.encode(msgspec.structs.replace(self, signature=""), order="sorted")
 
     @property
     def name(self) -> str:
@@ -71,18 +60,18 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def span_name(first_seq: int, last_seq: int) -> str:
-    """Return the part of a file's name that tells which records it holds, and sorts."""
+    """Return the range of records as part of a file name that sorts by it."""
     return f"{first_seq:020d}-{last_seq:020d}"
 
 
 def segment_name(shard: str, ts: int, first_seq: int, last_seq: int) -> str:
-    """Return a segment's file name: by hour, so that a pipeline finds what is new."""
+    """Return the file name of a segment, by hour, so that a pipeline finds new ones."""
     hour = datetime.fromtimestamp(ts / 1_000, UTC)
     return f"date={hour:%Y-%m-%d}/hour={hour:%H}/shard={shard}/{span_name(first_seq, last_seq)}.parquet"
 
 
 def read_manifest(target: ExportTarget, name: str) -> Manifest:
-    """Return a manifest, or raise Invalid naming the file. What it says of itself is not verified, but can be used safely."""
+    """Return a manifest. Raises Invalid naming the file. Its names and hashes are well-formed, its signature is not verified."""
     try:
         manifest = msgspec.json.decode(target.read(name), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -95,7 +84,7 @@ def read_manifest(target: ExportTarget, name: str) -> Manifest:
 
 
 def read_head(target: ExportTarget, shard: str) -> Head | None:
-    """Return a shard's head, or None; raise Invalid if it is unreadable."""
+    """Return a shard's head, or None. Raises Invalid if it is unreadable."""
     name = f"{MANIFESTS}/shard={shard}/{HEAD}"
     try:
         return msgspec.json.decode(target.read(name), type=Head)
@@ -106,6 +95,6 @@ def read_head(target: ExportTarget, shard: str) -> Head | None:
 
 
 def manifest_names(target: ExportTarget, shard: str | None = None) -> list[str]:
-    """Return the names of manifests, of one shard or all, in order."""
+    """Return the names of all manifests, or those of one shard, in order."""
     under = MANIFESTS if shard is None else f"{MANIFESTS}/shard={shard}"
     return [name for name in target.names(under) if name.endswith(".json") and not name.endswith(f"/{HEAD}")]

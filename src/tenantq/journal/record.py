@@ -1,4 +1,4 @@
-"""One record per round: entries of one operation each, expanded to one row per message on reading.
+"""One record per round, with one entry per operation. Reading expands them to one row per message.
 
 On disk: sha256(previous hash + payload), then the payload. The chain starts from 32 zero bytes.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GENESIS: Final = bytes(32)
 ANCHOR_KEY: Final = b"journal_anchor"
-"""meta: seq(be64), hash, time(be64) and last id of the last record that was trimmed."""
+"""Row in meta: seq (be64), hash, time (be64) and last id of the last trimmed record."""
 
 _HASH_BYTES: Final = 32
 _ID_BYTES: Final = 16
@@ -42,7 +42,7 @@ class JournalEntry(msgspec.Struct, array_like=True):
     outcome: str = "ok"
     error_code: str = ""
     details: str = ""
-    count: int = 1  # calls that this entry stands for; more than one only for refusals that came in a flood
+    count: int = 1  # calls this entry represents; more than one only for coalesced refusals
     user_agent: str = ""
 
 
@@ -52,13 +52,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     shard: str
     seq: int
     ts: int  # wall clock
-    engine_ms: int  # the shard's own time, which never goes back
-    last_id: bytes  # the greatest message id given out so far
+    engine_ms: int  # the shard's clock, which never goes back
+    last_id: bytes  # the greatest message id issued so far
     entries: list[JournalEntry]
 
 
 class ChainedRecord(msgspec.Struct, frozen=True):
-    """One record with its place in the chain."""
+    """One record with its hash and its encoded payload."""
 
     link: bytes
     payload: bytes
@@ -66,7 +66,7 @@ class ChainedRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRow(msgspec.Struct, frozen=True):
-    """One line of the journal, as the pipeline sees it."""
+    """One row of the journal, as the pipeline reads it."""
 
     shard: str
     seq: int
@@ -92,7 +92,7 @@ class JournalRow(msgspec.Struct, frozen=True):
 
 
 def column(values: list[int]) -> list[int] | int:
-    """Return a column in its short form: one value where it is the same for all."""
+    """Return a column in its short form: one value if all are equal."""
     first = values[0]
     return first if values.count(first) == len(values) else values
 
@@ -102,7 +102,7 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 def encode_record(previous: bytes, record: Record) -> tuple[bytes, bytes]:
-    """Return (hash, value): the record's place in the chain, and what is stored."""
+    """Return the record's hash and the value to store."""
     try:
         payload = _encode(record)
     except UnicodeEncodeError:
@@ -112,7 +112,7 @@ def encode_record(previous: bytes, record: Record) -> tuple[bytes, bytes]:
 
 
 def _without_surrogates(record: Record) -> Record:
-    """Replace what UTF-8 cannot say in a caller's own words; what was done must be journaled all the same."""
+    """Replace lone surrogates in texts of the caller, because the operation must be journaled in any case."""
     for entry in record.entries:
         for field in ("tenant", "queue", "principal", "remote", "request_id", "details", "user_agent"):
             setattr(entry, field, without_surrogates(getattr(entry, field)))
@@ -120,12 +120,12 @@ def _without_surrogates(record: Record) -> Record:
 
 
 def without_surrogates(text: str) -> str:
-    """Return a text as UTF-8 can say it."""
+    """Replace lone surrogates in a text."""
     return text.encode("utf-8", "replace").decode()
 
 
 def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, Record]:
-    """Return (hash, record) of a stored value; with ``previous`` also check the link, else raise StoreDamaged."""
+    """Return the hash and the record of a stored value; with ``previous`` also check the chain. Raises StoreDamaged."""
     link, payload = value[:_HASH_BYTES], value[_HASH_BYTES:]
     if previous is not None and hashlib.sha256(previous + payload).digest() != link:
         raise StoreDamaged("journal: a record does not match the hash chain; it was changed or its predecessor was")
@@ -136,7 +136,7 @@ def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, R
 
 
 def rows(record: Record) -> Iterator[JournalRow]:
-    """Expand a record to one row per message, or one per entry where no message is concerned."""
+    """Expand a record to one row per message, or one per entry without messages."""
     n = 0
     for entry in record.entries:
         count = max(1, len(entry.ids) // _ID_BYTES)

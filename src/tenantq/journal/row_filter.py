@@ -1,4 +1,4 @@
-"""Which rows of the journal are wanted, and what a row's outcome means to an auditor."""
+"""Filters of journal rows, and the audit result of a row's outcome."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RESULTS_OF: Final[dict[str, AuditResult]] = {
 
 
 def result_of(outcome: str) -> AuditResult:
-    """Return what an outcome comes to: every row has exactly one result. Refusals, alerts and failed checks are errors."""
+    """Return the audit result of an outcome. Refusals, alerts and failed checks are errors."""
     return _RESULTS_OF.get(outcome, "ERROR")
 
 
 class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of the journal are wanted; None: any. Every condition must hold."""
+    """Conditions on journal rows; None: any. All conditions must hold."""
 
     tenant: str | None = None
     ops: frozenset[str] | None = None

@@ -1,7 +1,7 @@
-"""Segments: stretches of the journal as Parquet files, one row per message, with the chain beside the rows.
+"""Segments: ranges of the journal as Parquet files, one row per message, with the hash chain beside the rows.
 
-``link`` and ``payload`` stand on the first row of each record: the record's place in the hash chain and the bytes that
-were hashed. So whoever has the files can recompute the chain and compare the rows with what was really journaled.
+The first row of each record has ``link`` and ``payload``: the record's hash and the bytes that were hashed. So anyone with the files
+can recompute the chain and compare the rows with what was journaled.
 """
 
 from __future__ import annotations
@@ -19,37 +19,22 @@ from tenantq.journal.record import ChainedRecord, JournalRow, decode_record, row
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_NUMBERS: Final = {
+    **dict.fromkeys(("seq", "bytes", "wait_ms", "process_ms", "count"), pa.int64()),
+    **dict.fromkeys(("n", "priority", "attempt"), pa.int32()),
+    "ts": pa.timestamp("ms", tz="UTC"),
+}
+ROW_COLUMNS: Final = JournalRow.__struct_fields__
 SCHEMA: Final = pa.schema(
     [
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("n", pa.int32(), nullable=False),
-        pa.field("ts", pa.timestamp("ms", tz="UTC"), nullable=False),
-        pa.field("tenant", pa.string(), nullable=False),
-        pa.field("queue", pa.string(), nullable=False),
-        pa.field("op", pa.string(), nullable=False),
-        pa.field("message_id", pa.string(), nullable=False),
-        pa.field("principal", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("priority", pa.int32(), nullable=False),
-        pa.field("attempt", pa.int32(), nullable=False),
-        pa.field("wait_ms", pa.int64(), nullable=False),
-        pa.field("process_ms", pa.int64(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        pa.field("error_code", pa.string(), nullable=False),
-        pa.field("remote", pa.string(), nullable=False),
-        pa.field("request_id", pa.string(), nullable=False),
-        pa.field("details", pa.string(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("user_agent", pa.string(), nullable=False),
+        *(pa.field(name, _NUMBERS.get(name, pa.string()), nullable=False) for name in ROW_COLUMNS),
         pa.field("link", pa.binary(32)),
         pa.field("payload", pa.binary()),
     ],
     metadata={b"tenantq.schema": str(SCHEMA_VERSION).encode()},
 )
-"""Names and types of the columns. Ids are text: Spark refuses Parquet's own type for them."""
+"""Columns of a segment. Ids are text, because Spark does not read Parquet's UUID type."""
 
-ROW_COLUMNS: Final = JournalRow.__struct_fields__
 _COLUMNS: Final = [(field.name, field.type) for field in SCHEMA]
 _LINK_BYTES: Final = 32
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "shard", "user_agent"]
@@ -57,14 +42,14 @@ _ROWS_PER_GROUP: Final = 20_000
 
 
 def encode(records: Sequence[ChainedRecord]) -> tuple[bytes, int]:
-    """Return the bytes of a Parquet file and how many rows it has. The same records give the same bytes."""
+    """Return the bytes of a Parquet file and its number of rows. The same records give the same bytes."""
     columns: dict[str, list[Any]] = {field.name: [] for field in SCHEMA}
     appends = [columns[name].append for name in ROW_COLUMNS]
     links, payloads = columns["link"], columns["payload"]
     count = 0
-    for sealed in records:
-        first: tuple[bytes | None, bytes | None] = (sealed.link, sealed.payload)
-        for row in rows(sealed.record):
+    for chained in records:
+        first: tuple[bytes | None, bytes | None] = (chained.link, chained.payload)
+        for row in rows(chained.record):
             for append, value in zip(appends, msgspec.structs.astuple(row), strict=True):
                 append(value)
             links.append(first[0])
@@ -75,7 +60,7 @@ def encode(records: Sequence[ChainedRecord]) -> tuple[bytes, int]:
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """Return the bytes of a segment whose rows are there as a table of SCHEMA."""
+    """Return the bytes of a segment from a table of SCHEMA."""
     buffer = io.BytesIO()
     pq.write_table(
         table,
@@ -89,16 +74,16 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def encode_stored(records: Sequence[bytes]) -> tuple[bytes, int]:
-    """Do as ``encode`` does with records as they are stored, which another process can be given."""
-    sealed = []
+    """Like ``encode``, from records as they are stored, which can be passed to another process."""
+    chained = []
     for stored in records:
         link, record = decode_record(stored)
-        sealed.append(ChainedRecord(link, stored[len(link) :], record))
-    return encode(sealed)
+        chained.append(ChainedRecord(link, stored[len(link) :], record))
+    return encode(chained)
 
 
 def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
-    """Yield (link, payload, rows) record by record, as the file has them. Raise ValueError on what is no segment."""
+    """Yield (link, payload, rows) of each record. Raises ValueError if the data is not a segment."""
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         if [(field.name, field.type) for field in file.schema_arrow] != _COLUMNS:
@@ -117,7 +102,5 @@ def decode(data: bytes) -> Iterator[tuple[bytes, bytes, list[dict[str, Any]]]]:
                 gathered.append(row)
         if gathered:
             yield link, payload, gathered
-    except pa.ArrowException as error:
-        raise ValueError(f"it is not readable as Parquet: {error}") from error
-    except OSError as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"it is not readable as Parquet: {error}") from error

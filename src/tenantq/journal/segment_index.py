@@ -1,4 +1,4 @@
-"""Which segment holds which records, and of which hour they are: known from the names, without reading any."""
+"""Maps records to segments and their hours, by file names alone."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class SegmentSpan(msgspec.Struct, frozen=True):
 
     first_seq: int
     last_seq: int
-    hour_at: int  # wall clock; all its records are of the hour that begins here
+    hour_at: int  # wall clock; start of the hour of all its records
     file: str
 
     def is_outside(self, start: int | None, end: int | None) -> bool:
-        """Tell whether none of its records can be in [start, end) of the wall clock."""
+        """Return whether none of its records can be in [start, end) of the wall clock."""
         return (start is not None and self.hour_at + HOUR_MS <= start) or (end is not None and self.hour_at >= end)
 
 
 class SegmentIndex:
-    """The segments of one shard at a target, 24 bytes each in memory. Listed once; the exporter tells of new ones."""
+    """The segments of one shard at a target, 24 bytes each in memory. Listed once, then updated by the exporter."""
 
     def __init__(self, target: ExportTarget, shard: str) -> None:
         self.target = target
@@ -45,19 +45,19 @@ class SegmentIndex:
         self._listed = False
 
     def add(self, manifest: Manifest) -> None:
-        """Take note of a segment that was just written. Safe from any thread."""
+        """Add a segment that was just written. Thread-safe."""
         with self._lock:
             if self._listed and (not self._lasts or manifest.first_seq > self._lasts[-1]):
                 self._append(manifest.first_seq, manifest.last_seq, manifest.min_ts - manifest.min_ts % HOUR_MS)
 
     def at(self, seq: int) -> SegmentSpan | None:
-        """Return the segment that holds a record, or else the first one behind it."""
+        """Return the segment of a record, or else the first one after it."""
         with self._lock:
             self._list()
             return self._span(bisect_left(self._lasts, seq))
 
     def at_or_before(self, seq: int) -> SegmentSpan | None:
-        """Return the segment that holds a record, or else the last one before it."""
+        """Return the segment of a record, or else the last one before it."""
         with self._lock:
             self._list()
             return self._span(bisect_right(self._firsts, seq) - 1)
@@ -74,7 +74,7 @@ class SegmentIndex:
         self._hours.append(hour_at)
 
     def _list(self) -> None:
-        """List the target on first use: segments that have a manifest, the others do not count."""
+        """List the target on first use. Only segments with a manifest count."""
         if self._listed:
             return
         names = self.target.names("")

@@ -1,4 +1,4 @@
-"""Rows of one segment that match, read without its payloads and without the row groups that cannot match."""
+"""Reads the matching rows of one segment, without payloads and without row groups that cannot match."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from tenantq.journal.row_filter import JournalFilter
 
-_LOOKED_AT: Final = ["seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "outcome"]
+_FILTER_COLUMNS: Final = ["seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "outcome"]
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome"]
 Place = tuple[int, int]
 
 
 class SegmentRows:
-    """One segment, open for reading. Raise ValueError where it is not readable as one."""
+    """One segment, open for reading. Raises ValueError if it is not a readable segment."""
 
     def __init__(self, stream: BinaryIO, wanted: JournalFilter) -> None:
         self._wanted = wanted
@@ -38,7 +38,7 @@ class SegmentRows:
         self._columns = {name: place for place, name in enumerate(names)}
 
     def groups(self, low: Place, high: Place, *, newest_first: bool) -> Iterator[list[JournalRow]]:
-        """Yield the matching rows between two places (both left out), row group by row group that may have any, in order."""
+        """Yield the matching rows between two places (exclusive), one list per row group, in order."""
         numbers = range(self._file.num_row_groups)
         for number in reversed(numbers) if newest_first else numbers:
             if self._may_match(number, low, high):
@@ -46,7 +46,7 @@ class SegmentRows:
                 yield found[::-1] if newest_first else found
 
     def _may_match(self, number: int, low: Place, high: Place) -> bool:
-        """Tell by the statistics of a row group whether it can hold anything that is wanted."""
+        """Return whether a row group can have matching rows, by its statistics."""
         group, wanted = self._file.metadata.row_group(number), self._wanted
         seqs, times = self._range(group, "seq"), self._range(group, "ts")
         if seqs is not None and (seqs[1] < low[0] or seqs[0] > high[0]):
@@ -76,7 +76,7 @@ class SegmentRows:
 
     def _read(self, number: int, low: Place, high: Place) -> list[JournalRow]:
         try:
-            mask = self._mask(self._file.read_row_group(number, columns=_LOOKED_AT), low, high)
+            mask = self._mask(self._file.read_row_group(number, columns=_FILTER_COLUMNS), low, high)
             if not pc.any(mask).as_py():
                 return []
             found = self._file.read_row_group(number, columns=list(ROW_COLUMNS)).filter(mask)

@@ -1,11 +1,12 @@
-"""Ed25519 signatures under what the journal claims: whoever has the public key can tell who wrote it."""
+"""Ed25519 signatures of what the journal claims. Anyone with the public key can verify them."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -31,7 +32,7 @@ PUBLIC_FILE: Final = "audit_key.pub"
 
 
 class PublicKey:
-    """Checks signatures."""
+    """Verifies signatures."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
@@ -39,7 +40,7 @@ class PublicKey:
 
     @classmethod
     def load(cls, file: Path) -> PublicKey:
-        """Read a PEM file, or raise Invalid."""
+        """Read a PEM file. Raises Invalid."""
         try:
             key = load_pem_public_key(file.read_bytes())
         except OSError as error:
@@ -51,7 +52,7 @@ class PublicKey:
         return cls(key)
 
     def verifies(self, signature: str, text: bytes) -> bool:
-        """Tell whether ``signature`` (hex) is this key's under ``text``."""
+        """Return whether ``signature`` (hex) is this key's signature of ``text``."""
         try:
             self._key.verify(bytes.fromhex(signature), text)
         except (InvalidSignature, ValueError):
@@ -59,35 +60,35 @@ class PublicKey:
         return True
 
     def pem(self) -> bytes:
-        """Return the key as a PEM file."""
+        """Return the key in PEM format."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def retired_name(key_id: str) -> str:
-    """Return the file in a data directory that keeps the public part of a key which signs no more."""
+    """Return the name of the file that keeps the public part of a retired key."""
     return f"audit_key-{key_id}.pub"
 
 
 def retired_ids(data_dir: Path) -> list[str]:
-    """Return the ids of the keys that signed in a data directory before the one that does."""
+    """Return the ids of all retired keys of a data directory."""
     before, behind = retired_name("*").split("*")
     return sorted(file.name[len(before) : -len(behind)] for file in data_dir.glob(retired_name("*")))
 
 
 class PublicKeys:
-    """Checks signatures that a server made with the key it has, or with one it had before it was restored."""
+    """Verifies signatures of a server's current key and of keys it had before a restore."""
 
     def __init__(self, keys: Sequence[PublicKey]) -> None:
         self.keys = tuple(keys)
 
     @classmethod
     def of(cls, data_dir: Path) -> PublicKeys:
-        """Return all keys in a data directory."""
+        """Return all keys of a data directory."""
         files = [data_dir / PUBLIC_FILE, *sorted(data_dir.glob(retired_name("*")))]
         return cls([PublicKey.load(file) for file in files if file.exists()])
 
     def verifies(self, signature: str, text: bytes) -> bool:
-        """Tell whether ``signature`` (hex) is any of these keys' under ``text``."""
+        """Return whether ``signature`` (hex) is a signature of ``text`` by any of these keys."""
         return any(key.verifies(signature, text) for key in self.keys)
 
 
@@ -106,7 +107,7 @@ def _retire(public: Path) -> None:
 
 
 class SigningKey:
-    """Signs. Kept in the data directory, readable by its owner only."""
+    """Signs. Stored in the data directory, readable by its owner only."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -114,9 +115,9 @@ class SigningKey:
 
     @classmethod
     def load_or_make(cls, data_dir: Path) -> SigningKey:
-        """Return the directory's key, made on first use; the public one lies beside it.
+        """Return the directory's key, created on first use, and write the public key beside it.
 
-        Where the private key is another one than before, or gone, the old public key is kept: it verifies what was signed with it.
+        If the private key was replaced or lost, the old public key is kept, because it verifies older signatures.
         """
         file, public = data_dir / KEY_FILE, data_dir / PUBLIC_FILE
         if not file.exists():
@@ -132,7 +133,7 @@ class SigningKey:
 
     @classmethod
     def parse(cls, pem: bytes, file: Path) -> SigningKey:
-        """Return the key in ``pem``, the content of ``file``, or raise StoreDamaged."""
+        """Return the key in ``pem``, the content of ``file``. Raises StoreDamaged."""
         try:
             key = load_pem_private_key(pem, None)
         except (ValueError, TypeError) as error:
@@ -142,5 +143,28 @@ class SigningKey:
         return cls(key)
 
     def sign(self, text: bytes) -> str:
-        """Return the signature under ``text``, as hex."""
+        """Return the signature of ``text``, as hex."""
         return self._key.sign(text).hex()
+
+
+class SignedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON document with a signature over all its other fields."""
+
+    signature_prefix: ClassVar[bytes] = b""  # separates kinds of documents that are signed with one key
+
+    key_id: str = ""
+    signature: str = ""
+
+    def signed_text(self) -> bytes:
+        """Return the bytes that are signed: everything but the signature."""
+        unsigned = msgspec.structs.replace(self, signature="")
+        return self.signature_prefix + msgspec.json.encode(unsigned, order="sorted")
+
+    def signed(self, key: SigningKey) -> Self:
+        """Return the document signed with ``key``."""
+        named = msgspec.structs.replace(self, key_id=key.public.id)
+        return msgspec.structs.replace(named, signature=key.sign(named.signed_text()))
+
+    def is_signed_by(self, key: PublicKey | PublicKeys) -> bool:
+        """Return whether the signature is one of ``key``."""
+        return bool(self.signature) and key.verifies(self.signature, self.signed_text())

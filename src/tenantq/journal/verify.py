@@ -1,4 +1,4 @@
-"""Verification: every segment against its manifest, every record against the chain, every row against its record."""
+"""Verifies segments: each against its manifest, each record against the chain, each row against its record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINKS_MAX: Final = 1_000_000
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
-    """One thing that is not as it was written."""
+    """One deviation from what was written."""
 
     shard: str
     seq: int  # the first record that cannot be trusted
@@ -33,7 +33,7 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct):
-    """What a verification saw. Clean means: nothing was changed, taken out, put in, moved or cut off."""
+    """The result of a verification. Clean: nothing was changed, removed, inserted, reordered or truncated."""
 
     segments: int = 0
     records: int = 0
@@ -41,12 +41,12 @@ class AuditReport(msgspec.Struct):
     last_seq: dict[str, int] = {}
     last_link: dict[str, str] = {}
     findings: list[AuditFinding] = []
-    links: dict[int, bytes] = {}  # hashes of the records that were asked for
-    known: dict[int, set[str]] = {}  # hashes, hex, of the records whose numbers were given
+    links: dict[int, bytes] = {}  # hashes of the requested records
+    known: dict[int, set[str]] = {}  # hashes, hex, of the records in ``known``
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
 
@@ -59,10 +59,10 @@ def verify_segments(
     known: Collection[int] = (),
     shard: str | None = None,
 ) -> AuditReport:
-    """Verify all segments at a target, or those of one ``shard``. Without ``key`` signatures are not checked, and the report says so elsewhere.
+    """Verify all segments at a target, or those of one ``shard``. Without ``key``, signatures are not checked.
 
-    With ``links_from`` the report has the hashes from that record on, at most LINKS_MAX, to compare a live journal with; and those of the
-    records ``known``.
+    With ``links_from`` the report has up to LINKS_MAX hashes from that record on, to compare with a live journal. It also has the
+    hashes of the records in ``known``.
     """
     report = AuditReport(last_seq={}, last_link={}, findings=[], links={}, known={seq: set() for seq in known})
     names = manifest_names(target, shard)
@@ -72,19 +72,19 @@ def verify_segments(
         by_shard.setdefault(name.split("/")[1].removeprefix("shard="), []).append(name)
     done = 0
     for one, mine in by_shard.items():
-        walk = _Walk(target, key, report, one, links_from)
+        verification = _ShardVerification(target, key, report, one, links_from)
         for name in mine:
-            walk.segment(name)
+            verification.segment(name)
             done += 1
             if progress is not None:
                 progress(done, len(names))
-        walk.end()
-    _find_strangers(target, names, report, shard)
+        verification.end()
+    _find_unlisted(target, names, report, shard)
     return report
 
 
-class _Walk:
-    """One shard's segments, in order."""
+class _ShardVerification:
+    """Verifies the segments of one shard in order."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Walk:
         self._link = GENESIS
 
     def segment(self, name: str) -> None:
-        """Verify one segment and go on behind it, whatever was wrong."""
+        """Verify one segment. The next one continues after it, whatever was wrong."""
         try:
             manifest = read_manifest(self._target, name)
         except Invalid as error:
@@ -111,7 +111,7 @@ class _Walk:
             return
         if manifest.name != name or manifest.shard != self._shard:
             self._found(manifest.first_seq, name, "The manifest does not belong under this name.")
-        if self._key is not None and not self._key.verifies(manifest.signature, manifest.signed_text()):
+        if self._key is not None and not manifest.is_signed_by(self._key):
             self._found(manifest.first_seq, name, "The manifest's signature is not the server's.")
         if manifest.first_seq != self._seq + 1:
             what = "are missing" if manifest.first_seq > self._seq + 1 else "are there twice"
@@ -170,7 +170,7 @@ class _Walk:
             return
         if head is None:
             self._found(self._seq + 1, "head.json", "The head is missing: nothing tells where the archive ended.")
-        elif self._key is not None and not self._key.verifies(head.signature, head.signed_text()):
+        elif self._key is not None and not head.is_signed_by(self._key):
             self._found(self._seq + 1, head.name, "The head's signature is not the server's.")
         elif head.last_seq > self._seq:
             self._found(self._seq + 1, head.name, f"Records {self._seq + 1} to {head.last_seq} were cut off.")
@@ -181,7 +181,7 @@ class _Walk:
 
 
 def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]], seq: int, link: bytes) -> str:
-    """Return what is wrong with one record, or nothing."""
+    """Return what is wrong with one record, or an empty text."""
     try:
         _, record = decode_record(stored_link + payload, link)
     except StoreDamaged:
@@ -194,8 +194,8 @@ def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]]
     return ""
 
 
-def _find_strangers(target: ExportTarget, names: list[str], report: AuditReport, shard: str | None) -> None:
-    """Name segments that no manifest names: put there by somebody, or left by a crash."""
+def _find_unlisted(target: ExportTarget, names: list[str], report: AuditReport, shard: str | None) -> None:
+    """Report segments without a manifest: inserted by someone, or left by a crash."""
     known = set()
     for name in names:
         try:

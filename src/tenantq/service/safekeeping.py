@@ -191,7 +191,7 @@ class Safekeeping(Credentials):
         await self.shard.erase_bytes(erased.tenant_id)
         now_ms = self.shard.wall_ms()
         if self._signing_key is not None:
-            certificate = erased.signed(self._signing_key, now_ms)
+            certificate = erased.certified(self._signing_key, now_ms)
         else:
             certificate = msgspec.structs.replace(erased, certified_at=now_ms)
         await self.shard.certify_erasure(certificate)

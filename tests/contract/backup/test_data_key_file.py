@@ -14,7 +14,6 @@ from tenantq.backup.manifest import MANIFEST
 from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
 from tenantq.errors import StoreDamaged, Unavailable
-from tenantq.journal.erasure_certificate import check_certificate
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
 from tenantq.service import Call
@@ -137,7 +136,7 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
         while server._background:
             await asyncio.gather(*server._background)
         (certificate,) = await server.service.list_erasures(CALL)
-    assert check_certificate(certificate, PublicKey.load(tmp_path / "data" / "audit_key.pub"))
+    assert certificate.is_signed_by(PublicKey.load(tmp_path / "data" / "audit_key.pub"))
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
 
 

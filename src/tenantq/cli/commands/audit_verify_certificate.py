@@ -10,7 +10,7 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.output import json_option, print_json
 from tenantq.domain.formatting import show_time
-from tenantq.journal.erasure_certificate import check_certificate, read_certificate
+from tenantq.journal.erasure_certificate import read_certificate
 from tenantq.journal.signing import PublicKey
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def verify_certificate(file: BinaryIO, public_key: Path, *, as_json: bool) -> in
     """Check offline that a certificate of erasure is as the server signed it; FILE '-' is stdin."""
     key = PublicKey.load(public_key)
     certificate = read_certificate(file.read())
-    valid = check_certificate(certificate, key)
+    valid = certificate.is_signed_by(key)
     if as_json:
         print_json({"valid": valid, "certificate": certificate})
     elif valid:
