@@ -1,4 +1,4 @@
-"""Which server a command talks to, as whom, and about which tenant."""
+"""The server, credential and tenant that a command works with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from tenantq.cli.durations import duration
+from tenantq.cli.options import duration, options
 from tenantq.cli.profiles import Profile, Profiles, load_profiles
 from tenantq.client import NO_RETRIES, AsyncClient, Client, Retries, Tls
 from tenantq.client.settings import URL_DEFAULT
@@ -36,8 +36,8 @@ _OPTIONS: Final = (
 _CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file", "key_file")
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to, as whom, about whom."""
+class ServerTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Address, credential and tenant."""
 
     url: str
     token: str | None
@@ -45,22 +45,22 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls
 
     def __repr__(self) -> str:
-        """Show where it leads, and never the token."""
+        """Show the address, never the token."""
         return f"<target {self.url}>"
 
 
-class Connection:
-    """A client that is made when it is first used, and the tenant that commands are about."""
+class ServerConnection:
+    """A client, created when it is first used, and the tenant that the command is about."""
 
-    def __init__(self, target: Target, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
+    def __init__(self, target: ServerTarget, timeout_ms: int, given: frozenset[str] = frozenset()) -> None:
         self.target = target
-        self.given = given  # what the caller named by flag or environment, rather than leave it to a profile or default
+        self.given = given  # options that were set by flag or environment, not by a profile or default
         self.timeout_ms = timeout_ms
         self._client: Client | None = None
 
     @property
     def client(self) -> Client:
-        """The client."""
+        """The client. It retries what is safe to retry."""
         if self._client is None:
             target = self.target
             self._client = Client(
@@ -69,21 +69,21 @@ class Connection:
         return self._client
 
     def async_client(self) -> AsyncClient:
-        """Return a client for asyncio that tries nothing again by itself, for who shows what happens; close it yourself."""
+        """Return a new asyncio client without retries, to be closed by the caller."""
         target = self.target
         return AsyncClient(target.url, target.token, timeout_ms=self.timeout_ms, retries=NO_RETRIES, tls=target.tls)
 
     def queue(self, name: str) -> Queue:
-        """Return a queue of the tenant that was named, else of the credential's own."""
+        """Return a queue of the given tenant, by default the credential's own."""
         tenant = self.target.tenant
         return self.client.queue(name) if tenant is None else self.client.tenant(tenant).queue(name)
 
     def tenant(self) -> Tenant:
-        """Return the tenant that was named, else the credential's own."""
+        """Return the given tenant, by default the credential's own."""
         return self.client.tenant(self.target.tenant or self.client.own_tenant().name)
 
     def owner(self, *, platform: bool) -> Tenant | Platform:
-        """Return the platform where that is meant, else the tenant; both have keys and an audit trail."""
+        """Return the platform or the tenant. Both have keys and an audit trail."""
         if not platform:
             return self.tenant()
         if self.target.tenant is not None and "tenant" in self.given:
@@ -91,9 +91,9 @@ class Connection:
         return self.client.platform()
 
     def for_address(self, url: str, timeout_ms: int) -> Client:
-        """Return a client for another server, as whoever a profile of that address names. Close it.
+        """Return a client for another server, with the credential of a profile for that address, to be closed by the caller.
 
-        Without one, with the token that the caller gave; a token out of a profile is for that profile's server only.
+        Without such a profile it uses the token that was given. The token of a profile is only for the profile's server.
         """
         for profile in load_profiles().profiles.values():
             if profile.url.rstrip("/") == url.rstrip("/"):
@@ -103,27 +103,23 @@ class Connection:
         return Client(url, token, timeout_ms=timeout_ms, retries=Retries(count=0), tls=self.target.tls)
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Close the client."""
         if self._client is not None:
             self._client.close()
 
 
 def connected(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options of a connection, and hand the connection in as its first argument."""
+    """Add the options of a connection to a command, and pass the connection on as the first argument."""
 
     @functools.wraps(function)
-    def command(
-        *args: Any,
-        timeout_ms: int,
-        **options: Any,
-    ) -> R:
+    def command(*args: Any, timeout_ms: int, **rest: Any) -> R:
         context = click.get_current_context()
-        given = {name: options.pop(name) for name in _CHOOSING}
+        given = {name: rest.pop(name) for name in _CHOOSING}
         flags = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
         named = frozenset(name for name, text in given.items() if text)
-        connection = Connection(choose(given, flags), timeout_ms, named)
+        connection = ServerConnection(choose(given, flags), timeout_ms, named)
         try:
-            return function(connection, *args, **options)
+            return function(connection, *args, **rest)
         except Unauthenticated as error:
             if connection.target.token is None:
                 error.args = (f"{error.message} Give a token with --token, TENANTQ_TOKEN or a profile.",)
@@ -139,19 +135,16 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
         finally:
             connection.close()
 
-    decorated: Callable[..., R] = command
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return options(*_OPTIONS)(command)
 
 
 def open_profile(name: str, timeout_ms: int) -> Client:
-    """Return a client for another server than the one at hand, by the name of its profile. Close it."""
+    """Return a client for the server of a profile, to be closed by the caller."""
     return _client(load_profiles().get(name), timeout_ms, _RETRIES)
 
 
-def open_url(url: str, token: str | None, beside: Connection) -> Client:
-    """Return a client for another server than the one at hand, which trusts the same authorities. Close it."""
+def open_url(url: str, token: str | None, beside: ServerConnection) -> Client:
+    """Return a client for another server that trusts the same authorities as ``beside``, to be closed by the caller."""
     return Client(url, token, timeout_ms=beside.timeout_ms, retries=_RETRIES, tls=beside.target.tls)
 
 
@@ -161,7 +154,7 @@ def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:
 
 
 def _profiles(given: Mapping[str, str | None]) -> Profiles:
-    """Return the stored profiles; a file that is damaged is in nobody's way who says everything without it."""
+    """Return the stored profiles. A damaged file is ignored if the command line gives everything itself."""
     try:
         return load_profiles()
     except Invalid:
@@ -170,11 +163,11 @@ def _profiles(given: Mapping[str, str | None]) -> Profiles:
         return Profiles()
 
 
-def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Target:
-    """Return the target: flag, then environment, then profile, then default. ``flags`` are those of ``given`` that were flags.
+def choose(given: Mapping[str, str | None], flags: Collection[str]) -> ServerTarget:
+    """Return the target by precedence: flag, environment, profile, default. ``flags`` are the options that were given as flags.
 
-    A profile that a flag names goes before the environment. A profile's token is only for the profile's server, and its
-    tenant only for its token.
+    A profile named by a flag precedes the environment. The token of a profile is only for the profile's server, and its tenant
+    only for its token.
     """
     profiles = _profiles(given)
     name = given["profile"] or profiles.current
@@ -183,7 +176,7 @@ def choose(given: Mapping[str, str | None], flags: Collection[str]) -> Target:
     url = ours.get("url", profile.url)
     if url.rstrip("/") != profile.url.rstrip("/"):
         profile = Profile(url=url)
-    return Target(
+    return ServerTarget(
         url=url,
         token=ours.get("token", profile.token),
         tenant=ours.get("tenant", profile.tenant if "token" not in ours else None),

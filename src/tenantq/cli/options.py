@@ -1,29 +1,107 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 
-from tenantq.errors import Invalid, Unavailable
-from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.settings import RedisSettings, check_redis
+from tenantq.domain.access import ROLES
+from tenantq.domain.formatting import parse_duration, parse_size, parse_value
+from tenantq.runtime.clock import SystemClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.store.interface import Store
-
-_C = TypeVar("_C", bound="Callable[..., Any]")
+R = TypeVar("R")
+Command = Callable[..., R]
 
 DATA_DIR: Final = Path("tenantq-data")
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
+
+
+def options(*given: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
+    """Return a decorator that adds several options to a command, in the order of the help."""
+
+    def add(command: Command[R]) -> Command[R]:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return add
+
+
+# ---- values: a function is a type to click, and its name is the metavar ----
+
+
+def duration(text: str) -> int:
+    """Return a duration in milliseconds."""
+    ms = parse_duration(text)
+    if ms is None:
+        raise click.BadParameter(f"{text!r} is not a duration such as 30s, 5m, 1h30m, 250ms, or 250 (milliseconds)")
+    return ms
+
+
+def time_ago(text: str) -> int:
+    """Return the wall-clock milliseconds of an ISO 8601 time, or of a duration before now."""
+    return _time(text, -1, "ago")
+
+
+def time_ahead(text: str) -> int:
+    """Return the wall-clock milliseconds of an ISO 8601 time, or of a duration from now. Refuses the past."""
+    ms = _time(text, 1, "from now")
+    if ms <= SystemClock().wall_ms():
+        raise click.BadParameter(f"{text!r} is in the past; give a time that is still to come")
+    return ms
+
+
+def _time(text: str, sign: Literal[-1, 1], direction: str) -> int:
+    length = parse_duration(text)
+    if length is not None and not text.strip().isdigit():
+        return SystemClock().wall_ms() + sign * length
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        example = "2030-01-31, 2030-01-31T12:00:00Z"
+        raise click.BadParameter(f"{text!r} is not a time such as {example}, or 2h ({direction})") from error
+    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def byte_size(text: str) -> int:
+    """Return a number of bytes, such as 100, 10KiB or 2GiB."""
+    size = parse_size(text)
+    if size is None:
+        raise click.BadParameter(f"{text[:80]!r} is not a number of bytes such as 100, 10KiB, 5MiB or 2GiB")
+    return size
+
+
+def split_pair(text: str, option: str) -> tuple[str, str]:
+    """Return the two sides of ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text[:80]!r} is not NAME=VALUE", param_hint=option)
+    return name, value
+
+
+def parse_settings(given: Iterable[str]) -> dict[str, Any]:
+    """Return ``NAME=VALUE`` texts as nested settings. The server decides whether the settings exist."""
+    settings: dict[str, Any] = {}
+    for text in given:
+        name, value = split_pair(text, "--set")
+        section: Any = settings
+        *sections, last = name.split(".")
+        for part in sections:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise click.BadParameter(f"{part} is given as a value and as a group", param_hint="--set")
+        section[last] = parse_value(last, value)
+    return settings
 
 
 def shards_by_region(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
-    """Return shards to add by region, as ``REGION=N`` gives them."""
+    """Return the shards to add per region from ``REGION=N`` texts."""
     found: dict[str, int] = {}
     for text in given:
         region, _equals, number = text.partition("=")
@@ -33,9 +111,11 @@ def shards_by_region(_context: click.Context, _parameter: click.Parameter, given
     return found
 
 
+# ---- options ----
+
 data_dir = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DIRECTORY,
     default=DATA_DIR,
     show_default="./tenantq-data",
     envvar="TENANTQ_DATA_DIR",
@@ -43,51 +123,55 @@ data_dir = click.option(
     metavar="DIR",
     help="The data directory.",
 )
+name_argument = click.argument("name")
+platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
+_GRANT: Final = (
+    click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"One of {', '.join(ROLES)}."),
+    click.option("--action", "actions", multiple=True, metavar="ACTION", help="A single action, such as peek; repeatable."),
+    click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Only these queues, * and ? as wildcards; repeatable.  [default: all]"),
+    click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="When it ends: 2030-01-31, or 30d (from now)."),
+)  # fmt: skip
+_SET: Final = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any setting, a dot before the inner name. Values: numbers, 5m, 10MiB, true, false, none, text.",
+)
 
 
-def store_options(command: _C) -> _C:
-    """Let a command that examines a store at rest name one in Redis."""
-    for option in (
-        click.option("--shard", default="0", show_default=True, metavar="NAME", help="Of a Redis store: which shard."),
-        click.option(
-            "--store-name",
-            default=RedisSettings().name,
-            show_default=True,
-            envvar="TENANTQ_REDIS__NAME",
-            metavar="NAME",
-            help="Of a Redis store: the setting redis.name of its servers.",
-        ),
-        click.option(
-            "--store",
-            envvar="TENANTQ_STORE",
-            metavar="URL",
-            help="A Redis store, in place of the embedded one in the data directory.  [env: TENANTQ_STORE]",
-        ),
-    ):
-        command = option(command)
-    return command
+def grant_options(command: Command[R]) -> Command[R]:
+    """Add the options that say what a key or grant allows, and pass them on as the mapping ``grant``."""
+
+    @functools.wraps(command)
+    def granting(
+        *args: Any,
+        role: str | None,
+        actions: tuple[str, ...],
+        queues: tuple[str, ...],
+        expires_at: int | None,
+        **rest: Any,
+    ) -> R:
+        if role is None and not actions:
+            raise click.UsageError("Say what is allowed with --role or --action.")
+        grant = {"role": role, "actions": actions, "queues": queues or ("*",), "expires_at": expires_at}
+        return command(*args, grant=grant, **rest)
+
+    return options(*_GRANT)(granting)
 
 
-@contextmanager
-def files_to_examine() -> Iterator[None]:
-    """Raise Unavailable where a file cannot be used: that says nothing about what is in it."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_use(error) from error
+def setting_options(**own: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
+    """Return a decorator that adds options for single settings and ``--set`` to a command, and passes them on as ``changes``.
 
+    The keys of ``own`` are the names of the settings. An option that is not given is not a change.
+    """
 
-def cannot_use(error: OSError) -> Unavailable:
-    """Return what is told where a file cannot be opened, read or written."""
-    where = f"{error.filename}: " if error.filename is not None else ""
-    return Unavailable(f"{where}{error.strerror or error}; check the path and its permissions")
+    def decorate(command: Command[R]) -> Command[R]:
+        @functools.wraps(command)
+        def setting(*args: Any, settings: tuple[str, ...], **rest: Any) -> R:
+            given = {name: value for name in own if (value := rest.pop(name)) is not None}
+            return command(*args, changes=parse_settings(settings) | given, **rest)
 
+        return options(*own.values(), _SET)(setting)
 
-def store_to_read(url: str, name: str, shard: str) -> Callable[[Path], Store]:
-    """Return what opens a Redis store only to read, for as long as no server owns it."""
-    try:
-        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
-    except ImportError as error:
-        raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
-    address, settings = parse_address(url), check_redis(RedisSettings(name=name))
-    return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)
+    return decorate

@@ -1,33 +1,121 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""What commands print: JSON for scripts, sentences, facts and tables for people."""
 
 from __future__ import annotations
 
+import functools
+import io
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 import msgspec
+from rich.box import SQUARE
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.panel import Panel
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from tenantq.domain.formatting import printable
+from tenantq.cli import exit_codes
+from tenantq.domain.formatting import printable, show_time
 from tenantq.wire.json_bytes import text_or_base64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tenantq.client import StoredMessage
 
 _GAP: Final = 2
-_FOLDED_MIN: Final = 24  # columns that a text at the end of a row needs, to be read over several lines
+_FOLDED_MIN: Final = 24  # terminal columns that a wrapped last column needs
+_PANEL_WIDTH_MAX: Final = 1_000
 _NOTHING: Final = "-"
 _encode = msgspec.json.Encoder().encode
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
+Columns = dict[str, "str | Callable[[Any], object]"]
+"""Maps the headings of a table to an attribute or a function of each item."""
+
+
+class Table(NamedTuple):
+    """Rows under headings; ``empty`` is printed on a terminal if there are no rows."""
+
+    headings: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    empty: str
+
+
+class Output:
+    """The result of a command: a JSON document for scripts, parts for people, and an exit code.
+
+    A part is a sentence, a mapping of names to values, or a table. ``notes`` follow on stderr, for people as well.
+    """
+
+    def __init__(
+        self,
+        json: object,
+        *parts: str | Mapping[str, Any] | Table,
+        notes: Iterable[str] = (),
+        code: int = exit_codes.OK,
+    ) -> None:
+        self.json = json
+        self.parts = parts
+        self.notes = notes
+        self.code = code
+
+
+def prints_output(command: Callable[..., Output]) -> Callable[..., int]:
+    """Add ``--json`` to a command, and print the output that the command returns."""
+
+    @functools.wraps(command)
+    def printing(*args: Any, as_json: bool, **options: Any) -> int:
+        output = command(*args, **options)
+        if as_json:
+            print_json(output.json)
+        else:
+            for part in output.parts:
+                _print_part(part)
+            for note in output.notes:
+                click.echo(note, err=True)
+        return output.code
+
+    return json_option(printing)
+
+
+def _print_part(part: str | Mapping[str, Any] | Table) -> None:
+    if isinstance(part, str):
+        click.echo(part)
+    elif isinstance(part, Table):
+        print_table(part)
+    else:
+        print_facts(part)
+
+
+def table(columns: Columns, items: Iterable[Any], empty: str) -> Table:
+    """Return a table with one row per item."""
+    cells = [attrgetter(one) if isinstance(one, str) else one for one in columns.values()]
+    return Table(tuple(columns), [[cell(item) for cell in cells] for item in items], empty)
+
+
+def time_of(attribute: str) -> Callable[[Any], str | None]:
+    """Return a column of a table that shows an attribute in milliseconds as a point in time."""
+    return lambda item: show_time(getattr(item, attribute))
+
+
+def rights_of(item: Any) -> str:
+    """Return what a key or grant allows: its role, or its single actions."""
+    return item.role or ", ".join(item.actions)
+
+
+def to_json(value: object) -> str:
+    """Return one JSON document, indented."""
+    return msgspec.json.format(_encode(value)).decode()
+
+
 def print_json(value: object) -> None:
     """Print one JSON document, indented."""
-    click.echo(msgspec.json.format(_encode(value)))
+    click.echo(to_json(value))
 
 
 def print_json_line(value: object) -> None:
@@ -35,40 +123,33 @@ def print_json_line(value: object) -> None:
     click.echo(_encode(value))
 
 
-def print_done(text: str, facts: Mapping[str, object], *, as_json: bool) -> None:
-    """Print what was done: a sentence for people, or facts as one JSON document."""
-    if as_json:
-        print_json(facts)
-    else:
-        click.echo(text)
-
-
 def console(*, stderr: bool = False) -> Console:
-    """Return the way to stdout or stderr: colours, width and movement only where that is a terminal, whatever the environment says."""
+    """Return a rich console on stdout or stderr. It uses colours, width and animation only on a terminal, despite the environment."""
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, highlight=False, soft_wrap=not is_terminal, force_terminal=is_terminal)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows under headings; numbers to the right. Where stdout is no terminal: cells with tabs between, one row a line.
+def print_table(table: Table) -> None:
+    """Print rows under headings, numbers aligned to the right. Without a terminal, print one row per line, separated by tabs.
 
-    On a terminal no cell is broken, but for texts in the last column; where that takes more than there is, each row is a block of
-    names and values, one pair a line.
+    A terminal shows every cell on one line, except for texts in the last column. If that is too wide, each row becomes a block
+    of names and values, one pair per line.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
+    headings = table.headings
+    cells = [[_cell(value) for value in row] for row in table.rows]
     lines = [[text.replace("\t", " ").replace("\n", " ") for text, _ in row] for row in cells]
     if not sys.stdout.isatty():
         for line in (headings, *lines) if lines else ():
             click.echo("\t".join(line))
         return
     if not lines:
-        click.echo(empty)
+        click.echo(table.empty)
         return
     kinds = [{row[place][1] for row in cells} for place in range(len(headings))]
     is_number = ["number" in kind and "text" not in kind for kind in kinds]
     out = console()
     if _fits(out.width, headings, lines, folds=not is_number[-1]):
-        out.print(_table(headings, lines, is_number))
+        out.print(_rich_table(headings, lines, is_number))
     else:
         _print_blocks(headings, lines)
 
@@ -79,8 +160,8 @@ def _fits(width: int, headings: Sequence[str], lines: list[list[str]], *, folds:
     return left >= (min(last, _FOLDED_MIN) if folds else last)
 
 
-def _table(headings: Sequence[str], lines: list[list[str]], is_number: list[bool]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+def _rich_table(headings: Sequence[str], lines: list[list[str]], is_number: list[bool]) -> RichTable:
+    table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for place, heading in enumerate(headings):
         is_last = place == len(headings) - 1
         table.add_column(heading, justify="right" if is_number[place] else "left", no_wrap=not is_last, overflow="fold")
@@ -90,7 +171,7 @@ def _table(headings: Sequence[str], lines: list[list[str]], is_number: list[bool
 
 
 def _print_blocks(headings: Sequence[str], lines: list[list[str]]) -> None:
-    """Print rows one below the other, without what they do not have."""
+    """Print rows as blocks, without empty cells."""
     width = max(map(len, headings))
     for number, line in enumerate(lines):
         if number:
@@ -101,23 +182,61 @@ def _print_blocks(headings: Sequence[str], lines: list[list[str]]) -> None:
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values, one pair a line; inner mappings as dotted names."""
+    """Print names and values, one pair per line. Names of nested mappings are dotted."""
     flat = dict(_flat(facts))
     width = max(map(len, flat), default=0) if sys.stdout.isatty() else 0
     for name, value in flat.items():
         click.echo(f"{name:{width}}  {_cell(value)[0]}" if width else f"{name}\t{_cell(value)[0]}")
 
 
+def panel(title: str, text: str) -> str:
+    """Return text that must not be overlooked, such as a secret that is shown once, in a box as wide as the text."""
+    drawn = io.StringIO()
+    Console(file=drawn, width=_PANEL_WIDTH_MAX).print(
+        Panel.fit(Text(text), title=title, title_align="left", box=SQUARE)
+    )
+    return drawn.getvalue().rstrip()
+
+
 def said(text: str) -> None:
-    """Print a remark for people on stderr, where that is a terminal."""
+    """Print a remark on stderr if it is a terminal."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
 
 
 def body_fields(body: bytes, name: str = "body") -> dict[str, str]:
-    """Return a body as JSON carries it: text, or base64 under another name."""
+    """Return a body as JSON fields: text, or base64 under another name."""
     text, encoded = text_or_base64(body)
     return {name: text} if text is not None else {f"{name}_base64": encoded or ""}
+
+
+def message_fields(message: StoredMessage) -> dict[str, Any]:
+    """Return a stored message as JSON fields, named as in the HTTP interface."""
+    fields = {
+        name: getattr(message, name)
+        for name in message.__struct_fields__
+        if name not in ("body", "hidden", "history", "dead")
+    }
+    fields["body_hidden"] = message.hidden
+    if not message.hidden and message.body_error is None:
+        fields |= body_fields(message.body)
+    fields["history"] = [msgspec.structs.asdict(entry) for entry in message.history]
+    fields["dead"] = msgspec.structs.asdict(message.dead) if message.dead is not None else None
+    return fields
+
+
+def journal_table(rows: Iterable[dict[str, Any]], *columns: str) -> Table:
+    """Return some columns of journal rows as a table. An outcome shows its error code."""
+    return Table(columns, [[_journal_cell(row, column) for column in columns] for row in rows], "no rows")
+
+
+def _journal_cell(row: dict[str, Any], column: str) -> object:
+    value = row.get(column)
+    if column == "ts" and isinstance(value, int):
+        return show_time(value)
+    if column == "outcome" and row.get("error_code"):
+        return f"{value} ({row['error_code']})"
+    return value
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -129,7 +248,7 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any
 
 
 def _cell(value: object) -> tuple[str, Literal["number", "text", "nothing"]]:
-    """Return a value as text, and what it is."""
+    """Return a value as text, and its kind."""
     if isinstance(value, bool):
         return ("yes" if value else "no"), "text"
     if isinstance(value, int):

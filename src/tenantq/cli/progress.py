@@ -1,67 +1,52 @@
-"""Progress bars on stderr where that is a terminal, else nothing."""
+"""Progress bars on stderr. Nothing is shown if stderr is not a terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tenantq.cli.output import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import ProgressColumn
+
+BAR = BarColumn(bar_width=20)
+DESCRIPTION = TextColumn("{task.description}", markup=False)
 
 
-class SecondsBar:
-    """Shows how far something is that takes a known time. The block gets what tells it: what, the seconds so far, of how many, messages."""
-
-    def __enter__(self) -> Callable[[str, float, float, int], None]:
-        stderr = console(stderr=True)
-        columns = (
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
-            TextColumn("{task.fields[messages]:,} messages"),
-            TextColumn("{task.description}", markup=False),
-        )
-        self._progress = Progress(
-            *columns, console=stderr, transient=True, auto_refresh=False, disable=not stderr.is_terminal
-        )
-        self._progress.start()
-        self._task = self._progress.add_task("", total=1, messages=0)
-        return self._show
-
-    def _show(self, what: str, seconds: float, total_s: float, messages: int) -> None:
-        self._progress.update(
-            self._task,
-            description=what,
-            completed=min(seconds, total_s),
-            total=total_s,
-            messages=messages,
-            refresh=True,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+@contextmanager
+def progress_bar(
+    *columns: str | ProgressColumn, auto_refresh: bool = True, **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Show a bar while the block runs. The block gets the function that updates it, rich's ``Progress.update`` for its task."""
+    stderr = console(stderr=True)
+    with Progress(
+        *columns, console=stderr, transient=True, auto_refresh=auto_refresh, disable=not stderr.is_terminal
+    ) as progress:
+        yield partial(progress.update, progress.add_task("", **fields))
 
 
-class ByteBar:
-    """Shows how far something is that is counted in bytes. The block gets what tells it: what, done, of how many (0: unknown)."""
+@contextmanager
+def seconds_bar() -> Iterator[Callable[[str, float, float, int], None]]:
+    """Show work of a known duration. The block gets a function of: what runs, seconds so far, seconds in total, messages."""
+    columns = (BAR, "{task.completed:.0f} of {task.total:.0f} s", "{task.fields[messages]:,} messages", DESCRIPTION)
+    # A thread that refreshes would disturb what is measured.
+    with progress_bar(*columns, auto_refresh=False, total=1, messages=0) as update:
 
-    def __enter__(self) -> Callable[[str, int, int], None]:
-        stderr = console(stderr=True)
-        columns = (
-            BarColumn(bar_width=20),
-            DownloadColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        self._progress = Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal)
-        self._progress.start()
-        self._task = self._progress.add_task("", total=None)
-        return self._show
+        def show(what: str, seconds: float, total_s: float, messages: int) -> None:
+            completed = min(seconds, total_s)
+            update(description=what, completed=completed, total=total_s, messages=messages, refresh=True)
 
-    def _show(self, what: str, done: int, total: int) -> None:
-        self._progress.update(self._task, description=what, completed=done, total=total or None)
+        yield show
 
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+
+@contextmanager
+def byte_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show work that is counted in bytes. The block gets a function of: what runs, bytes done, bytes in total or 0 if unknown."""
+    with progress_bar(BAR, DownloadColumn(), TimeElapsedColumn(), DESCRIPTION, total=None) as update:
+        yield lambda what, done, total: update(description=what, completed=done, total=total or None)

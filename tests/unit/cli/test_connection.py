@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.cli.connection import Target, choose
+from tenantq.cli.connection import ServerTarget, choose
 from tenantq.cli.profiles import Profile, Profiles, load_profiles, profiles_file, save_profiles
 from tenantq.errors import Invalid, NotFound
 
@@ -82,7 +82,7 @@ def test_nothing_shows_a_token() -> None:
     """Also not a debugger's glance at the values."""
     shown = repr(Profile(url="http://one", token="hidden"))  # noqa: S106
     shown += repr(choose({**NOTHING, "token": "hidden"}, set()))
-    assert isinstance(choose(NOTHING, set()), Target)
+    assert isinstance(choose(NOTHING, set()), ServerTarget)
     assert "hidden" not in shown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from tenantq.cli.durations import duration, time_ago, time_ahead
+from tenantq.cli.options import duration, time_ago, time_ahead
 from tenantq.domain.formatting import parse_duration, show_duration, show_time
 from tenantq.runtime.clock import SystemClock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from tenantq.cli.given_settings import parse_settings
+from tenantq.cli.options import parse_settings
 
 
 def test_values_become_what_they_mean() -> None:

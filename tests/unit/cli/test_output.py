@@ -13,12 +13,11 @@ import pytest
 
 from tenantq import errors
 from tenantq.cli import exit_codes
-from tenantq.cli.box import boxed
 from tenantq.cli.command_line import error_line
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.output import console, print_facts, print_table
-from tenantq.cli.progress import ByteBar, SecondsBar
+from tenantq.cli.output import Table, console, panel, print_facts, print_table
+from tenantq.cli.progress import byte_bar, seconds_bar
 from tenantq.domain.formatting import plural, preview, printable, show_age
 
 if TYPE_CHECKING:
@@ -59,19 +58,19 @@ def test_every_command_can_be_loaded_and_says_what_it_does() -> None:
 
 def test_a_box_is_as_wide_as_its_widest_line() -> None:
     """All its lines have one length."""
-    lines = boxed("a title", ["x", "a longer line of text", ""]).splitlines()
+    lines = panel("a title", "x\na longer line of text\n").splitlines()
     assert len({len(line) for line in lines}) == 1
-    assert len(boxed("a title that is longer than all lines", ["x"]).splitlines()[0]) > 38
+    assert len(panel("a title that is longer than all lines", "x").splitlines()[0]) > 38
 
 
 def test_a_table_for_a_pipe_is_tabs_and_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever is in the cells; nothing at all where there are no rows."""
     print_table(
-        ("a", "b", "c"), [("x\ty\nz", 12_345, None), (True, ["p", "q"], "\x1b[1m"), (0.0, 1_234.5, "")], empty="none"
+        Table(("a", "b", "c"), [("x\ty\nz", 12_345, None), (True, ["p", "q"], "\x1b[1m"), (0.0, 1_234.5, "")], "none")
     )
     rows = "x y z\t12345\t-\nyes\tp, q\t\N{REPLACEMENT CHARACTER}[1m\n0.00\t1234.50\t-\n"
     assert capsys.readouterr().out == f"a\tb\tc\n{rows}"
-    print_table(("a",), [], empty="none")
+    print_table(Table(("a",), [], "none"))
     print_facts({"a": {"b": {"c": 1}}, "d": {}})
     assert capsys.readouterr().out == "a.b.c\t1\nd\t-\n"
 
@@ -98,7 +97,7 @@ def test_a_table_that_fits_stands_under_its_headings(
 ) -> None:
     """Numbers to the right; only a text at the end is read over several lines."""
     columns(70)
-    print_table(("id", "bytes", "body"), [(ID, 1_234, "a text that is a little longer than its place")], empty="none")
+    print_table(Table(("id", "bytes", "body"), [(ID, 1_234, "a text that is a little longer than its place")], "none"))
     lines = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == f"{'id':36}  bytes  body"
     assert lines[1].startswith(f"{ID}  1,234  a text that is a little")
@@ -111,7 +110,7 @@ def test_a_table_that_does_not_fit_is_a_block_for_each_row(
 ) -> None:
     """No id is ever broken, so that it can be copied; what a row does not have is left out."""
     columns(60)
-    print_table(("id", "bytes", "body"), [(ID, 1_234, "some text that is long"), (ID, 5, None)], empty="none")
+    print_table(Table(("id", "bytes", "body"), [(ID, 1_234, "some text that is long"), (ID, 5, None)], "none"))
     assert capsys.readouterr().out == (
         f"id     {ID}\nbytes  1,234\nbody   some text that is long\n\nid     {ID}\nbytes  5\n"
     )
@@ -123,7 +122,7 @@ def test_a_pipe_is_no_terminal_whatever_the_environment_says(
 ) -> None:
     """No bar and no escape code goes into a file."""
     monkeypatch.setenv(variable, "1")
-    with ByteBar() as show, SecondsBar() as tell:
+    with byte_bar() as show, seconds_bar() as tell:
         show("copying", 1, 2)
         tell("working", 1, 2, 3)
     console().print("[bold]plain[/bold]")

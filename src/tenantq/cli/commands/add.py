@@ -1,4 +1,4 @@
-"""``tenantq add``: one message, or a stream of them."""
+"""``tenantq add``: add one message, or a stream of messages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import os
 import stat
 import sys
 import time
-from contextlib import contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeElapsedColumn
 
 from tenantq.cli import exit_codes
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
-from tenantq.cli.output import console, json_option, print_json, print_json_line, said
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import duration, split_pair
+from tenantq.cli.output import json_option, print_json, print_json_line, said
+from tenantq.cli.progress import progress_bar
 from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
@@ -25,6 +26,7 @@ from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tenantq.client import Queue
 
@@ -51,7 +53,7 @@ _MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "att
 @json_option
 @connected
 def add(
-    connection: Connection,
+    connection: ServerConnection,
     *,
     queue: str,
     body: str | None,
@@ -70,9 +72,9 @@ def add(
     \b
     tenantq add mail hello --priority 5
     tenantq add mail --jsonl < messages.jsonl
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     there = connection.queue(queue)
-    options["attributes"] = _attributes(options["attributes"])
+    options["attributes"] = dict(split_pair(text, "--attribute") for text in options["attributes"]) or None
     given = {name: value for name, value in options.items() if value is not None}
     if (jsonl or lines) and body not in (None, "-"):
         raise click.UsageError("With --jsonl and --lines the messages come from stdin, not from BODY.")
@@ -81,8 +83,8 @@ def add(
     if (jsonl or lines) and "key" in given:
         raise click.UsageError("One --key cannot be for many messages; give each line its own with --jsonl.")
     if jsonl or lines:
-        source = _json_messages(given) if jsonl else _line_messages(given)
-        return _add_many(there, source, as_json=as_json)
+        parse = partial(_json_message, given) if jsonl else lambda line: NewMessage(body=line, **given)
+        return _add_many(there, parse, as_json=as_json)
     added = there.add(_body(body), **given)
     if as_json:
         print_json({"id": added.id, "duplicate": added.duplicate})
@@ -101,40 +103,23 @@ def _body(argument: str | None) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _attributes(given: tuple[str, ...]) -> dict[str, str] | None:
-    attributes: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{text[:80]!r} is not NAME=VALUE", param_hint="--attribute")
-        attributes[name] = value
-    return attributes or None
-
-
 # ---- many ----
 
 
-def _line_messages(given: dict[str, Any]) -> Callable[[bytes], NewMessage]:
-    return lambda line: NewMessage(body=line, **given)
-
-
-def _json_messages(given: dict[str, Any]) -> Callable[[bytes], NewMessage]:
-    def message(line: bytes) -> NewMessage:
-        try:
-            fields = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Invalid(f"is no JSON ({error})") from error
-        except RecursionError as error:
-            raise Invalid("is JSON that is nested too deeply") from error
-        if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
-            raise Invalid("is no object with body or body_base64")
-        unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
-        if unknown:
-            raise Invalid(f"has a field that there is not: {min(unknown)[:80]!r}")
-        body = _json_body(fields.pop("body", None), fields.pop("body_base64", None))
-        return NewMessage(body=body, **{**given, **fields})
-
-    return message
+def _json_message(given: dict[str, Any], line: bytes) -> NewMessage:
+    try:
+        fields = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"is no JSON ({error})") from error
+    except RecursionError as error:
+        raise Invalid("is JSON that is nested too deeply") from error
+    if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
+        raise Invalid("is no object with body or body_base64")
+    unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
+    if unknown:
+        raise Invalid(f"has a field that there is not: {min(unknown)[:80]!r}")
+    body = _json_body(fields.pop("body", None), fields.pop("body_base64", None))
+    return NewMessage(body=body, **{**given, **fields})
 
 
 def _json_body(body: object, encoded: object) -> bytes:
@@ -150,16 +135,16 @@ def _json_body(body: object, encoded: object) -> bytes:
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-class _Tally:
-    """What became of the lines so far."""
+class _AddTotals:
+    """Counts the lines that were added and refused."""
 
     def __init__(self) -> None:
         self.added = self.duplicates = self.refused = 0
-        self.last_line = 0  # whose outcome is known
+        self.last_line = 0  # with a known outcome
         self.worst = exit_codes.OK
 
     def so_far(self) -> str:
-        """Return what is known where not everything was sent."""
+        """Return what is known if not everything was sent."""
         return f"added {self.added} so far; nothing after line {self.last_line}, as far as is known"
 
     def refuse(self, line: int, error: TenantqError) -> None:
@@ -172,30 +157,35 @@ class _Tally:
 
 
 def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bool) -> int:
-    tally = _Tally()
+    totals = _AddTotals()
     started = time.monotonic()
     try:
-        with _progress(sys.stdin.buffer) as advance:
+        with _progress(sys.stdin.buffer) as update:
             numbered = _read_lines(sys.stdin.buffer)
             while batch := list(itertools.islice(numbered, _BATCH)):
-                _send(queue, batch, parse, tally, as_json=as_json)
-                advance(sum(len(line) + 1 for _, line in batch), tally.added)
+                _send(queue, batch, parse, totals, as_json=as_json)
+                update(advance=sum(len(line) + 1 for _, line in batch), added=totals.added)
     except TenantqError as error:
-        error.add_note(tally.so_far())
+        error.add_note(totals.so_far())
         raise
     except KeyboardInterrupt:
-        click.echo(f"tenantq: interrupted; {tally.so_far()}", err=True)
+        click.echo(f"tenantq: interrupted; {totals.so_far()}", err=True)
         raise
     if not as_json:
         took = time.monotonic() - started
-        click.echo(f"added {tally.added} ({tally.duplicates} duplicates, {tally.refused} refused) in {took:.1f} s")
-    return tally.worst
+        click.echo(f"added {totals.added} ({totals.duplicates} duplicates, {totals.refused} refused) in {took:.1f} s")
+    return totals.worst
 
 
 def _send(
-    queue: Queue, batch: list[tuple[int, bytes]], parse: Callable[[bytes], NewMessage], tally: _Tally, *, as_json: bool
+    queue: Queue,
+    batch: list[tuple[int, bytes]],
+    parse: Callable[[bytes], NewMessage],
+    totals: _AddTotals,
+    *,
+    as_json: bool,
 ) -> None:
-    """Send the good lines together; report every line in its place."""
+    """Send the valid lines together, and report every line in order."""
     parsed: list[NewMessage | TenantqError] = []
     for _, line in batch:
         try:
@@ -206,11 +196,11 @@ def _send(
     for (number, _), one in zip(batch, parsed, strict=True):
         added = Added("", error=one) if isinstance(one, TenantqError) else next(outcomes)
         if added.error is not None:
-            tally.refuse(number, added.error)
+            totals.refuse(number, added.error)
         else:
-            tally.added += 1
-            tally.duplicates += added.duplicate
-        tally.last_line = number
+            totals.added += 1
+            totals.duplicates += added.duplicate
+        totals.last_line = number
         if as_json:
             print_json_line(_outcome(number, added))
 
@@ -226,7 +216,7 @@ def _outcome(line: int, added: Added) -> dict[str, Any]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers, without their ends. One beyond any message's size ends the command."""
+    """Yield the lines that are not empty, with their numbers and without line ends. Raises Invalid for a line larger than any message."""
     for number in itertools.count(1):
         line = stream.readline(_LINE_BYTES_MAX + 1)
         if not line:
@@ -238,16 +228,11 @@ def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-@contextmanager
-def _progress(stream: IO[bytes]) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr where that is a terminal; how much there is is known of files only."""
-    stderr = console(stderr=True)
-    if not stderr.is_terminal:
-        yield lambda _, __: None
-        return
-    found = os.fstat(stream.fileno())
-    total = found.st_size if stat.S_ISREG(found.st_mode) else None
-    columns = (TextColumn("{task.fields[added]:,} added"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        task = progress.add_task("add", total=total, added=0)
-        yield lambda size, added: progress.update(task, advance=size, added=added)
+def _progress(stream: IO[bytes]) -> AbstractContextManager[Callable[..., None]]:
+    """Return a progress bar. Only of a file it is known how large the input is."""
+    columns = ("{task.fields[added]:,} added", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    total = None
+    if sys.stderr.isatty():
+        found = os.fstat(stream.fileno())
+        total = found.st_size if stat.S_ISREG(found.st_mode) else None
+    return progress_bar(*columns, total=total, added=0)

@@ -1,4 +1,4 @@
-"""``tenantq audit``: what was done in a tenant, or on the whole platform, by whom, with what outcome."""
+"""``tenantq audit``: the audit trail of a tenant or of the platform."""
 
 from __future__ import annotations
 
@@ -8,26 +8,20 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.commands.audit_options import conditions, pages
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.journal_rows import print_rows
-from tenantq.cli.output import json_option, print_json_line
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.output import journal_table, json_option, print_json_line, print_table
 
 _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "message_id", "details")
 _MODULES: Final = {
     name: f"tenantq.cli.commands.audit_{name.replace('-', '_')}" for name in ("export", "verify", "verify-certificate")
 }
-_limit = click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many rows, at most."
-)
-_all = click.option("--all", "everything", is_flag=True, help="All rows, however many.")
-_cursor = click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 
 
 class _AuditGroup(CommandGroup):
-    """Options without a command are those of ``list``: before another command they would be lost."""
+    """Passes options without a command to ``list``. Before another command they would be lost."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the arguments for those of ``list`` where they name no command."""
+        """Insert ``list`` if the arguments name no command."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -39,28 +33,26 @@ def audit() -> None:
 
     \b
     tenantq audit --tenant acme --start 1h --result DENIED
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
 
 
 @audit.command("list")
 @conditions
-@_limit
-@_all
-@_cursor
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many rows, at most."
+)
+@click.option("--all", "everything", is_flag=True, help="All rows, however many.")
+@click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 @json_option
 @connected
-def list_rows(connection: Connection, **options: Any) -> None:
+def list_rows(
+    connection: ServerConnection, *, limit: int, everything: bool, cursor: str | None, as_json: bool, **chosen: Any
+) -> None:
     """Show the audit trail of a tenant, or with --platform of everything, oldest first. With --json every row is one line.
 
     \b
     tenantq audit list --platform --newest --action delete_tenant --action delete_queue
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    _show(connection, **options)
-
-
-def _show(
-    connection: Connection, *, limit: int, everything: bool, cursor: str | None, as_json: bool, **chosen: Any
-) -> None:
+    """
     rows: list[dict[str, Any]] = []
     incomplete = False
     for page in pages(connection, chosen, cursor, None if everything else limit):
@@ -71,7 +63,7 @@ def _show(
             rows += page.rows
         cursor, incomplete = page.cursor, incomplete or page.incomplete
     if not as_json:
-        print_rows(rows, columns=("ts", "tenant", *_COLUMNS[1:]) if chosen["platform"] else _COLUMNS)
+        print_table(journal_table(rows, *(("ts", "tenant", *_COLUMNS[1:]) if chosen["platform"] else _COLUMNS)))
     if incomplete:
         click.echo("older rows are in segments that the server cannot reach", err=True)
     if cursor is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TimeElapsedColumn
 
 from tenantq.cli.commands.audit_options import conditions, pages
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.output import console, json_option, print_json
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.output import json_option, print_json
+from tenantq.cli.progress import progress_bar
 from tenantq.domain.formatting import plural, show_time
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
 )
 @json_option
 @connected
-def export(connection: Connection, *, kind: str, out: str, as_json: bool, **chosen: Any) -> None:
+def export(connection: ServerConnection, *, kind: str, out: str, as_json: bool, **chosen: Any) -> None:
     """Write the audit trail to a file: JSON lines, CSV that is safe in spreadsheets, or Parquet.
 
     \b
     tenantq audit export --tenant acme --start 30d --format csv --out audit.csv
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     writer, rows, incomplete = audit_format(kind), 0, False
-    with _opened(out) as stream, _Bar() as bar:
+    columns = ("{task.completed:>12,.0f} rows", BarColumn(), "{task.fields[at]}", TimeElapsedColumn())
+    with _opened(out) as stream, progress_bar(*columns, total=None, at="") as update:
         stream.write(writer.start())
         for page in pages(connection, chosen, None, None):
             stream.write(writer.add(page.rows))
             rows, incomplete = rows + len(page.rows), incomplete or page.incomplete
-            bar.show(rows, page.rows[-1]["ts"] if page.rows else None)
+            update(completed=rows, at=show_time(page.rows[-1]["ts"]) if page.rows else "")
         stream.write(writer.end())
     if incomplete:
         click.echo("older rows are in segments that the server cannot reach: they are not in the file", err=True)
@@ -55,7 +57,7 @@ def export(connection: Connection, *, kind: str, out: str, as_json: bool, **chos
 
 @contextlib.contextmanager
 def _opened(out: str) -> Iterator[BinaryIO]:
-    """Open a file beside, and give it its name when everything is in it."""
+    """Open a temporary file, and rename it when it is complete."""
     if out == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -74,28 +76,3 @@ def _opened(out: str) -> Iterator[BinaryIO]:
         raise Invalid(f"{out}: {error.strerror}") from error
     finally:
         fresh.unlink(missing_ok=True)
-
-
-class _Bar:
-    """How far an export is, on stderr, where that is a terminal: how many rows, and up to which time."""
-
-    def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.completed:>12,.0f} rows"),
-            BarColumn(),
-            TextColumn("{task.fields[at]}"),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty())
-        self._task = self._progress.add_task("", total=None, at="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def show(self, rows: int, ts: int | None) -> None:
-        """Tell how many rows there are so far, and of when the last one is."""
-        self._progress.update(self._task, completed=rows, at=show_time(ts) or "")

@@ -1,23 +1,21 @@
-"""Which rows of the audit trail a command is about, and how it gets at them page by page."""
+"""Options that choose rows of the audit trail, and reading these rows page by page."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tenantq.cli.durations import time_ago
+from tenantq.cli.options import options, time_ago
 from tenantq.domain import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from tenantq.cli.connection import Connection
+    from tenantq.cli.connection import ServerConnection
     from tenantq.wire import AuditReply
 
-F = TypeVar("F", bound="Callable[..., object]")
-
-_CONDITIONS: Final = (
+conditions = options(
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),
     click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only with this outcome."),
     click.option("--principal", metavar="WHO", help="Only by this one, such as key:<id> or jwt:<subject>."),
@@ -28,17 +26,13 @@ _CONDITIONS: Final = (
     click.option("--newest", is_flag=True, help="Newest first."),
     click.option("--platform", is_flag=True, help="Of all tenants and of the platform itself."),
 )  # fmt: skip
+"""Add the options that choose rows to a command."""
 
 
-def conditions(command: F) -> F:
-    """Give a command the options that choose rows."""
-    for option in reversed(_CONDITIONS):
-        command = option(command)
-    return command
-
-
-def pages(connection: Connection, chosen: dict[str, Any], cursor: str | None, left: int | None) -> Iterator[AuditReply]:
-    """Yield pages until there is no more, or ``left`` rows came; the last one's cursor leads on."""
+def pages(
+    connection: ServerConnection, chosen: dict[str, Any], cursor: str | None, left: int | None
+) -> Iterator[AuditReply]:
+    """Yield pages until the trail ends or ``left`` rows were read. The cursor of the last page continues after it."""
     given = dict(chosen)
     owner = connection.owner(platform=given.pop("platform"))
     given["action"] = given.pop("actions") or None

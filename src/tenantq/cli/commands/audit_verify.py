@@ -1,4 +1,4 @@
-"""``tenantq audit verify``: whether the journal and its archive are as they were written."""
+"""``tenantq audit verify``: verify the journal and its archive."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.options import files_to_examine, store_options, store_to_read
-from tenantq.cli.output import print_json_line
+from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
+from tenantq.cli.options import DIRECTORY, FILE
+from tenantq.cli.output import json_option, print_json_line
 from tenantq.cluster.layout import numbered_dirs, shard_count
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
@@ -30,7 +31,7 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 @click.command()
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DIRECTORY,
     metavar="DIR",
     help="The data directory of a server that does not run: its journal, its segments, and both together.",
 )
@@ -39,7 +40,7 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
     "--public-key",
     "public_keys",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="The server's public key (audit_key.pub), kept elsewhere; repeat it for one that signed before.  [default: the data directory's]",
 )
@@ -50,7 +51,7 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
     help="A record that must be there with this hash, as an earlier verification or a certificate of erasure says.",
 )
 @store_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def verify(
     data_dir: Path | None,
     segments: str | None,
@@ -76,11 +77,11 @@ def verify(
       1  there are findings
       2  wrong usage
       6  it cannot be examined: the store is in use or not there, or files cannot be read
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     if data_dir is None and segments is None:
         raise click.UsageError("give --data-dir, --segments, or both")
     wanted = dict(_known(text) for text in known)
-    open_store = store_to_read(store, store_name, shard) if store is not None else None
+    open_store = open_redis(store, store_name, shard) if store is not None else None
     with files_to_examine():
         keys = _keys(data_dir, public_keys)
         if data_dir is not None and store is None and shard_count(data_dir) > 1:

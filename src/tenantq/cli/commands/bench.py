@@ -14,13 +14,12 @@ from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
 from tenantq.cli.commands.bench_output import notes, print_report
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
+from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.file_limit import raise_file_limit
-from tenantq.cli.given_settings import byte_size
 from tenantq.cli.local_server import LocalServer, file_system
+from tenantq.cli.options import FILE, byte_size, duration
 from tenantq.cli.output import json_option, print_json
-from tenantq.cli.progress import SecondsBar
+from tenantq.cli.progress import seconds_bar
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.client import AsyncClient
 from tenantq.client.batcher import BYTES_MAX
@@ -73,7 +72,7 @@ _OWN: Final = Load()
 @click.option(
     "--compare",
     "compared",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="An earlier output of --json to compare with.",
 )
@@ -81,7 +80,7 @@ _OWN: Final = Load()
 @json_option
 @connected
 def bench(
-    connection: Connection,
+    connection: ServerConnection,
     *,
     cases: tuple[str, ...],
     local: bool,
@@ -113,7 +112,7 @@ def bench(
       6  the server cannot be reached, or --local cannot start
       7  the queue exists, or is not empty
       130, 143  interrupted; what was measured until then is printed
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     load = _load(options)
     earlier = load_report(compared) if compared is not None else None
     chosen = _chosen(cases)
@@ -163,7 +162,7 @@ async def _bench_local(make_run: Callable[..., Run], directory: Path, durability
 
 
 async def _measured(make_run: Callable[..., Run], server: LoadedServer, signals: StopSignals, **more: Any) -> Outcome:
-    with SecondsBar() as progress:
+    with seconds_bar() as progress:
         run = make_run(server, stop=signals.asked, progress=progress, **more)
         report = await run.run()
     return report, run.failure, signals.number

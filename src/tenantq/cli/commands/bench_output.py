@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tenantq.cli.output import print_table
+from tenantq.cli.output import Table, print_table
 from tenantq.domain.formatting import printable, show_duration
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def print_report(report: Report) -> None:
     """Print where it was measured, the figures, and what has to be known to read them."""
     for line in _heading(report):
         click.echo(line)
-    print_table(_HEADINGS, [_row(figures) for figures in report.cases], empty="nothing was measured")
+    print_table(Table(_HEADINGS, [_row(figures) for figures in report.cases], "nothing was measured"))
     neighbour = report.neighbour
     if neighbour is not None:
         click.echo(
@@ -36,7 +36,7 @@ def print_report(report: Report) -> None:
              one.p50_ratio, one.p99_ratio)
             for one in report.compared
         ]  # fmt: skip
-        print_table(_COMPARED, rows, empty="the earlier report has none of these cases")
+        print_table(Table(_COMPARED, rows, "the earlier report has none of these cases"))
 
 
 def notes(report: Report) -> Iterator[str]:

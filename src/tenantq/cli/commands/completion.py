@@ -16,7 +16,7 @@ def completion(context: click.Context, shell: str) -> None:
     bash:  eval "$(tenantq completion bash)"        in ~/.bashrc
     zsh:   eval "$(tenantq completion zsh)"         in ~/.zshrc, after compinit
     fish:  tenantq completion fish | source         in ~/.config/fish/config.fish
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     root = context.find_root().command

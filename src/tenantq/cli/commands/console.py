@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
-from tenantq.cli.output import json_option, print_json, print_table
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import duration
+from tenantq.cli.output import Table, json_option, print_json, print_table
 from tenantq.console.reader import Reader
 from tenantq.errors import Unavailable
 from tenantq.runtime.clock import SystemClock
@@ -31,7 +31,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 @click.option("--once", is_flag=True, help="Print one look at all tenants as a table, and end.")
 @json_option
 @connected
-def console(connection: Connection, *, refresh_ms: int, once: bool, as_json: bool) -> int:
+def console(connection: ServerConnection, *, refresh_ms: int, once: bool, as_json: bool) -> int:
     """Watch and manage a server on the terminal: tenants, queues, security.
 
     A platform administrator sees all tenants, any other credential its own. What it may not see is "not granted". Press ? for
@@ -47,12 +47,12 @@ def console(connection: Connection, *, refresh_ms: int, once: bool, as_json: boo
     return asyncio.run(_run(connection, refresh_ms))
 
 
-async def _look(connection: Connection) -> Snapshot:
+async def _look(connection: ServerConnection) -> Snapshot:
     async with connection.async_client() as client:
         return await Reader(client, SystemClock(), connection.target.tenant).look(None)
 
 
-async def _run(connection: Connection, refresh_ms: int) -> int:
+async def _run(connection: ServerConnection, refresh_ms: int) -> int:
     """Run the console until it is left, or until a signal comes; the terminal is as before in any case."""
     try:
         from tenantq.console.app import ConsoleApp  # noqa: PLC0415  # needs Textual, which is an extra
@@ -76,7 +76,7 @@ def _show(look: Snapshot, *, as_json: bool) -> None:
         return
     rows = [tuple(_fields(line).values()) for line in look.tenants]
     headings = [name.replace("_", " ") for name in _fields(look.tenants[0])] if look.tenants else []
-    print_table(headings, rows, empty="no tenants")
+    print_table(Table(headings, rows, "no tenants"))
 
 
 def _fields(line: TenantLine) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
       2    wrong usage or settings
       6    cannot start: the address or the directory is in use, or cannot be used
       128+ a second signal forced the end; the number is 128 plus the signal's
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     settings = load_settings(None, os.environ, {"data_dir": data_dir, "http": http})
     set_up_logs("warning", settings.log_format)
     keep_private(Path(settings.data_dir))

@@ -1,4 +1,4 @@
-"""``tenantq doctor``: what the doctor found, for people and for scripts."""
+"""``tenantq doctor``: examine a store while no server runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import SpinnerColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from tenantq.cli import exit_codes
+from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.cli.options import files_to_examine, store_options, store_to_read
-from tenantq.cli.output import console, print_table
+from tenantq.cli.output import Table, console, json_option, print_json, print_table
+from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
 from tenantq.cluster.layout import shard_count
 from tenantq.doctor import examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.command()
 @data_dir_option
 @store_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@json_option
 def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as_json: bool) -> int:
     """Recount a store while no server runs, and name everything that does not add up.
 
@@ -44,47 +45,29 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
       1  there are findings
       2  wrong usage
       6  the store cannot be examined: in use, no store there, or files that cannot be read
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     with files_to_examine():
         if store is None and shard_count(data_dir) > 1:
-            report = _examine_visibly(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
+            report = _examine(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
         else:
-            open_store = store_to_read(store, store_name, shard) if store is not None else open_embedded
-            report = _examine_visibly(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
+            open_store = open_redis(store, store_name, shard) if store is not None else open_embedded
+            report = _examine(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
     where = str(parse_address(store)) if store is not None else str(data_dir)
     if as_json:
-        _print_json(report, where)
+        names = ("clean", "findings_total", "findings", "figures")
+        print_json({"data_dir": where, **{name: getattr(report, name) for name in names}})
     else:
         _print(report, where)
     return exit_codes.OK if report.clean else exit_codes.ERROR
 
 
-def _examine_visibly(exam: Callable[[Callable[[str, int], None] | None], Report], *, quietly: bool) -> Report:
-    """Examine with a progress bar on stderr where that is a terminal."""
-    stderr = console(stderr=True)
-    if quietly or not stderr.is_terminal:
+def _examine(exam: Callable[[Callable[[str, int], None] | None], Report], *, quietly: bool) -> Report:
+    """Examine with a progress bar, unless ``quietly``."""
+    if quietly:
         return exam(None)
-    columns = (
-        SpinnerColumn(),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[rows]:,} rows"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        task = progress.add_task("opening", total=None, rows=0)
-        return exam(lambda where, rows: progress.update(task, description=where, rows=rows))
-
-
-def _print_json(report: Report, where: str) -> None:
-    shown = {
-        "data_dir": where,
-        "clean": report.clean,
-        "findings_total": report.findings_total,
-        "findings": report.findings,
-        "figures": report.figures,
-    }
-    click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+    columns = (SpinnerColumn(), BAR, "{task.fields[rows]:,} rows", TimeElapsedColumn(), DESCRIPTION)
+    with progress_bar(*columns, total=None, rows=0) as update:
+        return exam(lambda where, rows: update(description=where, rows=rows))
 
 
 def _print(report: Report, where: str) -> None:
@@ -109,7 +92,7 @@ def _print(report: Report, where: str) -> None:
 
 
 def _print_tables(stdout: Console, report: Report, figures: dict[str, int]) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = RichTable(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
     for name, figure in figures.items():
@@ -117,7 +100,7 @@ def _print_tables(stdout: Console, report: Report, figures: dict[str, int]) -> N
     stdout.print(table)
     if report.findings:
         rows = [(finding.kind, _place(finding), finding.text) for finding in report.findings]
-        print_table(("kind", "where", "finding"), rows, empty="")
+        print_table(Table(("kind", "where", "finding"), rows, ""))
 
 
 def _place(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""``tenantq export``: everything a tenant has, as a file or a directory."""
+"""``tenantq export``: all data of a tenant, as a file or a directory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenantq.cli.connection import Connection, connected
+from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.export_file import ExportFile
-from tenantq.cli.output import json_option, print_json
-from tenantq.cli.progress import ByteBar
+from tenantq.cli.output import Output, prints_output
+from tenantq.cli.progress import byte_bar
 from tenantq.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A file to make (a tar); or an empty directory, or a name ending in '/', to have its files there.",
 )
-@json_option
+@prints_output
 @connected
-def export(connection: Connection, *, name: str, place: str, as_json: bool) -> None:
+def export(connection: ServerConnection, *, name: str, place: str) -> Output:
     """Write everything a tenant has: configuration, queues, messages, results, keys and grants without secrets, audit trail.
 
     It is of one moment, and complete or not there at all. Import it elsewhere with 'tenantq import'.
 
     \b
     tenantq export acme --out acme.tar
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     out = Path(place)
     as_directory = out.is_dir() or place.endswith(os.sep)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -47,7 +47,7 @@ def export(connection: Connection, *, name: str, place: str, as_json: bool) -> N
         raise Invalid(f"out: there is no directory {out.absolute().parent}")
     partial = out.absolute().with_name(f".{out.name}.partial")
     try:
-        with ByteBar() as bar:
+        with byte_bar() as bar:
             _download(connection, name, partial, bar)
             with ExportFile(partial) as whole:
                 manifest = whole.manifest
@@ -59,14 +59,14 @@ def export(connection: Connection, *, name: str, place: str, as_json: bool) -> N
             partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)
-    if as_json:
-        print_json({"file": str(out), "export": manifest.export, "size": size, "counts": manifest.counts})
-        return
     counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.counts.items() if kind != "tenant")
-    click.echo(f"exported {name} to {out}: {counts}; {size:,} bytes")
+    return Output(
+        {"file": str(out), "export": manifest.export, "size": size, "counts": manifest.counts},
+        f"exported {name} to {out}: {counts}; {size:,} bytes",
+    )
 
 
-def _download(connection: Connection, name: str, partial: Path, bar: Callable[[str, int, int], None]) -> None:
+def _download(connection: ServerConnection, name: str, partial: Path, bar: Callable[[str, int, int], None]) -> None:
     done = 0
     partial.unlink(missing_ok=True)  # of an export that was killed
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
@@ -83,7 +83,7 @@ def _download(connection: Connection, name: str, partial: Path, bar: Callable[[s
 
 
 def _unpack(archive: Path, out: Path) -> None:
-    """Put the files into a directory that gets its name when all are there."""
+    """Unpack into a temporary directory, and rename it when it is complete."""
     fresh = out.with_name(f".{out.name}.unpacking")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)

@@ -1,71 +1,56 @@
-"""``tenantq grant``: what principals may do in a tenant beside what their credential brings."""
+"""``tenantq grant``: access of principals to a tenant, beyond what their credential brings."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.granted import given_grant, grant_options
-from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.domain.formatting import show_time
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import grant_options
+from tenantq.cli.output import Columns, Output, prints_output, rights_of, table, time_of
 
 
-@click.group(cls=CommandGroup)
-def grant() -> None:
+@click.group("grant", cls=CommandGroup)
+def grants() -> None:
     """Let principals of elsewhere work in a tenant: store, list and delete grants."""
 
 
-@grant.command()
+@grants.command()
 @click.argument("principal")
 @grant_options
-@json_option
+@prints_output
 @connected
-def put(
-    connection: Connection,
-    *,
-    principal: str,
-    role: str | None,
-    actions: tuple[str, ...],
-    queues: tuple[str, ...],
-    expires_at: int | None,
-    as_json: bool,
-) -> None:
+def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) -> Output:
     """Store what a principal may do; it replaces what was stored for it.
 
     PRINCIPAL is key:<key id>, jwt:<subject> or cert:<name>.
     """
-    granted = given_grant(role, actions, queues)
-    connection.tenant().grant(principal, **granted, expires_at=expires_at)
-    if as_json:
-        print_json({"principal": principal, **granted, "expires_at": expires_at})
-    else:
-        click.echo(f"granted to {principal}")
+    connection.tenant().grant(principal, **grant)
+    return Output({"principal": principal, **grant}, f"granted to {principal}")
 
 
-@grant.command("list")
-@json_option
+@grants.command("list")
+@prints_output
 @connected
-def list_grants(connection: Connection, *, as_json: bool) -> None:
+def list_grants(connection: ServerConnection) -> Output:
     """List a tenant's stored grants."""
-    grants = connection.tenant().grants()
-    if as_json:
-        print_json({"grants": grants})
-        return
-    rows = [
-        (one.principal, one.role or ", ".join(one.actions), one.queues, show_time(one.expires_at)) for one in grants
-    ]
-    print_table(("principal", "may", "queues", "expires"), rows, empty="no grants")
+    found = connection.tenant().grants()
+    columns: Columns = {
+        "principal": "principal",
+        "may": rights_of,
+        "queues": "queues",
+        "expires": time_of("expires_at"),
+    }
+    return Output({"grants": found}, table(columns, found, "no grants"))
 
 
-@grant.command()
+@grants.command()
 @click.argument("principal")
-@json_option
+@prints_output
 @connected
-def delete(connection: Connection, *, principal: str, as_json: bool) -> None:
+def delete(connection: ServerConnection, *, principal: str) -> Output:
     """Take back what is stored for a principal."""
     connection.tenant().revoke_grant(principal)
-    if as_json:
-        print_json({"principal": principal, "deleted": True})
-    else:
-        click.echo(f"deleted the grant of {principal}")
+    return Output({"principal": principal, "deleted": True}, f"deleted the grant of {principal}")

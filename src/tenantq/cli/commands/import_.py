@@ -1,21 +1,21 @@
-"""``tenantq import``: an export becomes a tenant again, here or elsewhere."""
+"""``tenantq import``: create a tenant from an export."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
 
-from tenantq.cli.connection import Connection, connected
+from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.export_file import ExportFile
-from tenantq.cli.output import json_option, print_json
-from tenantq.cli.progress import ByteBar
+from tenantq.cli.output import Output, prints_output
+from tenantq.cli.progress import byte_bar
 from tenantq.domain.access import can_be_granted_to
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, NotFound
+from tenantq.runtime.clock import SystemClock
 from tenantq.wire import (
     ExportedKey,
     ExportedMessage,
@@ -33,15 +33,20 @@ if TYPE_CHECKING:
     from tenantq.wire import ExportedFile
 
 _S = TypeVar("_S", bound=msgspec.Struct)
-_NOT_MOVED = ("encryption",)  # the other server has keys of its own
+_NOT_MOVED: Final = ("encryption",)  # the other server has keys of its own
+_REMARKS: Final = {
+    "duplicate_parts": "parts were imported before",
+    "there": "messages were there already",
+    "expired": "messages and results have expired meanwhile",
+}
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
 @click.option("--as", "new_name", metavar="NAME", help="Import into a tenant of this name.  [default: as exported]")
-@json_option
+@prints_output
 @connected
-def import_(connection: Connection, *, file: Path, new_name: str | None, as_json: bool) -> None:
+def import_(connection: ServerConnection, *, file: Path, new_name: str | None) -> Output:
     """Import an export into a server: a file or directory that 'tenantq export' has written.
 
     Everything is checked before anything is sent. What was imported before is not imported again, so an import that was
@@ -49,28 +54,21 @@ def import_(connection: Connection, *, file: Path, new_name: str | None, as_json
 
     \b
     tenantq import acme.tar --as acme-2
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    with ExportFile(file) as export, ByteBar() as bar:
+    """
+    with ExportFile(file) as export, byte_bar() as bar:
         export.verify(lambda done, total: bar("verifying", done, total))
-        counts = _import(connection, export, new_name or export.manifest.tenant, bar)
-    if as_json:
-        print_json({"tenant": new_name or export.manifest.tenant, "export": export.manifest.export, **counts})
-        return
-    click.echo(
-        f"imported {file} into {new_name or export.manifest.tenant}: {plural(counts['queues'], 'queue')},"
-        f" {plural(counts['messages'], 'message')}, {plural(counts['results'], 'result')}, {plural(counts['grants'], 'grant')}"
+        tenant = new_name or export.manifest.tenant
+        counts = _import(connection, export, tenant, bar)
+    imported = (plural(counts[f"{noun}s"], noun) for noun in ("queue", "message", "result", "grant"))
+    return Output(
+        {"tenant": tenant, "export": export.manifest.export, **counts},
+        f"imported {file} into {tenant}: {', '.join(imported)}",
+        *(f"{counts[what]:,} {text}" for what, text in _REMARKS.items() if counts[what]),
     )
-    for what, text in (
-        ("duplicate_parts", "parts were imported before"),
-        ("there", "messages were there already"),
-        ("expired", "messages and results have expired meanwhile"),
-    ):
-        if counts[what]:
-            click.echo(f"{counts[what]:,} {text}")
 
 
 def _import(
-    connection: Connection, export: ExportFile, name: str, bar: Callable[[str, int, int], None]
+    connection: ServerConnection, export: ExportFile, name: str, bar: Callable[[str, int, int], None]
 ) -> dict[str, int]:
     files = export.manifest.files
     tenant = connection.client.tenant(name)
@@ -110,18 +108,9 @@ def _make_tenant(tenant: Tenant, export: ExportFile) -> None:
 def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts: dict[str, int]) -> None:
     if file.queue is None:
         raise Invalid(f"{export.path}: {file.name} says of no queue that it belongs to it")
-    messages: list[ExportedMessage] = []
-    results: list[ExportedResult] = []
-    keys: list[ExportedKey] = []
-    if file.kind == "messages":
-        messages = _lines(export, file, ExportedMessage)
-    elif file.kind == "results":
-        results = _lines(export, file, ExportedResult)
-    else:
-        keys = _lines(export, file, ExportedKey)
-    part = ImportRequest(
-        export=export.manifest.export, part=file.part, messages=messages, results=results, idempotency=keys
-    )
+    kind = {"messages": ExportedMessage, "results": ExportedResult, "idempotency": ExportedKey}[file.kind]
+    lines: dict[str, Any] = {file.kind: _lines(export, file, kind)}
+    part = ImportRequest(export=export.manifest.export, part=file.part, **lines)
     reply = tenant.import_part(file.queue, part)
     counts["duplicate_parts"] += reply.duplicate
     for name in ("messages", "results", "there", "expired"):
@@ -130,18 +119,11 @@ def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts:
 
 def _import_grants(tenant: Tenant, grants: list[GrantItem]) -> int:
     known = {grant.principal for grant in tenant.grants()}
-    now = time.time_ns() // 1_000_000
-    new = [
-        grant
-        for grant in grants
-        if grant.principal not in known
-        and can_be_granted_to(grant.principal)
-        and (grant.expires_at is None or grant.expires_at > now)
-    ]
+    now = SystemClock().wall_ms()
+    new = [one for one in grants if one.principal not in known and can_be_granted_to(one.principal)]
+    new = [one for one in new if one.expires_at is None or one.expires_at > now]
     for grant in new:
-        tenant.grant(
-            grant.principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at
-        )
+        tenant.grant(**msgspec.structs.asdict(grant))
     return len(new)
 
 

@@ -1,4 +1,4 @@
-"""``tenantq message``: one message by its id."""
+"""``tenantq message``: one message by its ID."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
-from tenantq.cli.journal_rows import print_rows
-from tenantq.cli.output import body_fields, json_option, print_facts, print_json
-from tenantq.cli.stored_message import stored_fields
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import duration, options
+from tenantq.cli.output import (
+    Output,
+    body_fields,
+    journal_table,
+    json_option,
+    message_fields,
+    print_json,
+    prints_output,
+)
 from tenantq.domain.formatting import show_time
 
 _RESULT_CODES: Final = {"failed": exit_codes.ERROR, "pending": exit_codes.UNAVAILABLE}
-queue_argument = click.argument("queue")
-id_argument = click.argument("id")
+_message_arguments = options(click.argument("queue"), click.argument("id"))
 
 
 @click.group(cls=CommandGroup)
@@ -26,50 +31,42 @@ def message() -> None:
 
 
 @message.command()
-@queue_argument
-@id_argument
-@json_option
+@_message_arguments
+@prints_output
 @connected
-def show(connection: Connection, *, queue: str, id: str, as_json: bool) -> None:
+def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
     """Show everything known of a message that is still stored."""
-    found = stored_fields(connection.queue(queue).get(id))
-    if as_json:
-        print_json(found)
-        return
+    document = message_fields(connection.queue(queue).get(id))
+    facts = {
+        name: value for name, value in document.items() if name not in ("history", "body") and value not in (None, {})
+    }
     for name in ("added_at", "visible_at", "expires_at", "lease_until"):
-        found[name] = show_time(found[name])
-    history = found.pop("history")
-    body = found.pop("body", None)
-    print_facts({name: value for name, value in found.items() if value not in (None, {})})
-    for entry in history:
-        click.echo(
-            f"attempt {entry['attempt']}  {entry['outcome']} {show_time(entry['at'])} {entry['reason']}".rstrip()
-        )
-    if body is not None:
-        print_facts({"body": body})
+        if name in facts:
+            facts[name] = show_time(facts[name])
+    history = [
+        f"attempt {one['attempt']}  {one['outcome']} {show_time(one['at'])} {one['reason']}".rstrip()
+        for one in document["history"]
+    ]
+    body = [{"body": document["body"]}] if "body" in document else []
+    return Output(document, facts, *history, *body)
 
 
 @message.command()
-@queue_argument
-@id_argument
-@json_option
+@_message_arguments
+@prints_output
 @connected
-def trace(connection: Connection, *, queue: str, id: str, as_json: bool) -> None:
+def trace(connection: ServerConnection, *, queue: str, id: str) -> Output:
     """Show a message's whole history from the journal, also of one that is done."""
     rows = connection.queue(queue).trace(id)
-    if as_json:
-        print_json({"rows": rows})
-    else:
-        print_rows(rows, columns=("ts", "op", "outcome", "attempt", "principal", "details"))
+    return Output({"rows": rows}, journal_table(rows, "ts", "op", "outcome", "attempt", "principal", "details"))
 
 
 @message.command()
-@queue_argument
-@id_argument
+@_message_arguments
 @click.option("--wait", "wait_ms", type=duration, help="Wait that long while it is pending.")
 @json_option
 @connected
-def result(connection: Connection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
+def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
     """Show what a consumer reported of a message.
 
     The value goes to stdout byte for byte; a failed one's error to stderr, with exit code 1. Pending is 6. With --json
@@ -80,8 +77,7 @@ def result(connection: Connection, *, queue: str, id: str, wait_ms: int | None, 
     if as_json:
         value: dict[str, Any] = body_fields(found.value, "value") if found.value is not None else {"value": None}
         print_json({"id": id, "status": found.status, **value, "value_hidden": found.hidden, "error": found.error})
-        return _RESULT_CODES.get(found.status, exit_codes.OK)
-    if found.status == "failed":
+    elif found.status == "failed":
         click.echo(f"tenantq: it failed: {found.error}", err=True)
     elif found.status == "pending":
         click.echo("tenantq: it is pending; --wait 1m waits for it [unavailable]", err=True)
@@ -91,18 +87,18 @@ def result(connection: Connection, *, queue: str, id: str, wait_ms: int | None, 
 
 
 @message.command()
-@queue_argument
+@click.argument("queue")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@json_option
+@prints_output
 @connected
-def remove(connection: Connection, *, queue: str, ids: tuple[str, ...], as_json: bool) -> int:
+def remove(connection: ServerConnection, *, queue: str, ids: tuple[str, ...]) -> Output:
     """Delete messages by id, whatever their state. Exit code 3 if one was not there."""
-    gone = connection.queue(queue).remove(*ids)
-    if as_json:
-        print_json({"results": [{"id": id, "removed": one} for id, one in zip(ids, gone, strict=True)]})
-    else:
-        click.echo(f"removed {sum(gone)}")
-        for id, one in zip(ids, gone, strict=True):
-            if not one:
-                click.echo(f"tenantq: {id[:80]}: no such message [not_found]", err=True)
-    return exit_codes.OK if all(gone) else exit_codes.NOT_FOUND
+    removed = connection.queue(queue).remove(*ids)
+    results = [{"id": id, "removed": one} for id, one in zip(ids, removed, strict=True)]
+    missing = [id for id, one in zip(ids, removed, strict=True) if not one]
+    return Output(
+        {"results": results},
+        f"removed {sum(removed)}",
+        notes=[f"tenantq: {id[:80]}: no such message [not_found]" for id in missing],
+        code=exit_codes.NOT_FOUND if missing else exit_codes.OK,
+    )

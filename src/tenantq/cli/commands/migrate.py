@@ -1,4 +1,4 @@
-"""``tenantq migrate``: a tenant moves from one live server to another."""
+"""``tenantq migrate``: move a tenant from one live server to another."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import Connection, connected, open_profile, open_url
-from tenantq.cli.durations import duration
-from tenantq.cli.output import json_option, print_json, print_table
-from tenantq.cli.progress import ByteBar
+from tenantq.cli.connection import ServerConnection, connected, open_profile, open_url
+from tenantq.cli.options import duration
+from tenantq.cli.output import Table, json_option, print_json, print_table
+from tenantq.cli.progress import byte_bar
 from tenantq.domain.formatting import plural, show_duration
 from tenantq.errors import TenantqError
 from tenantq.migration import Migration, Side
@@ -79,7 +79,7 @@ _SECRETS: Final = ("--token", "--to-token")
 @json_option
 @connected
 def migrate(
-    connection: Connection, *, name: str, profile_name: str | None, to_url: str | None, to_token: str | None,
+    connection: ServerConnection, *, name: str, profile_name: str | None, to_url: str | None, to_token: str | None,
     queues: tuple[str, ...], new_name: str | None, dry_run: bool, settle_ms: int, end_leases: bool, new_keys: bool,
     delete_source: bool, abort: bool, yes: bool, reason: str | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -101,7 +101,7 @@ def migrate(
       6    a server does not answer
       7    something stands in the way, leases are left, or the two sides differ: nothing was cut over
       130  broken off by Ctrl-C
-    """  # noqa: D301  # \\b is click's mark for lines that stay as they are
+    """
     with ExitStack() as open_clients:
         source = Side("source", connection.client, name)
         target = None
@@ -123,14 +123,14 @@ def migrate(
         if delete_source and not dry_run:
             what = f"When it is moved, this deletes {', '.join(queues) or name} at {source.url}"
             why = confirmed_reason(what, name, yes=yes, reason=reason)
-        watched = _Watched()
+        progress = _MigrationProgress()
         move = Migration(
             source, target, queues=queues, delete_source=delete_source, clock=SystemClock(),
-            pause=lambda ms: time.sleep(ms / 1_000), on_stage=watched.stage, on_leases=watched.leases,
-            on_copy=watched.copy, on_step=watched.step,
+            pause=lambda ms: time.sleep(ms / 1_000), on_stage=progress.stage, on_leases=progress.leases,
+            on_copy=progress.copy, on_step=progress.step,
         )  # fmt: skip
         plan = move.plan()
-        watched.total = plan.messages
+        progress.total = plan.messages
         if not as_json:
             _print_plan(plan)
         if dry_run or plan.obstacles:
@@ -139,8 +139,8 @@ def migrate(
             if plan.obstacles:
                 raise click.exceptions.Exit(exit_codes.CONFLICT)
             return
-        with _telling_where(move):
-            done = _run(move, plan, watched, settle_ms, end_leases=end_leases)
+        with _state_on_failure(move):
+            done = _run(move, plan, progress, settle_ms, end_leases=end_leases)
             if new_keys:
                 move.new_keys(done)
             if why is not None:
@@ -151,8 +151,8 @@ def migrate(
             _print_done(plan, done, target, new_keys=new_keys)
 
 
-class _Watched:
-    """Tells on stderr how far a move is: a line for each stage, and on a terminal a bar."""
+class _MigrationProgress:
+    """Shows the progress of a move on stderr: a line for each stage, and a bar on a terminal."""
 
     def __init__(self) -> None:
         self.total = 0  # messages
@@ -171,17 +171,17 @@ class _Watched:
         self.bar(f"copying {queue}: {messages:,} of {self.total:,} messages", size, 0)
 
 
-def _run(move: Migration, plan: Plan, watched: _Watched, settle_ms: int, *, end_leases: bool) -> Outcome:
-    """Move; where leases are left, ask whoever sits there whether they may end."""
+def _run(move: Migration, plan: Plan, progress: _MigrationProgress, settle_ms: int, *, end_leases: bool) -> Outcome:
+    """Move. If leases are left, ask whether to end them."""
     try:
-        with ByteBar() as watched.bar:
+        with byte_bar() as progress.bar:
             return move.run(plan, settle_ms=settle_ms, end_leases=end_leases)
     except LeasesLeft as error:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         click.echo(error.message, err=True)
         click.confirm("End them now? Their messages are delivered again at the target.", abort=True, err=True)
-    with ByteBar() as watched.bar:
+    with byte_bar() as progress.bar:
         return move.run(plan, settle_ms=0, end_leases=True)
 
 
@@ -210,8 +210,8 @@ def _abort(source: Side, target: Side | None, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _telling_where(move: Migration) -> Iterator[None]:
-    """Say in which state both sides are, and how to go on or back, where a move does not come to its end."""
+def _state_on_failure(move: Migration) -> Iterator[None]:
+    """Print the state of both sides, and how to continue or undo the move, if the move fails."""
     try:
         yield
     except NotSame as error:
@@ -219,14 +219,14 @@ def _telling_where(move: Migration) -> Iterator[None]:
             click.echo(
                 f"queue {one.queue}: {one.what} {one.source} at the source, {one.target} at the target", err=True
             )
-        _tell_where(move)
+        _print_state(move)
         raise
     except (TenantqError, KeyboardInterrupt, click.Abort):
-        _tell_where(move)
+        _print_state(move)
         raise
 
 
-def _tell_where(move: Migration) -> None:
+def _print_state(move: Migration) -> None:
     where = move.where()
     same = shlex.join(["tenantq", *_without_secrets(sys.argv[1:])])
     click.echo(f"broken off at: {where['stage']}", err=True)
@@ -238,7 +238,7 @@ def _tell_where(move: Migration) -> None:
 
 
 def _without_secrets(arguments: list[str]) -> list[str]:
-    """Return the command as it was typed, without tokens."""
+    """Return the command line without tokens."""
     shown: list[str] = []
     hide = False
     for one in arguments:
@@ -253,7 +253,7 @@ def _print_plan(plan: Plan) -> None:
     to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]
-    print_table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, empty="it has no queues")
+    print_table(Table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, "it has no queues"))
     click.echo(
         f"{plural(plan.messages, 'message')}, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {plural(plan.grants, 'grant')}"
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
-from tenantq.cli.output import json_option, print_json_line, said
-from tenantq.cli.stored_message import delivered_fields
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import duration
+from tenantq.cli.output import body_fields, json_option, print_json_line, said
 from tenantq.domain import limits
 from tenantq.domain.formatting import printable, show_duration
 from tenantq.errors import NotFound, TenantqError, Unavailable
@@ -61,7 +60,7 @@ _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
 @json_option
 @connected
 def poll(
-    connection: Connection,
+    connection: ServerConnection,
     *,
     queue: str,
     limit: int,
@@ -80,12 +79,12 @@ def poll(
     \b
     tenantq poll mail --max 10 --wait 20s
     tenantq poll mail --follow --ack --body | while read -r line; do echo "$line"; done
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     if as_json and only_body:
         raise click.UsageError("--json and --body exclude each other.")
     there = connection.queue(queue)
     wait_ms = max(wait_ms, _FOLLOW_WAIT_MS) if follow else wait_ms
-    insist = False  # a server that was reached once is waited for
+    insist = False  # retry only a server that was reached once
     while True:
         poll_once = partial(there.poll, limit, wait_ms=wait_ms, lease_ms=lease_ms)
         messages = _tried(partial(_awaited, poll_once) if follow else poll_once, insist=insist)
@@ -101,7 +100,7 @@ def poll(
 
 
 def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
-    """Return messages of a queue as soon as there is such a queue."""
+    """Return messages of a queue once the queue exists."""
     told = False
     while True:
         try:
@@ -116,7 +115,7 @@ def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
 
 
 def _tried(call: Callable[[], T], *, insist: bool) -> T:
-    """Return what ``call`` returns; with ``insist`` however long the server is away."""
+    """Return what ``call`` returns. With ``insist``, retry until the server answers."""
     while True:
         try:
             return call()
@@ -128,7 +127,7 @@ def _tried(call: Callable[[], T], *, insist: bool) -> T:
 
 
 def _tell(errors: list[TenantqError], *, go_on: bool) -> None:
-    """Tell of messages that could not be acked; they come again."""
+    """Report messages that could not be acked and will be delivered again."""
     if errors and not go_on:
         raise errors[0]
     for error in errors:
@@ -136,12 +135,12 @@ def _tell(errors: list[TenantqError], *, go_on: bool) -> None:
 
 
 def _print_all(messages: list[Message], *, acks: bool, only_body: bool, as_json: bool) -> None:
-    """Print messages; give back what could not be printed, and with ``acks`` all of them."""
+    """Print messages. If that fails, release those that were not printed, and with ``acks`` all of them."""
     printed = 0
     try:
         for message in messages:
             if as_json:
-                print_json_line(delivered_fields(message))
+                print_json_line(_fields(message))
             elif only_body:
                 click.echo(message.body)
             else:
@@ -151,6 +150,13 @@ def _print_all(messages: list[Message], *, acks: bool, only_body: bool, as_json:
     except BaseException:
         _give_back(messages[printed:] if not acks else messages)
         raise
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    """Return a leased message as JSON fields, named as in the HTTP interface."""
+    names = ("attempt", "priority", "attributes", "group", "added_at", "lease_until", "tenant", "queue")
+    fields = {"id": message.id, "receipt": message.receipt, **body_fields(message.body)}
+    return fields | {name: getattr(message, name) for name in names}
 
 
 def _give_back(messages: list[Message]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.output import json_option, print_done, print_json, print_table
+from tenantq.cli.options import name_argument
+from tenantq.cli.output import Output, Table, prints_output
 from tenantq.cli.profiles import Profile, load_profiles, profiles_file, save_profiles
 from tenantq.client import Client
 from tenantq.client.settings import URL_DEFAULT
 from tenantq.errors import Conflict
 
-name_argument = click.argument("name")
+_PEM_FILE: Final = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.group(cls=CommandGroup)
@@ -26,87 +28,56 @@ def profile() -> None:
 @click.option("--url", default=URL_DEFAULT, show_default=True, metavar="URL", help="The server.")
 @click.option("--token", metavar="TOKEN", help="The token; - reads it from stdin.  [default: ask for it]")
 @click.option("--tenant", metavar="NAME", help="Where commands act that name no tenant.")
-@click.option(
-    "--ca-file",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    metavar="FILE",
-    help="PEM file of the authorities to trust, for https.",
-)
-@click.option(
-    "--cert-file",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    metavar="FILE",
-    help="PEM file of your own certificate.",
-)
-@click.option(
-    "--key-file",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    metavar="FILE",
-    help="PEM file of its key.",
-)
+@click.option("--ca-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the authorities to trust, for https.")
+@click.option("--cert-file", type=_PEM_FILE, metavar="FILE", help="PEM file of your own certificate.")
+@click.option("--key-file", type=_PEM_FILE, metavar="FILE", help="PEM file of its key.")
 @click.option("--use", "current", is_flag=True, help="Use it where none is named; the first one is used anyway.")
 @click.option("--replace", is_flag=True, help="Replace the one of this name.")
-@json_option
-def add(
-    *,
-    name: str,
-    url: str,
-    token: str | None,
-    tenant: str | None,
-    ca_file: str | None,
-    cert_file: str | None,
-    key_file: str | None,
-    current: bool,
-    replace: bool,
-    as_json: bool,
-) -> None:
+@prints_output
+def add(*, name: str, url: str, token: str | None, current: bool, replace: bool, **rest: str | None) -> Output:
     """Store a server and a token under a name. Better than --token: the token is in no process list and no shell history."""
     profiles = load_profiles()
     if name in profiles.profiles and not replace:
         raise Conflict(f"there is a profile {name} already; --replace replaces it")
     token = _token(token)
-    Client(url, token).close()  # both are well formed, or it says which is not
-    made = Profile(url=url, token=token, tenant=tenant, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    profiles.profiles[name] = made
+    Client(url, token).close()  # raises Invalid if one of them is malformed
+    profiles.profiles[name] = Profile(url=url, token=token, **rest)
     if current or profiles.current is None:
         profiles.current = name
     save_profiles(profiles)
-    file = profiles_file()
-    print_done(f"stored profile {name} in {file}", {"name": name, "url": url, "file": str(file)}, as_json=as_json)
+    file = str(profiles_file())
+    return Output({"name": name, "url": url, "file": file}, f"stored profile {name} in {file}")
 
 
 @profile.command("list")
-@json_option
-def list_profiles(*, as_json: bool) -> None:
+@prints_output
+def list_profiles() -> Output:
     """List the profiles. Tokens are never shown."""
     profiles = load_profiles()
     shown = [
         {"name": name, "url": one.url, "tenant": one.tenant, "token": one.token is not None, "current": name == profiles.current}
         for name, one in profiles.profiles.items()
     ]  # fmt: skip
-    if as_json:
-        print_json({"profiles": shown})
-        return
     rows = [(one["name"], one["url"], one["tenant"], one["token"], "*" if one["current"] else "") for one in shown]
-    print_table(("name", "url", "tenant", "token", "current"), rows, empty="no profiles")
+    return Output({"profiles": shown}, Table(("name", "url", "tenant", "token", "current"), rows, "no profiles"))
 
 
 @profile.command()
 @name_argument
-@json_option
-def use(*, name: str, as_json: bool) -> None:
+@prints_output
+def use(*, name: str) -> Output:
     """Use a profile where none is named."""
     profiles = load_profiles()
-    found = profiles.get(name)
+    url = profiles.get(name).url
     profiles.current = name
     save_profiles(profiles)
-    print_done(f"using profile {name}: {found.url}", {"name": name, "url": found.url}, as_json=as_json)
+    return Output({"name": name, "url": url}, f"using profile {name}: {url}")
 
 
 @profile.command()
 @name_argument
-@json_option
-def remove(*, name: str, as_json: bool) -> None:
+@prints_output
+def remove(*, name: str) -> Output:
     """Forget a profile. Its token stays valid: revoke it with 'tenantq key revoke'."""
     profiles = load_profiles()
     profiles.get(name)
@@ -114,7 +85,7 @@ def remove(*, name: str, as_json: bool) -> None:
     if profiles.current == name:
         profiles.current = None
     save_profiles(profiles)
-    print_done(f"removed profile {name}", {"name": name, "removed": True}, as_json=as_json)
+    return Output({"name": name, "removed": True}, f"removed profile {name}")
 
 
 def _token(given: str | None) -> str | None:

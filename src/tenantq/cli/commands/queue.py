@@ -1,4 +1,4 @@
-"""``tenantq queue``: make, change, look at, pause, empty and delete queues."""
+"""``tenantq queue``: create, change, inspect, pause, empty and delete queues."""
 
 from __future__ import annotations
 
@@ -9,33 +9,23 @@ import msgspec
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
-from tenantq.cli.given_settings import parse_settings, set_option
-from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.cli.stored_message import stored_fields
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import duration, name_argument, setting_options
+from tenantq.cli.output import Columns, Output, message_fields, prints_output, table
 from tenantq.domain.formatting import plural, preview, show_age
 from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from tenantq.client import StoredMessage
     from tenantq.wire import QueueReply
 
-name_argument = click.argument("name")
-
-
-def _queue_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        set_option,
-        click.option("--dead-letter", metavar="QUEUE", help="Where messages go that used up their attempts."),
-        click.option("--ttl", "ttl_ms", type=duration, help="How long messages live that name no time."),
-        click.option("--max-attempts", type=int, metavar="N", help="Deliveries before a message is a dead letter; 0: no bound."),
-        click.option("--lease", "lease_ms", type=duration, help="How long a lease is where a poll names none."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_setting_options = setting_options(
+    lease_ms=click.option("--lease", "lease_ms", type=duration, help="How long a lease is where a poll names none."),
+    max_attempts=click.option("--max-attempts", type=int, metavar="N", help="Deliveries before a message is a dead letter; 0: no bound."),
+    ttl_ms=click.option("--ttl", "ttl_ms", type=duration, help="How long messages live that name no time."),
+    dead_letter=click.option("--dead-letter", metavar="QUEUE", help="Where messages go that used up their attempts."),
+)  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -45,161 +35,133 @@ def queue() -> None:
 
 @queue.command()
 @name_argument
-@_queue_options
-@json_option
+@_setting_options
+@prints_output
 @connected
-def create(connection: Connection, *, name: str, settings: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Make a queue. Queues also come into being on their first message, unless the tenant forbids it."""
-    there = connection.queue(name)
-    changes = _changes(given, settings)
+    found = connection.queue(name)
     try:
-        there.stats()
+        found.stats()
     except NotFound:
-        _show(there.configure(**changes), f"made queue {name}", as_json=as_json)
-        return
+        return Output(found.configure(**changes), f"made queue {name}")
     raise Conflict(f"there is a queue {name} already; change it with 'tenantq queue configure'", queue=name)
 
 
 @queue.command()
 @name_argument
-@_queue_options
-@json_option
+@_setting_options
+@prints_output
 @connected
-def configure(connection: Connection, *, name: str, settings: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Change a queue; what is not given stays as it is."""
-    there = connection.queue(name)
-    changes = _changes(given, settings)
     if not changes:
         raise click.UsageError("Nothing to change was given.")
-    there.stats()
-    _show(there.configure(**changes), f"changed queue {name}", as_json=as_json)
+    found = connection.queue(name)
+    found.stats()
+    return Output(found.configure(**changes), f"changed queue {name}")
 
 
 @queue.command("list")
-@json_option
+@prints_output
 @connected
-def list_queues(connection: Connection, *, as_json: bool) -> None:
+def list_queues(connection: ServerConnection) -> Output:
     """List a tenant's queues with their figures."""
     tenant = connection.target.tenant
     queues = connection.client.queues() if tenant is None else connection.client.tenant(tenant).queues()
-    if as_json:
-        print_json({"queues": queues})
-        return
-    rows = [
-        (one.name, one.status, one.ready, one.delayed, one.in_flight, one.dead, one.bytes, show_age(one.oldest_age_ms))
-        for one in queues
-    ]
-    headings = ("name", "status", "ready", "delayed", "in flight", "dead", "bytes", "oldest")
-    print_table(headings, rows, empty="no queues")
+    columns: Columns = {
+        **{
+            name: name.replace(" ", "_")
+            for name in ("name", "status", "ready", "delayed", "in flight", "dead", "bytes")
+        },
+        "oldest": lambda one: show_age(one.oldest_age_ms),
+    }
+    return Output({"queues": queues}, table(columns, queues, "no queues"))
 
 
 @queue.command()
 @name_argument
-@json_option
+@prints_output
 @connected
-def show(connection: Connection, *, name: str, as_json: bool) -> None:
+def show(connection: ServerConnection, *, name: str) -> Output:
     """Show a queue's figures and configuration."""
-    _show(connection.queue(name).stats(), "", as_json=as_json)
+    found = connection.queue(name).stats()
+    return Output(found, msgspec.to_builtins(found))
 
 
 @queue.command()
 @name_argument
-@json_option
+@prints_output
 @connected
-def pause(connection: Connection, *, name: str, as_json: bool) -> None:
+def pause(connection: ServerConnection, *, name: str) -> Output:
     """Stop deliveries; adding goes on, and polls wait."""
-    _show(connection.queue(name).pause(), f"paused queue {name}", as_json=as_json)
+    return Output(connection.queue(name).pause(), f"paused queue {name}")
 
 
 @queue.command()
 @name_argument
-@json_option
+@prints_output
 @connected
-def resume(connection: Connection, *, name: str, as_json: bool) -> None:
+def resume(connection: ServerConnection, *, name: str) -> Output:
     """Deliver again."""
-    _show(connection.queue(name).resume(), f"resumed queue {name}", as_json=as_json)
+    return Output(connection.queue(name).resume(), f"resumed queue {name}")
 
 
 @queue.command()
 @name_argument
 @click.option("--force", is_flag=True, help="Do not wait for leases to settle.")
 @destroys
-@json_option
+@prints_output
 @connected
-def delete(connection: Connection, *, name: str, force: bool, yes: bool, reason: str | None, as_json: bool) -> None:
+def delete(connection: ServerConnection, *, name: str, force: bool, yes: bool, reason: str | None) -> Output:
     """Delete a queue and its messages, once its leases have settled."""
-    there = connection.queue(name)
-    figures = there.stats()
+    found = connection.queue(name)
+    figures = found.stats()
     what = f"This deletes queue {name} with {plural(_count(figures), 'message')}"
-    why = confirmed_reason(what, name, yes=yes, reason=reason)
-    there.delete(confirm=name, reason=why, force=force)
-    if as_json:
-        print_json({"name": name, "deleting": True})
-    else:
-        waits = figures.in_flight and not force
-        click.echo(f"deleting queue {name}" + (f" when {figures.in_flight} leases have settled" if waits else ""))
+    found.delete(confirm=name, reason=confirmed_reason(what, name, yes=yes, reason=reason), force=force)
+    waits = f" when {figures.in_flight} leases have settled" if figures.in_flight and not force else ""
+    return Output({"name": name, "deleting": True}, f"deleting queue {name}{waits}")
 
 
 @queue.command()
 @name_argument
 @destroys
-@json_option
+@prints_output
 @connected
-def purge(connection: Connection, *, name: str, yes: bool, reason: str | None, as_json: bool) -> None:
+def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
     """Delete all messages of a queue; the queue stays."""
-    there = connection.queue(name)
-    what = f"This deletes {plural(_count(there.stats()), 'message')} of queue {name}"
-    why = confirmed_reason(what, name, yes=yes, reason=reason)
-    purged = there.purge(confirm=name, reason=why)
-    if as_json:
-        print_json({"name": name, "purged": purged})
-    else:
-        click.echo(f"purged {plural(purged, 'message')} of queue {name}")
+    found = connection.queue(name)
+    what = f"This deletes {plural(_count(found.stats()), 'message')} of queue {name}"
+    purged = found.purge(confirm=name, reason=confirmed_reason(what, name, yes=yes, reason=reason))
+    return Output({"name": name, "purged": purged}, f"purged {plural(purged, 'message')} of queue {name}")
 
 
 @queue.command()
 @name_argument
 @click.option("--max", "limit", type=int, default=10, show_default=True, metavar="N", help="How many, at most.")
 @click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
-@json_option
+@prints_output
 @connected
-def peek(connection: Connection, *, name: str, limit: int, cursor: str | None, as_json: bool) -> None:
+def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | None) -> Output:
     """Look at waiting messages in order of delivery, without leasing them."""
     page = connection.queue(name).peek(limit, cursor=cursor)
-    if as_json:
-        print_json({"messages": [stored_fields(one) for one in page.messages], "cursor": page.cursor})
-        return
-    now = SystemClock().wall_ms()
-    rows = [
-        (
-            one.id,
-            one.state,
-            one.priority,
-            one.attempts,
-            show_age(max(0, now - one.added_at)),
-            one.size,
-            "(hidden)" if one.hidden else f"({one.body_error})" if one.body_error else preview(one.body),
-        )
-        for one in page.messages
-    ]
-    headings = ("id", "state", "priority", "attempts", "age", "bytes", "body")
-    print_table(headings, rows, empty="no messages wait")
-    if page.cursor is not None:
-        click.echo(f"more: --cursor {page.cursor}", err=True)
+    now_ms = SystemClock().wall_ms()
+    columns: Columns = {
+        **{name: name for name in ("id", "state", "priority", "attempts")},
+        "age": lambda one: show_age(max(0, now_ms - one.added_at)),
+        "bytes": "size",
+        "body": _shown_body,
+    }
+    document = {"messages": [message_fields(one) for one in page.messages], "cursor": page.cursor}
+    more = [f"more: --cursor {page.cursor}"] if page.cursor is not None else []
+    return Output(document, table(columns, page.messages, "no messages wait"), notes=more)
 
 
-def _changes(given: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
-    return {**parse_settings(settings), **{name: value for name, value in given.items() if value is not None}}
+def _shown_body(message: StoredMessage) -> str:
+    if message.hidden:
+        return "(hidden)"
+    return f"({message.body_error})" if message.body_error else preview(message.body)
 
 
 def _count(figures: QueueReply) -> int:
     return figures.ready + figures.delayed + figures.in_flight
-
-
-def _show(queue: QueueReply, done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(queue)
-    elif done:
-        click.echo(done)
-    else:
-        print_facts(msgspec.to_builtins(queue))

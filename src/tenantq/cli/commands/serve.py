@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.box import boxed
 from tenantq.cli.connection_bounds import within_limit
-from tenantq.cli.durations import duration
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.options import cannot_use
+from tenantq.cli.offline_store import file_error
+from tenantq.cli.options import FILE, duration
+from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
@@ -74,7 +74,7 @@ _SWITCH_S: Final = 0.000_5
 )
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     envvar="TENANTQ_CONFIG",
     show_envvar=True,
@@ -129,7 +129,7 @@ def serve(
       6    cannot start: the address or the directory is in use, or cannot be used
       7    cannot start: fewer shards than there are, and one that is to go has a tenant
       128+ a second signal forced the end; the number is 128 plus the signal's
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     if durability is not None:
         flags["shard"] = {"durability": durability}
     if shards is not None:
@@ -237,7 +237,7 @@ async def start(server: Server) -> str:
         raise
     except OSError as error:
         if error.filename is not None:
-            raise cannot_use(error) from error
+            raise file_error(error) from error
         setting, address = "http", server.settings.http
         if server.opening == "rpc" and server.rpc_address is not None:
             setting, address = "rpc", server.rpc_address
@@ -325,7 +325,7 @@ def show_token(token: str, url: str) -> None:
         "which asks for the token. Or: export TENANTQ_TOKEN=<token>",
     ]
     try:
-        click.echo(boxed("first administrator", lines))
+        click.echo(panel("first administrator", "\n".join(lines)))
     except OSError as error:
         give_up_stdout()
         raise Unavailable(

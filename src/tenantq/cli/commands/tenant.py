@@ -1,27 +1,23 @@
-"""``tenantq tenant``: make, change, look at, suspend and delete tenants."""
+"""``tenantq tenant``: create, change, inspect, suspend and delete tenants."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.given_settings import parse_settings, set_option
-from tenantq.cli.output import json_option, print_facts, print_json, print_table
-from tenantq.domain.formatting import show_time
+from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import name_argument, setting_options
+from tenantq.cli.output import Columns, Output, prints_output, table, time_of, to_json
 from tenantq.errors import Conflict, NotFound
 
-if TYPE_CHECKING:
-    from tenantq.wire import TenantReply
-
-name_argument = click.argument("name")
-weight_option = click.option("--weight", type=int, metavar="N", help="Its share beside other tenants, 1 to 1000.")
-
-why_option = click.option(
+_setting_options = setting_options(
+    weight=click.option("--weight", type=int, metavar="N", help="Its share beside other tenants, 1 to 1000.")
+)
+_reason_option = click.option(
     "--reason", required=True, metavar="TEXT", help="Why; ten characters or more, kept in the journal."
 )
 
@@ -33,166 +29,137 @@ def tenant() -> None:
 
 @tenant.command()
 @name_argument
-@weight_option
-@set_option
-@json_option
+@_setting_options
+@prints_output
 @connected
-def create(connection: Connection, *, name: str, weight: int | None, settings: tuple[str, ...], as_json: bool) -> None:
+def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Make a tenant.
 
     \b
     tenantq tenant create acme --weight 2 --set quotas.backlog=100000 --set limits.write.ops_per_sec=500
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    there = connection.client.tenant(name)
-    changes = _changes(weight, settings)
+    """
+    found = connection.client.tenant(name)
     try:
-        there.get()
+        found.get()
     except NotFound:
-        _show(there.configure(**changes), f"made tenant {name}", as_json=as_json)
-        return
+        return Output(found.configure(**changes), f"made tenant {name}")
     raise Conflict(f"there is a tenant {name} already; change it with 'tenantq tenant configure'", tenant=name)
 
 
 @tenant.command()
 @name_argument
-@weight_option
-@set_option
-@json_option
+@_setting_options
+@prints_output
 @connected
-def configure(
-    connection: Connection, *, name: str, weight: int | None, settings: tuple[str, ...], as_json: bool
-) -> None:
+def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Change a tenant; what is not given stays as it is."""
-    there = connection.client.tenant(name)
-    changes = _changes(weight, settings)
     if not changes:
         raise click.UsageError("Nothing to change was given.")
-    there.get()
-    _show(there.configure(**changes), f"changed tenant {name}", as_json=as_json)
+    found = connection.client.tenant(name)
+    found.get()
+    return Output(found.configure(**changes), f"changed tenant {name}")
 
 
 @tenant.command("list")
-@json_option
+@prints_output
 @connected
-def list_tenants(connection: Connection, *, as_json: bool) -> None:
+def list_tenants(connection: ServerConnection) -> Output:
     """List all tenants."""
     tenants = connection.client.tenants()
-    if as_json:
-        print_json({"tenants": tenants})
-        return
-    rows = [
-        (
-            one.name,
-            one.status if one.hold is None else f"{one.status}, on hold",
-            one.config.get("weight", 1),
-            one.id,
-            one.version,
-        )
-        for one in tenants
-    ]
-    print_table(("name", "status", "weight", "id", "version"), rows, empty="no tenants")
+    columns: Columns = {
+        "name": "name",
+        "status": lambda one: one.status if one.hold is None else f"{one.status}, on hold",
+        "weight": lambda one: one.config.get("weight", 1),
+        "id": "id",
+        "version": "version",
+    }
+    return Output({"tenants": tenants}, table(columns, tenants, "no tenants"))
 
 
 @tenant.command()
 @name_argument
-@json_option
+@prints_output
 @connected
-def show(connection: Connection, *, name: str, as_json: bool) -> None:
+def show(connection: ServerConnection, *, name: str) -> Output:
     """Show how a tenant is configured."""
-    _show(connection.client.tenant(name).get(), "", as_json=as_json)
+    found = connection.client.tenant(name).get()
+    return Output(found, msgspec.to_builtins(found))
 
 
 @tenant.command()
 @name_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept in the journal.")
-@json_option
+@prints_output
 @connected
-def suspend(connection: Connection, *, name: str, reason: str, as_json: bool) -> None:
+def suspend(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Take no new work of a tenant and hand none out; what is leased may finish."""
-    _show(connection.client.tenant(name).suspend(reason), f"suspended tenant {name}", as_json=as_json)
+    return Output(connection.client.tenant(name).suspend(reason), f"suspended tenant {name}")
 
 
 @tenant.command()
 @name_argument
-@json_option
+@prints_output
 @connected
-def resume(connection: Connection, *, name: str, as_json: bool) -> None:
+def resume(connection: ServerConnection, *, name: str) -> Output:
     """Let a suspended tenant work again."""
-    _show(connection.client.tenant(name).resume(), f"resumed tenant {name}", as_json=as_json)
+    return Output(connection.client.tenant(name).resume(), f"resumed tenant {name}")
 
 
 @tenant.command()
 @name_argument
-@why_option
-@json_option
+@_reason_option
+@prints_output
 @connected
-def hold(connection: Connection, *, name: str, reason: str, as_json: bool) -> None:
+def hold(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Put a tenant under legal hold: it, its queues and messages cannot be deleted until that is released."""
-    _show(connection.client.tenant(name).hold(reason), f"tenant {name} is under legal hold", as_json=as_json)
+    return Output(connection.client.tenant(name).hold(reason), f"tenant {name} is under legal hold")
 
 
 @tenant.command()
 @name_argument
-@why_option
-@json_option
+@_reason_option
+@prints_output
 @connected
-def release(connection: Connection, *, name: str, reason: str, as_json: bool) -> None:
+def release(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Take a tenant out of legal hold."""
-    held = connection.client.tenant(name).release_hold(reason)
-    _show(held, f"released tenant {name} from legal hold", as_json=as_json)
+    return Output(connection.client.tenant(name).release_hold(reason), f"released tenant {name} from legal hold")
 
 
 @tenant.command()
 @name_argument
 @destroys
-@json_option
+@prints_output
 @connected
-def delete(connection: Connection, *, name: str, yes: bool, reason: str | None, as_json: bool) -> None:
+def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
     """Erase a tenant and everything it has: data keys, queues, messages, API keys, grants. A signed certificate is kept."""
-    there = connection.client.tenant(name)
-    there.get()
+    found = connection.client.tenant(name)
+    found.get()
     why = confirmed_reason(f"This deletes tenant {name} with all its queues and messages", name, yes=yes, reason=reason)
-    certificate = there.delete(confirm=name, reason=why)
-    if as_json:
-        print_json({"name": name, "deleted": True, "certificate": certificate})
-    else:
-        click.echo(f"deleted tenant {name}; certificate {certificate.id}: 'tenantq tenant erasures {certificate.id}'")
+    certificate = found.delete(confirm=name, reason=why)
+    return Output(
+        {"name": name, "deleted": True, "certificate": certificate},
+        f"deleted tenant {name}; certificate {certificate.id}: 'tenantq tenant erasures {certificate.id}'",
+    )
 
 
 @tenant.command()
 @click.argument("certificate_id", metavar="[ID]", required=False)
-@json_option
+@prints_output
 @connected
-def erasures(connection: Connection, *, certificate_id: str | None, as_json: bool) -> None:
+def erasures(connection: ServerConnection, *, certificate_id: str | None) -> Output:
     """List the tenants that were erased; with ID, print that certificate as JSON, to be kept and verified anywhere."""
     found = connection.client.erasures()
     if certificate_id is not None:
         for one in found:
             if one.id == certificate_id:
-                print_json(one)
-                return
+                return Output(one, to_json(one))
         raise NotFound("no such erasure")
-    if as_json:
-        print_json({"erasures": found})
-        return
-    rows = [
-        (one.id, one.tenant, show_time(one.erased_at), one.erased_by, one.counts.get("messages", 0), one.reason)
-        for one in found
-    ]
-    print_table(("id", "tenant", "erased", "by", "messages", "reason"), rows, empty="no tenant was erased")
-
-
-def _changes(weight: int | None, settings: tuple[str, ...]) -> dict[str, Any]:
-    changes = parse_settings(settings)
-    if weight is not None:
-        changes["weight"] = weight
-    return changes
-
-
-def _show(tenant: TenantReply, done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(tenant)
-    elif done:
-        click.echo(done)
-    else:
-        print_facts(msgspec.to_builtins(tenant))
+    columns: Columns = {
+        "id": "id",
+        "tenant": "tenant",
+        "erased": time_of("erased_at"),
+        "by": "erased_by",
+        "messages": lambda one: one.counts.get("messages", 0),
+        "reason": "reason",
+    }
+    return Output({"erasures": found}, table(columns, found, "no tenant was erased"))

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import Connection, connected, open_profile
-from tenantq.cli.options import shards_by_region
-from tenantq.cli.output import json_option, print_facts, print_json, print_table
+from tenantq.cli.connection import ServerConnection, connected, open_profile
+from tenantq.cli.options import FILE, shards_by_region
+from tenantq.cli.output import Columns, Output, Table, prints_output, table
 from tenantq.domain.formatting import show_time
 from tenantq.domain.placement import HeldTenant, Topology, check_region, load_topology, plan_moves, unplaced_tenants
 from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tenantq.client import Client
     from tenantq.domain.placement import TopologyShard
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _PROBE_MS: Final = 5_000
 _LISTED: Final = 50
 
@@ -33,27 +32,23 @@ def topology() -> None:
 
 
 @topology.command()
-@json_option
+@prints_output
 @connected
-def show(connection: Connection, *, as_json: bool) -> None:
+def show(connection: ServerConnection) -> Output:
     """Show the shards that the server knows."""
     known = connection.client.topology()
-    if as_json:
-        print_json(known)
-        return
-    rows = [(one.name, one.region, one.address or connection.target.url) for one in known.shards]
-    print_table(("name", "region", "address"), rows, empty="no shards")
-    told = {"server": known.server, "version": known.version, "format": known.format, "time": show_time(known.now)}
-    print_facts({**told, "encryption": known.encryption})
+    columns: Columns = {"name": "name", "region": "region", "address": lambda one: one.address or connection.target.url}
+    facts = {"server": known.server, "version": known.version, "format": known.format, "time": show_time(known.now)}
+    return Output(known, table(columns, known.shards, "no shards"), {**facts, "encryption": known.encryption})
 
 
 @topology.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 @click.option("--tenants", "ask", is_flag=True, help="Also ask the server for tenants that no shard of FILE may hold.")
 @click.option("--probe", is_flag=True, help="Also ask every shard at its address whether it is the one that FILE says.")
-@json_option
+@prints_output
 @connected
-def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json: bool) -> None:
+def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -> Output:
     """Check a topology: that it is valid, and what the servers say to it.
 
     With --tenants, or where --url or --profile is given, the server at hand is asked for its tenants.
@@ -64,37 +59,32 @@ def check(connection: Connection, *, file: Path, ask: bool, probe: bool, as_json
       2  the file is wrong
       6  addresses that do not answer, and nothing worse
       7  tenants that no shard may hold, or shards that are not what the file says
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     shards = load_topology(file)
-    without: list[dict[str, object]] = []
+    without: list[dict[str, Any]] = []
     if ask or connection.given & {"url", "profile"}:
         allowed = [(one.name, tuple(one.config.get("regions") or ())) for one in connection.client.tenants()]
         without = [{"tenant": one.tenant, "regions": one.regions} for one in unplaced_tenants(shards, allowed)]
     probed = [_probed(shard, connection) for shard in shards.shards] if probe else []
     regions = {region: sum(one.region == region for one in shards.shards) for region in shards.regions}
-    wrong = [one for one in probed if one["state"] == "other"]
-    silent = [one for one in probed if one["state"] == "silent"]
-    if as_json:
-        print_json({"shards": len(shards.shards), "regions": regions, "homeless": without, "probed": probed})
-    else:
-        print_table(("region", "shards"), list(regions.items()), empty="")
-        for tenant in without:
-            click.echo(f"tenant {tenant['tenant']}: no shard is in {', '.join(tenant['regions'])}")  # type: ignore[arg-type]  # a tuple of names
-        for one in probed:
-            click.echo(f"shard {one['name']}: {one['text']}")
-    if without or wrong:
-        raise click.exceptions.Exit(exit_codes.CONFLICT)
-    if silent:
-        raise click.exceptions.Exit(exit_codes.UNAVAILABLE)
+    states = {one["state"] for one in probed}
+    silent = exit_codes.UNAVAILABLE if "silent" in states else exit_codes.OK
+    return Output(
+        {"shards": len(shards.shards), "regions": regions, "homeless": without, "probed": probed},
+        Table(("region", "shards"), list(regions.items()), ""),
+        *(f"tenant {one['tenant']}: no shard is in {', '.join(one['regions'])}" for one in without),
+        *(f"shard {one['name']}: {one['text']}" for one in probed),
+        code=exit_codes.CONFLICT if without or "other" in states else silent,
+    )
 
 
 @topology.command()
 @click.argument("tenant_name", metavar="TENANT")
 @click.argument("queue_name", metavar="[QUEUE]", required=False)
-@click.option("--topology", "file", required=True, type=_FILE, metavar="FILE", help="The shards there are, TOML.")
-@json_option
+@click.option("--topology", "file", required=True, type=FILE, metavar="FILE", help="The shards there are, TOML.")
+@prints_output
 @connected
-def route(connection: Connection, *, tenant_name: str, queue_name: str | None, file: Path, as_json: bool) -> None:
+def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | None, file: Path) -> Output:
     """Tell the region, shard and address where a tenant belongs, and with it every queue of it.
 
     The server at hand is asked for the regions that it allows, and whether it has QUEUE. Exit code 2 where no shard is in one of them.
@@ -106,31 +96,28 @@ def route(connection: Connection, *, tenant_name: str, queue_name: str | None, f
         tenant.queue(queue_name).stats()
     shard = shards.route(facts.name, tuple(facts.config.get("regions") or ()))
     found = {"tenant": facts.name, "region": shard.region, "shard": shard.name, "address": shard.address}
-    if as_json:
-        print_json(found)
-    else:
-        print_facts(found)
+    return Output(found, found)
 
 
 @topology.command()
-@click.option("--from", "from_file", required=True, type=_FILE, metavar="FILE", help="The shards there are, TOML.")
-@click.option("--to", "to_file", type=_FILE, metavar="FILE", help="The shards there would be.")
+@click.option("--from", "from_file", required=True, type=FILE, metavar="FILE", help="The shards there are, TOML.")
+@click.option("--to", "to_file", type=FILE, metavar="FILE", help="The shards there would be.")
 @click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead: so many more, over its regions in turn.")  # fmt: skip
 @click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead: so many more in a region, new or not. Can be given again.")  # fmt: skip
 @click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Ask the server of this profile for its tenants, not the one at hand. Can be given again.")  # fmt: skip
-@json_option
+@prints_output
 @connected
 def plan(
-    connection: Connection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
-    asked: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    connection: ServerConnection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
+    asked: tuple[str, ...],
+) -> Output:  # fmt: skip
     """Tell which tenants would move to which shard, and what each shard would hold.
 
     Nothing is changed; 'tenantq migrate' moves, from server to server. Exit code 2 where a tenant has no shard.
 
     \b
     tenantq topology plan --from shards.toml --add 1
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     if (to_file is None) == (not add and not add_in):
         raise click.UsageError("Give --to, or --add and --add-in.")
     before = load_topology(from_file)
@@ -147,28 +134,25 @@ def plan(
     for topology_ in (before, after):
         _check_homes(topology_, tenants)
     found = plan_moves(tenants, before, after)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (one.name, one.region, one.tenants_before, one.tenants_after, one.queues_before, one.queues_after,
-         one.messages_before, one.messages_after, one.bytes_before, one.bytes_after)
+    counts = ("tenants", "queues", "messages", "bytes")
+    shards = [
+        (one.name, one.region, *(getattr(one, f"{count}_{when}") for count in counts for when in ("before", "after")))
         for one in found.shards
-    ]  # fmt: skip
-    headings = ("shard", "region", "tenants", "then", "queues", "then", "messages", "then", "bytes", "then")
-    print_table(headings, rows, empty="")
-    click.echo(
+    ]
+    headings = ("shard", "region", *(heading for count in counts for heading in (count, "then")))
+    moves = [(one.tenant, one.from_shard, one.to_shard, one.queues, one.messages, one.bytes) for one in found.moves]
+    listed = Table(("tenant", "from", "to", "queues", "messages", "bytes"), moves[:_LISTED], "")
+    return Output(
+        found,
+        Table(headings, shards, ""),
         f"{found.moved_tenants} of {found.tenants} tenants would move ({found.moved_share:.1%}),"
-        f" {found.moved_queues} queues, {found.moved_messages} messages, {found.moved_bytes} bytes"
+        f" {found.moved_queues} queues, {found.moved_messages} messages, {found.moved_bytes} bytes",
+        *([listed] if moves else []),
+        *([f"and {len(moves) - _LISTED} more; all of them with --json"] if len(moves) > _LISTED else []),
     )
-    moved = [(one.tenant, one.from_shard, one.to_shard, one.queues, one.messages, one.bytes) for one in found.moves]
-    if moved:
-        print_table(("tenant", "from", "to", "queues", "messages", "bytes"), moved[:_LISTED], empty="")
-    if len(moved) > _LISTED:
-        click.echo(f"and {len(moved) - _LISTED} more; all of them with --json")
 
 
-def _probed(shard: TopologyShard, connection: Connection) -> dict[str, object]:
+def _probed(shard: TopologyShard, connection: ServerConnection) -> dict[str, object]:
     """Return what the server at a shard's address says of itself."""
     told: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
     if not shard.address:

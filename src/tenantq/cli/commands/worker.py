@@ -10,9 +10,9 @@ import msgspec
 from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
-from tenantq.cli.connection import Connection, connected
-from tenantq.cli.durations import duration
+from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.logs import set_up_logs
+from tenantq.cli.options import duration
 from tenantq.client import AsyncClient
 from tenantq.errors import Invalid, TenantqError
 from tenantq.worker import Worker, load_worker
@@ -40,7 +40,7 @@ _TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "ke
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="On stderr.")
 @connected
 def worker(
-    connection: Connection,
+    connection: ServerConnection,
     *,
     address: str,
     concurrency: int | None,
@@ -63,7 +63,7 @@ def worker(
       0  stopped in good order
       1  handlers were cut off; their messages come back when their leases end
       others as for every command
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     found = _loaded(address)
     _redirect(found, connection)
     if concurrency is not None:
@@ -78,8 +78,8 @@ def worker(
     return exit_codes.OK if found.run(burst=burst) else exit_codes.ERROR
 
 
-def _redirect(worker: Worker, connection: Connection) -> None:
-    """Have the worker work where the command says, as far as it says so."""
+def _redirect(worker: Worker, connection: ServerConnection) -> None:
+    """Apply the server, credential, tenant and TLS files that the command line gives to the worker."""
     target, given = connection.target, connection.given
     tls = {field: getattr(target.tls, field) for option, field in _TLS_FIELDS.items() if option in given}
     if given & {"url", "profile"}:
@@ -97,7 +97,7 @@ def _redirect(worker: Worker, connection: Connection) -> None:
 
 
 def _loaded(address: str) -> Worker:
-    """Return the worker; what goes wrong in its module while that is loaded is its author's to mend, and is told with its place."""
+    """Return the worker. An error in its module is raised as Invalid with its file and line, because it is not a bug of tenantq."""
     try:
         return load_worker(address)
     except TenantqError:

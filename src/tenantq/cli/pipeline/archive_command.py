@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tenantq.cli.durations import duration
+from tenantq.cli.options import duration
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.runtime.clock import SystemClock

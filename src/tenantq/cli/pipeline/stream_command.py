@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.durations import duration
+from tenantq.cli.options import duration
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.cli.pipeline.run_command import MEANING, print_report, run_options

@@ -1,0 +1,63 @@
+"""Stores that commands examine while no server runs: the embedded one in a data directory, or one in Redis."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tenantq.cli.options import options
+from tenantq.errors import Invalid, Unavailable
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.settings import RedisSettings, check_redis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tenantq.store.interface import Store
+
+_STORE: Final = click.option(
+    "--store",
+    envvar="TENANTQ_STORE",
+    metavar="URL",
+    help="A Redis store, in place of the embedded one in the data directory.  [env: TENANTQ_STORE]",
+)
+_STORE_NAME: Final = click.option(
+    "--store-name",
+    default=RedisSettings().name,
+    show_default=True,
+    envvar="TENANTQ_REDIS__NAME",
+    metavar="NAME",
+    help="Of a Redis store: the setting redis.name of its servers.",
+)
+_SHARD: Final = click.option(
+    "--shard", default="0", show_default=True, metavar="NAME", help="Of a Redis store: which shard."
+)
+store_options = options(_STORE, _STORE_NAME, _SHARD)
+
+
+@contextmanager
+def files_to_examine() -> Iterator[None]:
+    """Raise Unavailable if a file cannot be read, because that says nothing about its content."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error) from error
+
+
+def file_error(error: OSError) -> Unavailable:
+    """Return the error to raise if a file cannot be opened, read or written."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return Unavailable(f"{where}{error.strerror or error}; check the path and its permissions")
+
+
+def open_redis(url: str, name: str, shard: str) -> Callable[[Path], Store]:
+    """Return a function that opens a Redis store for reading, unless a server owns it."""
+    try:
+        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+    except ImportError as error:
+        raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
+    address, settings = parse_address(url), check_redis(RedisSettings(name=name))
+    return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)
