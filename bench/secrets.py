@@ -21,7 +21,7 @@ from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import SystemClock
-from tenantq.service import Call, Gatekeeper, GateSettings, Service, open_sealing
+from tenantq.service import Admission, Call, GateSettings, Service, open_encryption
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -46,29 +46,29 @@ async def _house(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
     """Yield a service with one tenant in plain and one encrypted, and a caller of each."""
     clock = SystemClock()
     async with Shard(path) as shard:
-        gates = Gatekeeper(shard, clock, GateSettings(), _in_background)
-        sealing = open_sealing(shard, path, clock)
-        service = Service(shard, gates, clock, sealing=sealing)
-        await service.bootstrap(_ADMIN)
+        admission = Admission(shard, clock, GateSettings(), _in_background)
+        encryption = open_encryption(shard, path, clock)
+        service = Service(shard, admission, clock, encryption)
+        await service.access.bootstrap(_ADMIN)
         admin = Call(bearer=_ADMIN, remote="127.0.0.1")
         calls = {}
         for name, enabled in (("plain", False), ("sealed", True)):
-            await service.put_tenant(admin, name, {"encryption": {"enabled": enabled}})
-            key = await service.create_key(admin, name, "bench", Grant(role="tenant-admin"))
+            await service.tenants.put(admin, name, {"encryption": {"enabled": enabled}})
+            key = await service.access.create_key(admin, name, "bench", Grant(role="tenant-admin"))
             calls[name] = Call(bearer=key.token, remote="127.0.0.1", request_id="r")
         yield service, calls
-        await gates.close()
-        await sealing.close()
+        await admission.close()
+        await encryption.close()
 
 
 async def _cycles(service: Service, call: Call, times: int) -> None:
     messages = [NewMessage(body=os.urandom(_BODY_BYTES)) for _ in range(_BATCH)]
     for _ in range(times):
-        await service.add(call, None, "q", messages)
+        await service.messages.add(call, None, "q", messages)
         left = _BATCH
         while left:
-            got = await service.poll(call, None, "q", max=left, wait_ms=1_000)
-            await service.ack(call, None, "q", [one.receipt for one in got])
+            got = await service.messages.poll(call, None, "q", max=left, wait_ms=1_000)
+            await service.settlement.ack(call, None, "q", [one.receipt for one in got])
             left -= len(got)
 
 

@@ -15,7 +15,7 @@ from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import SystemClock
-from tenantq.service import Call, Gatekeeper, GateSettings, Service
+from tenantq.service import Admission, Call, GateSettings, Service, open_encryption
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,26 +34,26 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
 async def run(directory: Path, *, quick: bool) -> None:
     clock = SystemClock()
     async with Shard(directory / "way-in") as shard:
-        gates = Gatekeeper(shard, clock, GateSettings(), _in_background)
-        service = Service(shard, gates, clock)
-        await service.bootstrap(_ADMIN)
+        admission = Admission(shard, clock, GateSettings(), _in_background)
+        service = Service(shard, admission, clock, open_encryption(shard, directory / "way-in", clock))
+        await service.access.bootstrap(_ADMIN)
         admin = Call(bearer=_ADMIN, remote="127.0.0.1")
-        await service.put_tenant(admin, "acme", {"limits": {"write": _RATE}, "quotas": {"backlog": 10**9}})
-        await service.put_queue(admin, "acme", "q", {"limits": {"write": _RATE}})
-        key = await service.create_key(admin, "acme", "bench", Grant(role="producer"))
+        await service.tenants.put(admin, "acme", {"limits": {"write": _RATE}, "quotas": {"backlog": 10**9}})
+        await service.queues.put(admin, "acme", "q", {"limits": {"write": _RATE}})
+        key = await service.access.create_key(admin, "acme", "bench", Grant(role="producer"))
         call = Call(bearer=key.token, remote="127.0.0.1", request_id="r", connection=1)
-        await _cost(gates, call, 2_000 if quick else 20_000)
-        await gates.close()
+        await _cost(admission, call, 2_000 if quick else 20_000)
+        await admission.close()
     await _memory(directory / "tenants", 10_000 if quick else 100_000)
 
 
-async def _cost(gates: Gatekeeper, call: Call, times: int) -> None:
+async def _cost(admission: Admission, call: Call, times: int) -> None:
     """Pass all gates with a cached credential, under limits of the tenant and of the queue."""
     best = float("inf")
     for _ in range(10):
         started = time.thread_time()
         for _ in range(times):
-            with await gates.enter(call, None, "add", "q", slot="add", rate="write", ops=1, size=100):
+            with await admission.admit(call, None, "add", "q", slot="add", rate="write", ops=1, size=100):
                 pass
         best = min(best, time.thread_time() - started)
     print(

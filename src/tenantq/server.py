@@ -33,7 +33,7 @@ from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.runtime.clock import Clock, SystemClock, sleep_ms
 from tenantq.runtime.listener import open_sockets
 from tenantq.runtime.tls import check_tls
-from tenantq.service import Gatekeeper, MessageEncryption, Service, open_sealing
+from tenantq.service import Admission, MessageEncryption, Service, open_encryption
 from tenantq.service.elsewhere import CredentialsElsewhere
 from tenantq.service.fellows import Fellows
 from tenantq.service.self_checks import (
@@ -111,7 +111,7 @@ class Server:
         self._http_sockets: tuple[socket.socket, ...] = sockets.http if sockets is not None else ()
         self._rpc_sockets: tuple[socket.socket, ...] = sockets.rpc if sockets is not None else ()
         self._background: set[asyncio.Task[None]] = set()
-        self._gates: Gatekeeper | None = None
+        self._admission: Admission | None = None
         self._service: Service | None = None
         self._standby: StandbyListener | None = None
         self._listener: HttpListener | None = None
@@ -119,7 +119,7 @@ class Server:
         self._exporter: Exporter | None = None
         self._checkpointer: Checkpointer | None = None
         self._jwt: JwtVerifier | None = None
-        self._sealing: MessageEncryption | None = None
+        self._encryption: MessageEncryption | None = None
         self._backups: Backups | None = None
 
     async def start(self) -> None:
@@ -140,7 +140,7 @@ class Server:
         finally:
             await self._end_standby()
         try:
-            self._gates = Gatekeeper(
+            self._admission = Admission(
                 self.shard, self.clock, settings.gates, self._in_background, jwt=jwt, certificates=certificates,
                 keys=KeyMaker.load_or_make(self._home),
             )  # fmt: skip
@@ -148,34 +148,36 @@ class Server:
             segments = self._make_index()
             self._exporter = self._make_exporter(segments)
             self._backups = self._make_backups(self._audit_key)
-            self._sealing = open_sealing(self.shard, self._home, self.clock, settings.kms, settings.vault)
+            self._encryption = open_encryption(self.shard, self._home, self.clock, settings.kms, settings.vault)
+            other_shards = self._find_other_shards()
             self.service = self._service = Service(
                 self.shard,
-                self._gates,
+                self._admission,
                 self.clock,
-                self._exporter,
-                self._sealing,
-                segments,
+                self._encryption,
+                exporter=self._exporter,
+                segments=segments,
                 backups=self._backups,
                 signing_key=self._audit_key,
+                other_shards=other_shards,
             )
             await self._note_restore()
-            self._in_background(self.service.finish_erasures())
+            self._in_background(self.service.erasures.finish_pending())
             if self._exporter is not None:
                 await self._exporter.start()
             self._checkpointer = Checkpointer(
                 self.shard, self._audit_key, self.clock, settings.audit, self._in_background
             )
             self._checkpointer.start()
-            self.service.checks = self._make_checks(self._gates, self._sealing)
-            self.service.checks.start()
+            self.service.status.checks = self._make_checks(self._admission, self._encryption)
+            self.service.status.checks.start()
             if self._sockets is None:
                 self._open_addresses()
             if self._spec is None or self._spec.number == HOME:
-                await self.service.bootstrap(self._admin_token, self._show_token)
+                await self.service.access.bootstrap(self._admin_token, self._show_token)
             turns = Turns(asyncio.get_running_loop())
-            self._listener = await self._make_listener(self.service, self._gates, turns)
-            self.service.include_metrics(self._listener.metrics)
+            self._listener = await self._make_listener(self.service, other_shards, turns)
+            self.service.metrics.include(self._listener.metrics)
             await self._start_rpc(turns)
             await self._listener.start_on(self._http_sockets, settings.tls)
         except BaseException:
@@ -221,16 +223,24 @@ class Server:
         if standby is not None:
             await standby.close()
 
-    async def _make_listener(self, service: Service, gates: Gatekeeper, turns: Turns) -> HttpListener:
+    def _find_other_shards(self) -> Fellows | None:
+        """Return the other shards of this server; None if this one is alone."""
+        if self._spec is None or self._sockets is None:
+            return None
+        self._peers = Peers(self._spec, self.clock, self.shard.tenants_served, self._in_background)
+        return Fellows(self._peers)
+
+    async def _make_listener(self, service: Service, other_shards: Fellows | None, turns: Turns) -> HttpListener:
         """Return what listens for HTTP; one of several shards has found the others first."""
         routes = (*ROUTES, *self._sqs_routes(service))
-        if self._spec is None or self._sockets is None:
+        if other_shards is None or self._peers is None or self._sockets is None:
             return HttpListener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
-        peers = self._peers = Peers(self._spec, self.clock, self.shard.tenants_served, self._in_background)
-        gates.authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, gates.authenticator, self.clock)
-        gates.residency.mind_regions()
-        service.fellows = Fellows(peers, service)
-        gates.traces.note_entries = service.fellows.note
+        peers, admission = self._peers, service.admission
+        authenticator = admission.authenticator
+        authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, authenticator, self.clock)
+        admission.residency.mind_regions()
+        other_shards.serve(service)
+        admission.notes.note_entries = other_shards.note
         listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         await peers.open(self._sockets.peers)
         self._opened()
@@ -290,7 +300,7 @@ class Server:
             listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
         await listener.start_on(self._rpc_sockets, self.settings.tls)
         self._rpc_listener = listener
-        self.service.include_metrics(listener.metrics)
+        self.service.metrics.include(listener.metrics)
 
     async def drain(self, grace_ms: int | None = None) -> None:
         """Give notice, then take no more requests, and finish those in flight. A second call forces their end.
@@ -315,13 +325,13 @@ class Server:
             await peers.close()
         if self._service is not None:
             service, self._service = self._service, None
-            if service.checks is not None:
-                service.checks.close()
+            if service.status.checks is not None:
+                service.status.checks.close()
             await service.close()
-        if self._gates is not None:
-            gates, self._gates = self._gates, None
+        if self._admission is not None:
+            admission, self._admission = self._admission, None
             try:
-                await gates.close()
+                await admission.close()
             except TenantqError as error:
                 log.warning("the last refusals could not be journaled: %s", error)
         if self._background:
@@ -336,8 +346,8 @@ class Server:
             await exporter.close()
         if self._jwt is not None:
             self._jwt.close()
-        if self._sealing is not None:
-            await self._sealing.close()
+        if self._encryption is not None:
+            await self._encryption.close()
         await self.shard.close()
 
     async def __aenter__(self) -> Self:
@@ -367,16 +377,16 @@ class Server:
             await self.shard.note_entries([JournalEntry("restore_backup", "", "", SYSTEM.principal, details=told)])
             (data_dir / RESTORED).unlink()
 
-    def _make_checks(self, gates: Gatekeeper, sealing: MessageEncryption) -> SelfChecks:
+    def _make_checks(self, admission: Admission, encryption: MessageEncryption) -> SelfChecks:
         """Return what checks the server itself now and then."""
         settings, shard = self.settings.checks, self.shard
         checks = (
             IsolationProbe(self.service, shard),
-            KeyHealthCheck(sealing.keys_in_use, sealing.try_key),
+            KeyHealthCheck(encryption.keys_in_use, encryption.try_key),
             QuotaAccuracy(shard, settings.tenants, settings.rows),
             AuditIntegrity(shard, PublicKeys.of(self._home), settings.records),
         )
-        return SelfChecks(checks, shard, gates, self.clock, settings, self._in_background)
+        return SelfChecks(checks, shard, admission, self.clock, settings, self._in_background)
 
     def _make_index(self) -> SegmentIndex:
         """Return what knows which segments there are, for the audit query; also where nothing more is exported."""

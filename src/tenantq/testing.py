@@ -31,7 +31,7 @@ from tenantq.http.connection import HttpConnection
 from tenantq.http.listener import HttpListener
 from tenantq.journal.signing import SigningKey
 from tenantq.runtime.clock import Clock, SystemClock, Timer
-from tenantq.service import Gatekeeper, GateSettings, Service, open_sealing
+from tenantq.service import Admission, GateSettings, Service, open_encryption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -266,20 +266,20 @@ class FakeServer:
         self._shard = Shard(self._directory / "data", settings=settings, clock=clock)
         await self._shard.open()
         keys = KeyMaker.load_or_make(self._directory / "data")
-        self._gates = Gatekeeper(self._shard, clock, self._gate_settings, self._in_background, keys=keys)
-        self._sealing = open_sealing(self._shard, self._directory / "data", clock)
+        self._admission = Admission(self._shard, clock, self._gate_settings, self._in_background, keys=keys)
+        self._encryption = open_encryption(self._shard, self._directory / "data", clock)
         key = SigningKey.load_or_make(self._directory / "data")
-        self._service = Service(self._shard, self._gates, clock, sealing=self._sealing, signing_key=key)
-        await self._service.bootstrap(self.admin_token)
+        self._service = Service(self._shard, self._admission, clock, self._encryption, signing_key=key)
+        await self._service.access.bootstrap(self.admin_token)
         self._listener = HttpListener(self._service, clock=clock)
-        self._service.include_metrics(self._listener.metrics)
+        self._service.metrics.include(self._listener.metrics)
 
     async def _close(self) -> None:
         await self._listener.close(grace_ms=0)
         await self._service.close()
         with contextlib.suppress(TenantqError):
-            await self._gates.close()
-        await self._sealing.close()
+            await self._admission.close()
+        await self._encryption.close()
         await self._shard.close()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -67,7 +67,7 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) 
         await fill(server.shard, "acme")
         await server.shard.add("default", "other", [message("stays")])
         assert files_with(MARK, data / "db")
-        certificate = await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        certificate = await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert files_with(MARK, data) == []
         assert server.shard.stats("default", "other").ready == 1
         assert certificate.counts == {
@@ -92,7 +92,7 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
         id = shard.tenant_state("acme").id
         await shard.put_data_key(id, 0, b"wrapped secret")
         await shard.put_data_key(id, 1, b"wrapped key")
-        certificate = await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        certificate = await service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert (certificate.tenant, certificate.tenant_id, certificate.reason) == ("acme", id, REASON)
         assert [key.number for key in certificate.data_keys] == [0, 1]
         assert len({key.fingerprint for key in certificate.data_keys}) == 2
@@ -101,16 +101,16 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
         assert [(row.seq, row.principal) for row in rows] == [(certificate.seq, certificate.erased_by)]
         assert certificate.link == shard.journal_link(certificate.seq).hex()
         assert certificate.certified_at >= certificate.erased_at
-        assert await service.list_erasures(CALL) == [certificate]
-        assert await service.get_erasure(CALL, certificate.id) == certificate
+        assert await service.erasures.list(CALL) == [certificate]
+        assert await service.erasures.get(CALL, certificate.id) == certificate
         with pytest.raises(NotFound):
-            await service.get_erasure(CALL, "no-such")
+            await service.erasures.get(CALL, "no-such")
     key = PublicKey.load(data / "audit_key.pub")
     assert certificate.is_signed_by(key)
     changed = msgspec.structs.replace(certificate, reason="another one altogether")
     assert not changed.is_signed_by(key)
     async with server_of(data) as server:
-        assert await server.service.list_erasures(CALL) == [certificate]
+        assert await server.service.erasures.list(CALL) == [certificate]
 
 
 async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
         assert not erased.certified_at
     async with server_of(data) as server:
         await asyncio.gather(*server._background)
-        (certificate,) = await server.service.list_erasures(CALL)
+        (certificate,) = await server.service.erasures.list(CALL)
         assert certificate.is_signed_by(PublicKey.load(data / "audit_key.pub"))
         assert (certificate.id, certificate.seq, certificate.link) == (erased.id, erased.seq, erased.link)
         assert files_with(MARK, data) == []
@@ -134,12 +134,12 @@ async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Pa
         await fill(server.shard, "acme")
         id = server.shard.tenant_state("acme").id
         await server.shard.put_data_key(id, 0, b"wrapped secret")
-        await server.service.hold_tenant(CALL, "acme", REASON)
+        await server.service.legal_holds.place(CALL, "acme", REASON)
         with pytest.raises(LegalHold):
-            await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+            await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert server.shard.data_keys[id]
         assert server.shard.stats("acme", "jobs").ready == 18
-        assert await server.service.list_erasures(CALL) == []
+        assert await server.service.erasures.list(CALL) == []
 
 
 def test_a_certificate_is_verified_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +149,7 @@ def test_a_certificate_is_verified_anywhere(tmp_path: Path, capsys: pytest.Captu
     async def erase() -> bytes:
         async with server_of(data) as server:
             await fill(server.shard, "acme")
-            made = await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+            made = await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
             return msgspec.json.encode(made)
 
     document = json.loads(asyncio.run(erase()))

@@ -9,8 +9,8 @@ from functools import cache
 from tenantq.domain.access import ACTIONS
 from tenantq.gates.refusals import ANY
 from tenantq.pipeline.schemas import KNOWN_OPS
+from tenantq.service.admission import Admission
 from tenantq.service.audit_notes import AuditNotes
-from tenantq.service.gatekeeper import Gatekeeper
 from tests.unit.test_documented import SOURCES, journal_ops
 
 
@@ -21,7 +21,7 @@ def _place_of_action(function: ast.AsyncFunctionDef | ast.FunctionDef) -> int | 
 
 @cache
 def gate_actions() -> frozenset[str]:
-    """Return the actions that are named to the gatekeeper, or to what passes them on to it: each may be refused, and journaled."""
+    """Return the actions that are named to admission, or to what passes them on to it: each may be refused, and journaled."""
     trees = [ast.parse(path.read_text()) for path in SOURCES if "service" in path.parts]
     takes_action = {
         node.name: place
@@ -47,14 +47,14 @@ def test_every_op_of_the_journal_is_known_and_no_other() -> None:
     assert journal_ops() | set(ACTIONS) | gate_actions() | by_hand == KNOWN_OPS
 
 
-def test_every_action_that_the_gatekeeper_is_told_of_is_known() -> None:
+def test_every_action_that_admission_is_told_of_is_known() -> None:
     """Also those that need no permission: a login that is refused is journaled like any other call."""
-    doors = {
+    methods = {
         name
-        for noun in (Gatekeeper, AuditNotes)
-        for name, door in inspect.getmembers(noun, inspect.isfunction)
-        if "action" in inspect.signature(door).parameters
+        for noun in (Admission, AuditNotes)
+        for name, method in inspect.getmembers(noun, inspect.isfunction)
+        if "action" in inspect.signature(method).parameters
     }
-    assert {"identify", "enter", "enter_platform", "enter_known", "refuse"} <= doors
+    assert {"identify", "admit", "admit_queue", "admit_platform", "admit_any", "note_refusal"} <= methods
     assert {"login", "topology", "add", "poll", "create_key", "metrics"} <= gate_actions()
     assert gate_actions() <= KNOWN_OPS

@@ -10,6 +10,7 @@ import contextlib
 import random
 import tempfile
 import unicodedata
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenantq.domain.access import ACTIONS, ROLES, Grant, matches
-from tenantq.domain.config import ShardSettings
+from tenantq.domain.config import QueueConfig, ShardSettings
 from tenantq.domain.message import NewMessage, Result
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.engine.ops.redrive import RedriveFilter
@@ -26,6 +27,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.authorize import covers
 from tenantq.runtime.clock import ManualClock
+from tenantq.service.audit_trail import AuditQuery
 from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
 from tests.contract.gates.house import REASON, House
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from tenantq.service import Call
-from tenantq.service.moving import TenantExport
+from tenantq.service.tenant_export import TenantExport
 
 QUICK = settings(
     max_examples=150,
@@ -119,6 +121,10 @@ results = st.one_of(
     anything, st.lists(st.one_of(anything, st.builds(Result, status=anything, value=anything, error=anything)), max_size=2)
 )  # fmt: skip
 filters = st.one_of(anything, st.builds(RedriveFilter, source=anything, reason=anything, ids=anything, limit=anything))
+queries = st.builds(
+    AuditQuery, action=anything, result=anything, principal=anything, start=anything, end=anything, queue=anything,
+    message=anything, tenant=anything, order=anything, limit=anything, cursor=anything,
+) | st.builds(AuditQuery, cursor=anything) | st.builds(AuditQuery, message=anything) | st.builds(AuditQuery, action=anything)  # fmt: skip
 SETTING_NAMES = [
     "weight", "quotas", "limits", "concurrency", "regions", "encryption", "defaults", "create_queues", "lease_ms", "max_attempts",
     "ttl_ms", "dead_letter", "backoff_base_ms", "dedup_ms", "name", "caller", "self", "tenant", "changes", "backlog", "write",
@@ -137,94 +143,88 @@ QUEUE: Argument = ("work", anything)
 RECEIPTS: Argument = ([NO_RECEIPT], anything)
 NUMBER: Argument = (1, anything)
 NOT_THERE: Argument = (NotFound(), st.just(NotFound()))  # a transport's own
-EDIT: Argument = (lambda _: {}, st.just(lambda _: {}))  # likewise
 NOTHING: Argument = (None, anything)
 REASONED: Argument = (REASON, anything)
 
 # method: its arguments in order, and by name; everything but the call
 ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
-    "add": ((TENANT, QUEUE, ([NewMessage(body=b"b")], messages)), {"key": NOTHING}),
-    "poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING, "whole_groups": (True, anything)}),
-    "fleet_poll": (
+    "messages.add": ((TENANT, QUEUE, ([NewMessage(body=b"b")], messages)), {"key": NOTHING}),
+    "messages.poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING, "whole_groups": (True, anything)}),
+    "fleet.poll": (
         (QUEUE,),
         {"tenants": (["acme"], anything), "max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING},
     ),
-    "ack_any": ((TENANT, QUEUE, RECEIPTS), {}),
-    "ack": ((TENANT, QUEUE, RECEIPTS), {"results": ([Result("completed", b"r")], results)}),
-    "nack": ((TENANT, QUEUE, RECEIPTS), {"delay_ms": NUMBER, "reason": REASONED}),
-    "release": ((TENANT, QUEUE, RECEIPTS), {}),
-    "extend": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER}),
-    "remove": ((TENANT, QUEUE, ([NO_ID], anything)), {}),
-    "peek": ((TENANT, QUEUE), {"limit": NUMBER, "cursor": NOTHING}),
-    "open_snapshot": ((TENANT, QUEUE), {"keep_ms": (60_000, anything), "part_messages": NOTHING}),
-    "read_snapshot": ((TENANT, QUEUE, ("0" * 32, anything)), {"start": NOTHING, "end": NOTHING, "limit": NUMBER}),
-    "close_snapshot": ((TENANT, QUEUE, ("0" * 32, anything)), {}),
-    "get": ((TENANT, QUEUE, (NO_ID, anything)), {}),
-    "result": ((TENANT, QUEUE, (NO_ID, anything)), {"wait_ms": (0, no_wait)}),
-    "trace": ((TENANT, QUEUE, (NO_ID, anything)), {}),
-    "purge": ((TENANT, QUEUE), {"confirm": ("work", anything), "reason": REASONED}),
-    "redrive": ((TENANT, QUEUE), {"filter": (RedriveFilter(), filters), "rate": NUMBER, "dry_run": (False, anything)}),
-    "redrives": ((TENANT, QUEUE), {}),
-    "find_tenant": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
-    "find_queue": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
-    "find_queues": ((NUMBER,), {"prefix": ("", anything), "dead_letter": NOTHING}),
-    "redrive_status": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
-    "cancel_redrive": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
-    "list_queues": ((TENANT,), {"after": NOTHING, "limit": NUMBER}),
-    "get_queue": ((TENANT, QUEUE), {}),
-    "put_queue": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
-    "pause_queue": ((TENANT, QUEUE), {}),
-    "resume_queue": ((TENANT, QUEUE), {}),
-    "delete_queue": ((TENANT, ("gone", anything)), {"confirm": ("gone", anything), "reason": REASONED, "force": (False, anything)}),
-    "get_tenant": ((TENANT,), {}),
-    "usage": ((TENANT,), {}),
-    "get_encryption": ((TENANT,), {}),
-    "rotate_keys": ((TENANT,), {}),
-    "rewrap_keys": ((TENANT,), {}),
-    "hold_tenant": ((TENANT, ("because a test says so", anything)), {}),
-    "release_hold": ((TENANT, ("because a test says so", anything)), {}),
-    "import_part": (
+    "settlement.ack_any": ((TENANT, QUEUE, RECEIPTS), {}),
+    "settlement.ack": ((TENANT, QUEUE, RECEIPTS), {"results": ([Result("completed", b"r")], results)}),
+    "settlement.nack": ((TENANT, QUEUE, RECEIPTS), {"delay_ms": NUMBER, "reason": REASONED}),
+    "settlement.release": ((TENANT, QUEUE, RECEIPTS), {}),
+    "settlement.extend": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER}),
+    "settlement.remove": ((TENANT, QUEUE, ([NO_ID], anything)), {}),
+    "message_reads.peek": ((TENANT, QUEUE), {"limit": NUMBER, "cursor": NOTHING}),
+    "message_reads.open_snapshot": ((TENANT, QUEUE), {"keep_ms": (60_000, anything), "part_messages": NOTHING}),
+    "message_reads.read_snapshot": ((TENANT, QUEUE, ("0" * 32, anything)), {"start": NOTHING, "end": NOTHING, "limit": NUMBER}),
+    "message_reads.close_snapshot": ((TENANT, QUEUE, ("0" * 32, anything)), {}),
+    "message_reads.get": ((TENANT, QUEUE, (NO_ID, anything)), {}),
+    "message_reads.result": ((TENANT, QUEUE, (NO_ID, anything)), {"wait_ms": (0, no_wait)}),
+    "message_reads.trace": ((TENANT, QUEUE, (NO_ID, anything)), {}),
+    "queues.purge": ((TENANT, QUEUE), {"confirm": ("work", anything), "reason": REASONED}),
+    "redrives.start": ((TENANT, QUEUE), {"filter": (RedriveFilter(), filters), "rate": NUMBER, "dry_run": (False, anything)}),
+    "redrives.list": ((TENANT, QUEUE), {}),
+    "sqs_lookup.find_tenant": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
+    "sqs_lookup.find_queue": ((NUMBER, ("get_queue", st.just("get_queue")), QUEUE), {}),
+    "sqs_lookup.find_queues": ((NUMBER,), {"prefix": ("", anything), "dead_letter": NOTHING}),
+    "redrives.get": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
+    "redrives.cancel": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
+    "queues.list": ((TENANT,), {"after": NOTHING, "limit": NUMBER}),
+    "queues.get": ((TENANT, QUEUE), {}),
+    "queues.put": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
+    "queues.pause": ((TENANT, QUEUE), {}),
+    "queues.resume": ((TENANT, QUEUE), {}),
+    "queues.delete": ((TENANT, ("gone", anything)), {"confirm": ("gone", anything), "reason": REASONED, "force": (False, anything)}),
+    "tenants.get": ((TENANT,), {}),
+    "tenants.usage": ((TENANT,), {}),
+    "encryption.get": ((TENANT,), {}),
+    "encryption.rotate": ((TENANT,), {}),
+    "encryption.rewrap": ((TENANT,), {}),
+    "legal_holds.place": ((TENANT, ("because a test says so", anything)), {}),
+    "legal_holds.release": ((TENANT, ("because a test says so", anything)), {}),
+    "exports.import_part": (
         (TENANT, QUEUE),
         {"export": ("ab" * 16, anything), "part": NUMBER, "messages": ([], anything), "results": ([], anything),
          "idempotency": ([], anything)},
     ),
-    "export": ((TENANT, (None, anything)), {}),
-    "list_erasures": ((), {}),
-    "get_erasure": ((("1-1", anything),), {}),
-    "create_backup": ((("name", anything),), {}),
-    "list_backups": ((), {}),
-    "audit": (
-        (TENANT,),
-        {"action": NOTHING, "result": (None, anything), "principal": NOTHING, "start": NOTHING, "end": NOTHING,
-         "queue": NOTHING, "message": (NO_ID, anything), "order": ("newest", anything), "limit": NUMBER,
-         "cursor": NOTHING},
-    ),
-    "audit_platform": ((), {"action": NOTHING, "tenant": NOTHING, "cursor": NOTHING}),
-    "list_platform_keys": ((), {}),
-    "create_platform_key": ((("name", anything), (Grant(role="platform-admin"), grants)), {}),
-    "revoke_platform_key": ((("nobody", anything),), {}),
-    "list_keys": ((TENANT,), {}),
-    "create_key": ((TENANT, ("name", anything), (Grant(role="viewer"), grants)), {}),
-    "revoke_key": ((TENANT, ("nobody", anything)), {}),
-    "list_grants": ((TENANT,), {}),
-    "put_grant": ((TENANT, ("jwt:x", anything), (Grant(role="viewer"), grants)), {}),
-    "delete_grant": ((TENANT, ("jwt:y", anything)), {}),
-    "revoke_token": ((TENANT,), {"token_id": ("j", anything), "principal": NOTHING, "until": NUMBER}),
-    "list_tenants": ((), {"after": NOTHING, "limit": NUMBER}),
-    "put_tenant": ((TENANT, ({"weight": 2}, changes)), {}),
-    "suspend_tenant": ((("third", anything), REASONED, ("settle", anything)), {}),
-    "resume_tenant": ((TENANT, REASONED), {}),
-    "suspend_queue": ((("third", anything), ("gone", anything), REASONED, ("freeze", anything)), {}),
-    "reopen_queue": ((("third", anything), ("gone", anything), REASONED), {}),
-    "digest": ((TENANT, QUEUE), {"at": NUMBER, "export": ("ab" * 16, anything)}),
-    "delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
-    "metrics": ((), {}),
-    "change_leases": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER, "held_ms_max": (9, st.just(9))}),
-    "edit_queue": ((TENANT, QUEUE, EDIT), {}),
-    "make_queue": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
-    "note_refused": ((("acme", st.just("acme")), ("add", st.just("add")), ("work", st.just("work")), NOT_THERE), {}),
-    "topology": ((), {}),
-    "log_in": ((), {}),
+    "exports.export": ((TENANT, (None, anything)), {}),
+    "erasures.list": ((), {}),
+    "erasures.get": ((("1-1", anything),), {}),
+    "backups.create": ((("name", anything),), {}),
+    "backups.list": ((), {}),
+    "audit.query": ((TENANT, (AuditQuery(message=NO_ID, order="newest"), queries)), {}),
+    "audit.query_platform": (((AuditQuery(), queries),), {}),
+    "access.list_platform_keys": ((), {}),
+    "access.create_platform_key": ((("name", anything), (Grant(role="platform-admin"), grants)), {}),
+    "access.revoke_platform_key": ((("nobody", anything),), {}),
+    "access.list_keys": ((TENANT,), {}),
+    "access.create_key": ((TENANT, ("name", anything), (Grant(role="viewer"), grants)), {}),
+    "access.revoke_key": ((TENANT, ("nobody", anything)), {}),
+    "access.list_grants": ((TENANT,), {}),
+    "access.put_grant": ((TENANT, ("jwt:x", anything), (Grant(role="viewer"), grants)), {}),
+    "access.delete_grant": ((TENANT, ("jwt:y", anything)), {}),
+    "access.revoke_token": ((TENANT,), {"token_id": ("j", anything), "principal": NOTHING, "until": NUMBER}),
+    "tenants.list": ((), {"after": NOTHING, "limit": NUMBER}),
+    "tenants.put": ((TENANT, ({"weight": 2}, changes)), {}),
+    "tenants.suspend": ((("third", anything), REASONED, ("settle", anything)), {}),
+    "tenants.resume": ((TENANT, REASONED), {}),
+    "queues.suspend": ((("third", anything), ("gone", anything), REASONED, ("freeze", anything)), {}),
+    "queues.unsuspend": ((("third", anything), ("gone", anything), REASONED), {}),
+    "exports.digest": ((TENANT, QUEUE), {"at": NUMBER, "export": ("ab" * 16, anything)}),
+    "erasures.delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
+    "status.metrics": ((), {}),
+    "settlement.change_leases": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER, "held_ms_max": (9, st.just(9))}),
+    "queues.change": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {"expected": (QueueConfig(), st.just(QueueConfig()))}),
+    "queues.create": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
+    "sqs_lookup.note_refused": ((("acme", st.just("acme")), ("add", st.just("add")), ("work", st.just("work")), NOT_THERE), {}),
+    "status.topology": ((), {}),
+    "access.log_in": ((), {}),
 }  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, H
         async def act() -> None:
             refused: list[TenantqError] = []
             try:
-                got = await asyncio.wait_for(getattr(house.service, method)(who, *arguments[0], **arguments[1]), 10)
+                got = await asyncio.wait_for(attrgetter(method)(house.service)(who, *arguments[0], **arguments[1]), 10)
                 if isinstance(got, TenantExport):
                     got.close()
             except TenantqError as error:
@@ -301,7 +301,7 @@ def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, H
         assert set(house.shard.tenants()) >= {"default", "acme", "other"}
 
     ask()
-    assert house.gates.slots.in_flight == 0
+    assert house.admission.slots.in_flight == 0
 
 
 CODES = {
@@ -340,9 +340,9 @@ def test_39_a_tenant_is_addressed_by_its_own_name_only(
     async def act() -> None:
         for call in calls[1:]:
             with pytest.raises((Forbidden, Unauthenticated)):
-                await house.service.get_tenant(call, name)
+                await house.service.tenants.get(call, name)
         with pytest.raises(NotFound):
-            await house.service.get_tenant(house.admin, name)
+            await house.service.tenants.get(house.admin, name)
 
     loop.run_until_complete(act())
 
@@ -375,13 +375,13 @@ def test_39_names_alike_never_mix_through_the_service(
             for queue in queues:
                 await house.add(call, queue, f"{name}/{queue}", key="the same key")
         for name, call in keys.items():
-            listed = await house.service.list_queues(call, None)
+            listed = await house.service.queues.list(call, None)
             assert sorted(one.name for one in listed) == queues
             for queue in queues:
                 got = await house.take(call, queue, max=10)
                 assert [(one.body.decode(), one.tenant, one.queue) for one in got] == [(f"{name}/{queue}", name, queue)]
         for name in tenant_names:
-            await house.service.delete_tenant(house.admin, name, confirm=name, reason=REASON)
+            await house.service.erasures.delete_tenant(house.admin, name, confirm=name, reason=REASON)
 
     loop.run_until_complete(act())
 
@@ -422,17 +422,17 @@ def test_52_what_is_handed_out_is_never_more_than_the_giver_has(
 ) -> None:
     """A key made by a key: every action on every queue that the new one has, the old one has."""
     loop, house, _ = opened
-    allowed = house.gates.authorizer.allowed
+    allowed = house.admission.authorizer.allowed
 
     async def act() -> None:
-        giver = house.call((await house.service.create_key(house.admin, "acme", "giver", held)).token)
+        giver = house.call((await house.service.access.create_key(house.admin, "acme", "giver", held)).token)
         try:
-            made = await house.service.create_key(giver, None, "taker", wanted)
+            made = await house.service.access.create_key(giver, None, "taker", wanted)
         except Forbidden:
             return
         finally:
-            old = await house.gates.identify(giver, "create_key")
-        new = await house.gates.identify(house.call(made.token), "create_key")
+            old = await house.admission.identify(giver, "create_key")
+        new = await house.admission.identify(house.call(made.token), "create_key")
         for action in ACTIONS:
             for tenant in ("acme", "other", "default", ""):
                 for place in (queue, None):

@@ -167,10 +167,10 @@ async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: Re
     )
     call = Call(bearer="administrator-of-the-tests", remote="10.0.0.1")
     async with Server(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # of this test only
-        await running.service.put_tenant(call, "acme", {"encryption": {"enabled": True}})
+        await running.service.tenants.put(call, "acme", {"encryption": {"enabled": True}})
         sealed = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
-        await running.service.add(call, "acme", Q, [sealed])
-        await running.service.add(call, "default", Q, [message("plain-4714")])
+        await running.service.messages.add(call, "acme", Q, [sealed])
+        await running.service.messages.add(call, "default", Q, [message("plain-4714")])
     server.client().bgrewriteaof()
     eventually(lambda: server.client().info("persistence")["aof_rewrite_in_progress"] == 0)
     files = [path.read_bytes() for path in server.directory.rglob("*") if path.is_file()]

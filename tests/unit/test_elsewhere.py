@@ -118,14 +118,13 @@ async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go
     """Not only once all of a journal has been read."""
     pages = 0
 
-    class Service:
-        async def audit_page(self, query: AuditQuery) -> AuditPage:
-            nonlocal pages
-            pages += 1
-            await asyncio.sleep(0)
-            return AuditPage([], query.cursor or "1.0")
+    async def query_local(query: AuditQuery) -> AuditPage:
+        nonlocal pages
+        pages += 1
+        await asyncio.sleep(0)
+        return AuditPage([], query.cursor or "1.0")
 
-    fellows = Fellows(_peers(clock, 0), Service())  # type: ignore[arg-type]  # all of it that is asked
+    fellows = Fellows(_peers(clock, 0))
     async with asyncio.timeout(10):
-        page = await fellows._page_of(0, AuditQuery(), "")
+        page = await fellows._page_of(0, AuditQuery(), "", query_local)
     assert (page.rows, page.cursor, pages) == ([], "1.0", STEPS_MAX)

@@ -258,7 +258,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             return
         try:
             if request.route.secured and type(request.route) is not ProtocolRoute:
-                await self._listener.service.gates.identify(request.call, request.route.action)
+                await self._listener.service.admission.identify(request.call, request.route.action)
         except TenantqError as refusal:
             if parser.unfinished is request:
                 parser.refuse(refusal)

@@ -119,15 +119,15 @@ class Dispatch:
 
 async def judge(request: Request) -> None:
     """Raise why its caller may not make this call where it is about to, and note it."""
-    route, gates = request.route, request.listener.service.gates
+    route, admission = request.route, request.listener.service.admission
     assert route is not None
     if not route.secured:
         return
     if route.scope in {FLEET, HERE}:  # a fleet takes what it may, and the rest is for every credential
-        await gates.identify(request.call, route.action or "topology")
+        await admission.identify(request.call, route.action or "topology")
     else:
         tenant = "" if route.scope == AT_HOME else request.tenant
-        await gates.judge(request.call, tenant, route.action, request.queue or None)
+        await admission.authorize(request.call, tenant, route.action, request.queue or None)
 
 
 async def rather(request: Request, error: TenantqError) -> TenantqError:

@@ -19,7 +19,8 @@ from tenantq.http.problem import problem_reply
 from tenantq.http.query import parse_query
 from tenantq.http.reply import Reply, json_reply
 from tenantq.http.request import Request
-from tenantq.service.fleet_polling import wrong_tenants
+from tenantq.service.fellows import Fellows
+from tenantq.service.fleet_poll import wrong_tenants
 from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class FleetPoll:
         for one in asked.values():
             one.stop(is_gone=False)
         if asked or delivered:
-            self._passing.listener.service.gates.in_background(self._return(asked, delivered))
+            self._passing.listener.service.admission.in_background(self._return(asked, delivered))
 
     async def end_now(self) -> Reply:
         """Have nobody wait any longer, and return what was leased by now."""
@@ -119,7 +120,7 @@ class FleetPoll:
         """Ask who calls, once, and the shards; what they deliver is noted, and anything else is the reply."""
         passing, call = self._passing, self._request.call
         started_ms = passing.listener.clock.monotonic_ms()
-        await passing.listener.service.gates.identify(call, "poll")
+        await passing.listener.service.admission.identify(call, "poll")
         body = await self._body()
         self._max, self._until_ms = body.max, started_ms + body.wait_ms
         shares = self._shares(body)
@@ -297,8 +298,8 @@ class FleetPoll:
         leased: dict[tuple[str, str], list[str]] = {}
         for one in messages:
             leased.setdefault((one.tenant, one.queue), []).append(one.receipt)
-        fellows = self._passing.listener.service.fellows
-        assert fellows is not None
+        fellows = self._passing.listener.service.other_shards
+        assert isinstance(fellows, Fellows)
         try:
             await fellows.put_back(shard, leased)
         except TenantqError as error:

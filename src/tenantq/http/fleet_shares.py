@@ -79,21 +79,23 @@ class FleetShares:
         assert request.route is not None
         body: FleetPollRequest = request.route.decode(request.body)
         if body.tenants is None:
-            principal = await service.gates.authenticator.authenticate(request.call.bearer, request.call.certificate)
-            allowed = service.gates.authorizer.tenants_for(principal, "poll", body.queue)
+            principal = await service.admission.authenticator.authenticate(
+                request.call.bearer, request.call.certificate
+            )
+            allowed = service.admission.authorizer.tenants_for(principal, "poll", body.queue)
             if allowed is not None and not any(name in service.shard.tenants_served() for name in allowed):
                 return NOTHING_HERE
         return await answering.answer_here(request)
 
     async def _refused(self, asked: _May) -> list[str]:
         """Return the tenants of this shard, of those named, that a caller may not poll. It leaves no trace: a share that is refused does."""
-        gates = self.passing.listener.service.gates
-        principal = await gates.authenticator.authenticate(asked.bearer, asked.certificate)
-        misplaced = gates.residency.misplaced_now()
+        admission = self.passing.listener.service.admission
+        principal = await admission.authenticator.authenticate(asked.bearer, asked.certificate)
+        misplaced = admission.residency.misplaced_now()
         return [
             name
             for name in asked.tenants
-            if name in misplaced or not gates.authorizer.allowed(principal, name, "poll", asked.queue)
+            if name in misplaced or not admission.authorizer.allowed(principal, name, "poll", asked.queue)
         ]
 
     async def _tell_refused(self, asked: Asked) -> bytes:

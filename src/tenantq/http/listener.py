@@ -108,5 +108,5 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
             return
         self._second = second
         self.lines = b"Date: %b\r\n" % formatdate(second, usegmt=True).encode()
-        if self.service.durability == "os":
+        if self.service.status.durability == "os":
             self.lines += b"Tenantq-Durability: os\r\n"

@@ -25,6 +25,7 @@ from tenantq.http.request import Request
 from tenantq.http.request_head import RequestHead
 from tenantq.service import Call
 from tenantq.service.call import as_given
+from tenantq.service.fellows import Fellows
 from tenantq.service.problems import no_room
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Passing:
         self.listener = listener
         self.peers = peers
         self.number = peers.number
-        self.places = Places(listener.router.routes, peers.directory, listener.service.gates)
+        self.places = Places(listener.router.routes, peers.directory, listener.service.admission)
         self._numbers = {route: number for number, route in enumerate(listener.router.routes)}
         self._lines = [
             f"{HEADER}: {one.address}\r\n".encode() if one.address else b"" for one in peers.spec.topology.shards
@@ -171,9 +172,9 @@ class Sharing(Dispatch):
 
     async def make_here(self, request: Request) -> Reply | Stream:
         """Answer a request that makes a tenant on this shard, or changes it."""
-        name, fellows = request.tenant, self._listener.service.fellows
+        name, fellows = request.tenant, self._listener.service.other_shards
         assert name is not None
-        assert fellows is not None
+        assert isinstance(fellows, Fellows)
         self.passing.peers.directory.learn_own(name)
         with fellows.making(name):
             return await self.answer_here(request)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tenantq.cluster.layout import HOME
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.http.scope import AT_HOME, BY_CREDENTIAL, BY_TENANT, FLEET
-from tenantq.service.gatekeeper import own_tenant
+from tenantq.service.admission import own_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenantq.http.request import Request
     from tenantq.http.route import Route
     from tenantq.service import Call
-    from tenantq.service.gatekeeper import Gatekeeper
+    from tenantq.service.admission import Admission
 
 TENANTS_REMEMBERED_MAX: Final = 10_000
 """Credentials whose tenant is remembered, to know where their requests go; whether they hold is the owner's question each time."""
@@ -28,10 +28,10 @@ class Places:
     Of the routes it tells which are ``of_one_tenant``, ``of_fleets``, that is of tenants of several shards, and ``making_tenants``.
     """
 
-    def __init__(self, routes: Iterable[Route], directory: Directory, gates: Gatekeeper) -> None:
+    def __init__(self, routes: Iterable[Route], directory: Directory, admission: Admission) -> None:
         self.number = directory.number
         self._directory = directory
-        self._gates = gates
+        self._admission = admission
         scopes = self._scopes = {route: route.scope for route in routes}
         self.of_one_tenant = frozenset(one for one in scopes if scopes[one] in {BY_TENANT, BY_CREDENTIAL})
         self.of_fleets = frozenset(one for one in scopes if scopes[one] == FLEET)
@@ -103,8 +103,8 @@ class Places:
     async def _own_tenant(self, call: Call) -> str | None:
         """Return the tenant of a credential; None: it is none, or not of one tenant."""
         try:
-            bearer = self._gates.unproved_bearer(call.bearer)  # only to know where it is proved
-            principal = await self._gates.authenticator.authenticate(bearer, call.certificate)
+            bearer = self._admission.unproved_bearer(call.bearer)  # only to know where it is proved
+            principal = await self._admission.authenticator.authenticate(bearer, call.certificate)
         except (Unauthenticated, Forbidden):
             return None
         tenant = own_tenant(principal)

@@ -108,10 +108,10 @@ class ShardListener(HttpListener):
 
     def early_refusal(self, request: Request) -> TenantqError | None:
         """Refuse what a tenant of this shard may not do in its region; only to callers who may know it."""
-        misplaced, tenant, route = self.service.gates.residency.misplaced, request.tenant, request.route
+        misplaced, tenant, route = self.service.admission.residency.misplaced, request.tenant, request.route
         if tenant in misplaced and tenant is not None and route is not None and route.action in MOVES_CONTENTS:
             try:
-                self.service.gates.check_early(request.call, tenant, route.action, request.queue or None)
+                self.service.admission.check_residency_early(request.call, tenant, route.action, request.queue or None)
             except TenantqError as refusal:
                 return refusal
         return None

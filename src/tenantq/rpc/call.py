@@ -185,7 +185,7 @@ class RunningCall:
             arguments["wait_ms"] = 0
         if self._kept is not None and connection.listener.passing is not None:
             return await connection.listener.passing.ask(method, self._kept, call, arguments)
-        return await method.ask(connection.listener.service, call, **arguments)
+        return await method.facet_method(connection.listener.service)(call, **arguments)
 
     def _end(self) -> None:
         if not self._is_over:

@@ -37,7 +37,7 @@ class RpcListener(Listener[RpcConnection, RpcSettings]):
         settings = check_rpc(settings or RpcSettings())
         super().__init__(settings, clock or SystemClock(), RpcMetrics(self), handshake_ms=settings.login_timeout_ms)
         self.service = service
-        self.durability = service.durability
+        self.durability = service.status.durability
         self.turns = turns or Turns(self.loop)
         self.next_request_id = RequestIds(randomness).next
         self.new_bootstrap = Bootstrap

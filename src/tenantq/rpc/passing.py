@@ -16,6 +16,7 @@ from tenantq.rpc.replies import write_error
 from tenantq.rpc.schema import SCHEMA
 from tenantq.service import Call
 from tenantq.service.call import as_given
+from tenantq.service.fellows import Fellows
 from tenantq.service.problems import problem_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class RpcPassing:
         tenant = arguments.get("tenant")
         shard = await self._places.shard_for(tenant, call)
         if shard == self._peers.number:
-            return await method.ask(self._listener.service, call, **arguments)
+            return await method.facet_method(self._listener.service)(call, **arguments)
         passed = _Passed(
             name, kept, call.bearer, call.certificate, call.remote, call.request_id, call.user_agent
         )  # fmt: skip
@@ -111,7 +112,7 @@ class RpcPassing:
         except asyncio.CancelledError:
             question.stop(is_gone=name != _POLL)
             if name == _POLL:
-                self._listener.service.gates.in_background(self._return(shard, question))
+                self._listener.service.admission.in_background(self._return(shard, question))
             raise
         with _STRUCTS[name][1].from_bytes(answer, traversal_limit_in_words=_TRAVERSAL_WORDS) as answered:
             return PassedReply(answered.to_dict())
@@ -119,8 +120,8 @@ class RpcPassing:
     async def _return(self, shard: int, question: Question) -> None:
         """Give back what was leased for a poll that nobody waits for any more."""
         leased: dict[tuple[str, str], list[str]] = {}
-        fellows = self._listener.service.fellows
-        assert fellows is not None
+        fellows = self._listener.service.other_shards
+        assert isinstance(fellows, Fellows)
         await asyncio.wait([question.answer])
         try:
             with _STRUCTS[_POLL][1].from_bytes(
@@ -151,7 +152,9 @@ class RpcPassing:
             turn: asyncio.Future[None] = self._listener.loop.create_future()
             self._listener.turns.enter(passed.bearer, turn)
             await turn
-            value = await self._unless_stopped(method, asked, method.ask(self._listener.service, call, **arguments))
+            value = await self._unless_stopped(
+                method, asked, method.facet_method(self._listener.service)(call, **arguments)
+            )
             method.write(results, value, _Writer(self._listener))
         except TenantqError as error:
             results = reply.new_message()

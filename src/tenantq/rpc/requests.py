@@ -11,7 +11,7 @@ from tenantq.domain.message import NewMessage, Result, too_many_attributes, wron
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
 from tenantq.errors import Invalid, TenantqError
-from tenantq.service.fleet_polling import wrong_tenants
+from tenantq.service.fleet_poll import wrong_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from tenantq.rpc.schema import SCHEMA
 from tenantq.service.request_ids import user_agent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tenantq.domain.access import Principal
     from tenantq.rpc.call import Answer
@@ -70,12 +70,15 @@ def _read_login(params: Any) -> dict[str, Any]:
     return {"bearer": params.token or None, "user_agent": user_agent_of(params.agent.encode())}
 
 
-async def _log_in(service: Service, call: Any, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
-    connection = call.connection
-    _check_room(connection)
-    principal = await service.log_in(call)
-    _check_room(connection)  # others may have logged in meanwhile
-    return principal, Session(connection, bearer, user_agent)
+def _log_in(service: Service) -> Callable[..., Awaitable[tuple[Principal, Session]]]:
+    async def log_in(call: Any, *, bearer: str | None, user_agent: str) -> tuple[Principal, Session]:
+        connection = call.connection
+        _check_room(connection)
+        principal = await service.access.log_in(call)
+        _check_room(connection)  # others may have logged in meanwhile
+        return principal, Session(connection, bearer, user_agent)
+
+    return log_in
 
 
 def _check_room(connection: RpcConnection) -> None:

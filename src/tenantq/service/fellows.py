@@ -28,7 +28,7 @@ from tenantq.service.call import TenantInfo
 from tenantq.wire import ShardItem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from tenantq.cluster.peers import Peers
     from tenantq.cluster.server import Asked
@@ -72,10 +72,14 @@ _decode_put_back: Final = msgspec.msgpack.Decoder(list[_PutBack]).decode
 class Fellows:
     """The other shards, for the service of one of them."""
 
-    def __init__(self, peers: Peers, service: Service) -> None:
+    def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._service = service
+        self._service: Service
         self._making: Counter[str] = Counter()
+
+    def serve(self, service: Service) -> None:
+        """Answer the other shards' questions from this shard's service."""
+        self._service = service
         answers: dict[str, Callable[[Asked], Awaitable[bytes]]] = {
             "tenant_page": self._tell_tenants,
             "audit_page": self._tell_audit,
@@ -87,21 +91,21 @@ class Fellows:
             "entries": self._note_here,
         }
         for kind, handler in answers.items():
-            peers.answers(kind, handler)
-        peers.is_ready = lambda: service.shard.failure is None
+            self._peers.answers(kind, handler)
+        self._peers.is_ready = lambda: service.shard.failure is None
 
     @property
     def number(self) -> int:
         """This shard's own number."""
         return self._peers.number
 
-    def shards(self) -> list[ShardItem]:
+    def shards(self, _: ShardItem) -> list[ShardItem]:
         """Return all shards as clients are told of them."""
         return [
             ShardItem(name=one.name, region=one.region, address=one.address) for one in self._peers.spec.topology.shards
         ]
 
-    def other_place(self, regions: Iterable[str]) -> bool:
+    def has_shard_in(self, regions: Iterable[str]) -> bool:
         """Tell whether another shard is in one of these regions."""
         return any(place != self.number for place in self._peers.directory.topology.eligible(regions))
 
@@ -118,15 +122,17 @@ class Fellows:
             if not self._making[tenant]:
                 del self._making[tenant]
 
-    def may_make(self, tenant: str) -> bool:
+    def may_create(self, tenant: str) -> bool:
         """Tell whether the first shard has said that a tenant be made here: nobody else knows that no other shard has it."""
         return tenant in self._making
 
-    async def tell_gone(self, tenant: str) -> None:
+    async def announce_deleted(self, tenant: str) -> None:
         """Return when all others that run know that a tenant is gone."""
         await self._peers.tell_gone(tenant)
 
-    async def tenants(self, own: list[TenantInfo], after: str | None, limit: int, *, figures: bool) -> list[TenantInfo]:
+    async def tenants(
+        self, own: Sequence[TenantInfo], after: str | None, limit: int, *, figures: bool
+    ) -> list[TenantInfo]:
         """Return a page of all shards' tenants; ``own`` is the same page of this one's."""
         found = self._announced(own)
         for answer in (
@@ -135,28 +141,34 @@ class Fellows:
             found += _decode_tenants(answer)
         return sorted(found, key=lambda tenant: tenant.name)[:limit]
 
-    def _announced(self, tenants: list[TenantInfo]) -> list[TenantInfo]:
+    def _announced(self, tenants: Sequence[TenantInfo]) -> list[TenantInfo]:
         names = set(announced(self.number, (one.name for one in tenants)))
         return [one for one in tenants if one.name in names]
 
     async def _tell_tenants(self, asked: Asked) -> bytes:
         wanted = msgspec.msgpack.decode(asked.payload, type=_TenantsWanted)
-        page = await self._service.tenant_page(wanted.after, wanted.limit, figures=wanted.figures)
+        page = await self._service.tenants.list_local(wanted.after, wanted.limit, figures=wanted.figures)
         return _encode(self._announced(page))
 
     # ---- the audit trail ----
 
-    async def audit(self, query: AuditQuery) -> AuditPage:
+    async def audit(self, query: AuditQuery, query_local: Callable[[AuditQuery], Awaitable[AuditPage]]) -> AuditPage:
         """Return a page of all shards' journals by time."""
         newest_first = query.order == "newest"
         count = len(self._peers.links) + 1
         places = _parse(query.cursor, count, newest_first=newest_first)
         pages = await asyncio.gather(
-            *(self._page_of(number, query, place) for number, place in enumerate(places)),
+            *(self._page_of(number, query, place, query_local) for number, place in enumerate(places)),
         )
         return _merge(pages, places, query.limit, newest_first=newest_first)
 
-    async def _page_of(self, number: int, query: AuditQuery, place: str) -> AuditPage:
+    async def _page_of(
+        self,
+        number: int,
+        query: AuditQuery,
+        place: str,
+        query_local: Callable[[AuditQuery], Awaitable[AuditPage]],
+    ) -> AuditPage:
         """Return the next rows of one shard: some; or none, because there are no more or none was found soon."""
         if place == _ALL_READ:
             return AuditPage([])
@@ -164,7 +176,7 @@ class Fellows:
         for _ in range(STEPS_MAX):
             wanted = msgspec.structs.replace(query, cursor=cursor)
             if number == self.number:
-                page = await self._service.audit_page(wanted)
+                page = await query_local(wanted)
             else:
                 page = _decode_page(await self._peers.ask(number, "audit_page", _encode(wanted)))
             if page.rows or page.cursor is None:
@@ -173,7 +185,7 @@ class Fellows:
         return page
 
     async def _tell_audit(self, asked: Asked) -> bytes:
-        return _encode(await self._service.audit_page(_decode_query(asked.payload)))
+        return _encode(await self._service.audit.query_local(_decode_query(asked.payload)))
 
     async def note(self, entries: list[JournalEntry]) -> None:
         """Journal what is not an operation of the engine's, each with the shard of its tenant; here, if that does not answer."""
@@ -196,7 +208,7 @@ class Fellows:
 
     # ---- erasures and backups ----
 
-    async def erasures(self, own: list[ErasureCertificate]) -> list[ErasureCertificate]:
+    async def erasures(self, own: Sequence[ErasureCertificate]) -> list[ErasureCertificate]:
         """Return all shards' certificates by time."""
         found = list(own)
         for answer in (await self._peers.ask_all("erasures")).values():
@@ -217,9 +229,9 @@ class Fellows:
 
     async def _tell_backup(self, asked: Asked) -> bytes:
         wanted = msgspec.msgpack.decode(asked.payload, type=_BackupWanted)
-        return _encode(await self._service.make_backup(wanted.name, segments=wanted.segments))
+        return _encode(await self._service.backups.create_local(wanted.name, segments=wanted.segments))
 
-    async def backups(self, own: list[BackupItem]) -> list[BackupItem]:
+    async def backups(self, own: Sequence[BackupItem]) -> list[BackupItem]:
         """Return the backups of which every shard has its part; others are named with what is missing."""
         parts: dict[str, list[BackupItem | None]] = {one.name: [one] for one in own}
         for number, answer in sorted((await self._peers.ask_all("backups")).items()):
@@ -229,7 +241,7 @@ class Fellows:
         return [_whole(name, parts[name]) for name in sorted(parts)]
 
     async def _tell_backups(self, _: Asked) -> bytes:
-        return _encode(await self._service.backups_here())
+        return _encode(await self._service.backups.list_local())
 
     # ---- operations ----
 
@@ -241,11 +253,11 @@ class Fellows:
         return _merged_figures({names[number]: text for number, text in sorted(texts.items())}, names)
 
     async def _tell_metrics(self, _: Asked) -> bytes:
-        return self._service.metrics_here()
+        return self._service.status.metrics_local()
 
     def readiness(self) -> dict[str, Any]:
         """Return how every shard does, by name: this one at length, the others as they said within the last seconds. Nobody is asked."""
-        found: dict[int, Any] = {self.number: self._service.readiness()}
+        found: dict[int, Any] = {self.number: self._service.status.readiness()}
         for number, link in self._peers.links.items():
             is_up = link.is_up and self._peers.directory.is_known(number)
             ready = is_up and link.is_ready

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.runtime.histogram import Histogram
+    from tenantq.service.admission import Admission
     from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.gatekeeper import Gatekeeper
     from tenantq.service.self_checks import SelfChecks
 
 TENANTS_MAX: Final = 100
@@ -59,16 +59,16 @@ class Metrics:
     def __init__(
         self,
         shard: Shard,
-        gates: Gatekeeper,
+        admission: Admission,
         exporter: Exporter | None,
-        sealing: MessageEncryption | None = None,
-        checks: Callable[[], SelfChecks | None] = lambda: None,
+        encryption: MessageEncryption,
+        checks: Callable[[], SelfChecks | None],
     ) -> None:
         self._checks = checks
         self._shard = shard
         self._exporter = exporter
-        self._gates = gates
-        self._sealing = sealing
+        self._admission = admission
+        self._encryption = encryption
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._labels: dict[int, str] = {}  # by tenant id; kept, since a counter must not change what it counts
@@ -86,8 +86,7 @@ class Metrics:
         yield from self._of_tenants()
         yield from self._of_gates()
         yield from self._of_shard()
-        if self._sealing is not None:
-            yield from self._of_keys(self._sealing)
+        yield from self._of_keys()
         yield from self._of_checks()
 
     def _of_tenants(self) -> Iterable[Metric]:
@@ -124,17 +123,17 @@ class Metrics:
         return self._labels
 
     def _of_gates(self) -> Iterable[Metric]:
-        gates = self._gates
-        entered = CounterMetricFamily("tenantq_calls", "Calls that passed the gates.", labels=["action"])
-        for action, count in gates.tally.entered.items():
-            entered.add_metric([action], count)
-        yield entered
+        admission, counters = self._admission, self._admission.counters
+        admitted = CounterMetricFamily("tenantq_calls", "Calls that passed the gates.", labels=["action"])
+        for action, count in counters.admitted.items():
+            admitted.add_metric([action], count)
+        yield admitted
         refused = CounterMetricFamily("tenantq_calls_refused", "Calls refused by a gate.", labels=["action", "code"])
-        for (action, code), count in gates.tally.refused.items():
+        for (action, code), count in counters.refused.items():
             refused.add_metric([action, code], count)
         yield refused
         alerts = CounterMetricFamily("tenantq_alerts", "Alerts raised.", labels=["kind"])
-        for kind, count in gates.tally.alerts.items():
+        for kind, count in counters.alerts.items():
             alerts.add_metric([kind], count)
         yield alerts
         took = HistogramMetricFamily(
@@ -142,21 +141,22 @@ class Metrics:
             "How long calls took once they were let in, without waiting for messages.",
             labels=["action"],
         )
-        for action, times in gates.tally.took.items():
+        for action, times in counters.durations.items():
             took.add_metric([action], times.cumulative(), times.sum_us / 1_000_000)
         yield took
         yield _times(
             "tenantq_gate_wait_seconds",
             "How long calls waited for a place or for a rate, if they had to.",
-            gates.tally.waited,
+            counters.waits,
         )
-        yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=gates.slots.in_flight)
+        yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=admission.slots.in_flight)
         yield GaugeMetricFamily(
-            "tenantq_requests_waiting", "Requests that wait for a place.", value=gates.slots.waiting
+            "tenantq_requests_waiting", "Requests that wait for a place.", value=admission.slots.waiting
         )
 
-    def _of_keys(self, sealing: MessageEncryption) -> Iterable[Metric]:
-        health = sealing.health()
+    def _of_keys(self) -> Iterable[Metric]:
+        encryption = self._encryption
+        health = encryption.health()
         keys = GaugeMetricFamily(
             "tenantq_kms_keys", "Keys that wrap data keys, used since the start.", labels=["provider", "state"]
         )
@@ -164,11 +164,11 @@ class Metrics:
             keys.add_metric([provider, state], count)
         yield keys
         yield GaugeMetricFamily(
-            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(sealing.sealed_tenants)
+            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.sealed_tenants)
         )
         yield GaugeMetricFamily("tenantq_data_keys_cached", "Data keys in memory.", value=health.cached_keys)
         yield CounterMetricFamily(
-            "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=sealing.broken
+            "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=encryption.broken
         )
 
     def _of_checks(self) -> Iterable[Metric]:

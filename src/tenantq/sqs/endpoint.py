@@ -21,7 +21,7 @@ from tenantq.sqs.failures import INVALID_ACTION, NO_CREDENTIAL, SqsFailure, fail
 from tenantq.sqs.json_protocol import TARGET, JsonProtocol
 from tenantq.sqs.query_protocol import KIND, QueryProtocol, parse_form
 from tenantq.sqs.receipt_handles import ReceiptHandles
-from tenantq.sqs.sqs_call import Shared, SqsCall
+from tenantq.sqs.sqs_call import EndpointState, SqsCall
 
 if TYPE_CHECKING:
     from tenantq.http.protocol_route import Waiting
@@ -45,10 +45,10 @@ class SqsEndpoint:
     """Serves Amazon SQS on the paths of an HTTP listener."""
 
     def __init__(self, service: Service, clock: Clock, settings: SqsSettings) -> None:
-        self._shared = Shared(
+        self._state = EndpointState(
             service,
             clock,
-            ReceiptHandles(service.gates.keys.key_for("receipt handles of Amazon SQS")),
+            ReceiptHandles(service.admission.keys.key_for("receipt handles of Amazon SQS")),
             purges=Cooldowns(clock, settings.purge_pause_ms),
             deletions=Cooldowns(clock, settings.recreate_pause_ms),
         )
@@ -97,10 +97,10 @@ class SqsEndpoint:
         call = self._sign_in(request.call, signed, known[1] if known is not None else "login")
         if known is None:
             if not isinstance(signed, SignedRequest):
-                await self._shared.service.log_in(call)
+                await self._state.service.access.log_in(call)
             raise _no_such_action(action)
-        visit = SqsCall(
-            self._shared,
+        sqs_call = SqsCall(
+            self._state,
             call,
             protocol,
             waiting,
@@ -110,7 +110,7 @@ class SqsEndpoint:
             is_closing=request.listener.is_closing,
         )
         try:
-            return await known[0](visit)
+            return await known[0](sqs_call)
         except Unauthenticated as error:
             if signed is None:
                 raise SqsFailure(
@@ -122,7 +122,7 @@ class SqsEndpoint:
         """Return the call as the signature has it; without one, a certificate may still say who it is."""
         if signed is None:
             return msgspec.structs.replace(call, bearer=None)
-        return self._shared.service.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
+        return self._state.service.sqs_lookup.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
 
 
 def _form(head: RequestHead, request: Request) -> dict[str, str] | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tenantq.domain.config import QueueConfig
     from tenantq.domain.message import QueueStats
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
 
     _Reader = Callable[[str, str, dict[str, Any], dict[str, Any]], None]
 

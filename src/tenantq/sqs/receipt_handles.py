@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tenantq.sqs.failures import invalid_receipt
 
 if TYPE_CHECKING:
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
 
 _RECEIPT_BYTES: Final = 24
 _SEAL_BYTES: Final = 12

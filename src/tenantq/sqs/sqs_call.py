@@ -8,13 +8,14 @@ from tenantq.sqs.addresses import QueueAddress, account_of, parse_queue_url, que
 from tenantq.sqs.failures import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
+    from tenantq.domain.config import QueueConfig
     from tenantq.http.protocol_route import Waiting
     from tenantq.runtime.clock import Clock
     from tenantq.service import Call, Service
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
     from tenantq.sqs.cooldowns import Cooldowns
     from tenantq.sqs.receipt_handles import ReceiptHandles
     from tenantq.sqs.requests import Parameters
@@ -30,7 +31,7 @@ class ParameterReader(Protocol):
         """Return the parameters."""
 
 
-class Shared:
+class EndpointState:
     """What every call has in common."""
 
     __slots__ = ("clock", "deletions", "handles", "purges", "service")
@@ -48,11 +49,11 @@ class Shared:
 class SqsCall:
     """A call that is signed in, or has nothing to sign in with."""
 
-    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "shared")
+    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state")
 
     def __init__(
         self,
-        shared: Shared,
+        state: EndpointState,
         call: Call,
         protocol: ParameterReader,
         waiting: Waiting,
@@ -62,7 +63,7 @@ class SqsCall:
         path: QueueAddress | None,
         is_closing: bool,
     ) -> None:
-        self.shared = shared
+        self.state = state
         self.call = call
         self.base_url = base_url  # as the client reached it
         self.region = region
@@ -74,7 +75,7 @@ class SqsCall:
     @property
     def service(self) -> Service:
         """Everything that has rules."""
-        return self.shared.service
+        return self.state.service
 
     def read(self, kind: type[_P]) -> _P:
         """Return the parameters of the call."""
@@ -88,7 +89,15 @@ class SqsCall:
             address = self.path
         else:
             raise missing("QueueUrl")
-        return await self.service.find_queue(self.call, address.number, action, address.name)
+        return await self.service.sqs_lookup.find_queue(self.call, address.number, action, address.name)
+
+    async def edit_queue(self, queue: FoundQueue, edit: Callable[[QueueConfig], dict[str, Any]]) -> None:
+        """Change a queue's settings by what ``edit`` makes of its configuration, again if another call changes it meanwhile."""
+        service, call = self.service, self.call
+        while not await service.queues.change(
+            call, queue.tenant, queue.name, edit(queue.config), expected=queue.config
+        ):
+            queue = await service.sqs_lookup.find_queue(call, queue.tenant_id, "put_queue", queue.name)
 
     def url(self, tenant_id: int, name: str) -> str:
         """Return the URL of a queue, on the host that the client has reached."""

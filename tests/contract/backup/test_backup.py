@@ -61,7 +61,7 @@ async def saved(tmp_path: Path, **options: Any) -> Path:
     """Return a backup of a server that did some work."""
     async with server_of(tmp_path / "data") as server:
         await fill(server.shard)
-        await server.service.create_backup(CALL, "one", **options)
+        await server.service.backups.create(CALL, "one", **options)
     return tmp_path / "data-backups" / "one"
 
 
@@ -91,7 +91,7 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
         work.append(asyncio.ensure_future(consume()))
         await busy.wait()
         before = len(acknowledged)
-        made = await server.service.create_backup(CALL, "loaded")
+        made = await server.service.backups.create(CALL, "loaded")
         after = len(acknowledged)
         stopping.set()
         await asyncio.gather(*work)
@@ -121,7 +121,7 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
         assert server._exporter is not None
         await server._exporter.export_now()
         assert server.shard.journal_span[0] > 1
-        made = await server.service.create_backup(CALL, "one")
+        made = await server.service.backups.create(CALL, "one")
         lease = await server.shard.poll("acme", "line.fifo", lease_ms=600_000)
         assert lease
     assert 0 < made.segments_upto <= made.last_seq
@@ -132,7 +132,7 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
         async with server_of(tmp_path / place, keep_records=4) as server:
             rows = await journal_rows(server.shard, made.last_seq, op="restore_backup")
             assert [row.details for row in rows] == [f"one: up to record {made.last_seq}"]
-            assert (await server.service.get_tenant(CALL, "acme")).config.weight == 3
+            assert (await server.service.tenants.get(CALL, "acme")).config.weight == 3
             assert [one.body for one in await server.shard.poll("acme", "line.fifo")] == [b"one"]
             assert server.shard.stats("acme", "later").delayed == 1
             assert server.shard.stats("acme", "work").dead == 1
@@ -154,7 +154,7 @@ async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> N
         await server._exporter.export_now()
         await server._exporter.export_now()
         assert server.shard.journal_span[0] > 1
-        made = await server.service.create_backup(CALL, "one")
+        made = await server.service.backups.create(CALL, "one")
         await server.shard.add("acme", "work", [message()])
     assert made.segments_upto == 0
     backup = tmp_path / "data-backups" / "one"
@@ -177,7 +177,7 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
         tenant = shard.tenant_state("acme").id
         for number in (0, 1):
             await shard.put_data_key(tenant, number, secret)
-        await server.service.create_backup(CALL, "one")
+        await server.service.backups.create(CALL, "one")
         for file in (backups / "one").rglob("*"):
             assert file.is_dir() or secret not in file.read_bytes(), file
         (keys,) = backups.glob("data-keys-*.json")
@@ -199,17 +199,17 @@ async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: 
     data = tmp_path / "data"
     async with server_of(data) as server:
         service, key = server.service, SigningKey.load_or_make(data)
-        await service.create_backup(CALL, "one")
+        await service.backups.create(CALL, "one")
         with pytest.raises(Conflict, match="there is a backup one already"):
-            await service.create_backup(CALL, "one")
+            await service.backups.create(CALL, "one")
         for name in ("", ".hidden", "../up", "a/b", "x" * 81, "-x"):
             with pytest.raises(Invalid, match="name: 1 to 80"):
-                await service.create_backup(CALL, name)
+                await service.backups.create(CALL, name)
         for inside in (data, data / "db", data / ".." / "data" / "backups"):
             with pytest.raises(Invalid, match="inside the data directory"):
                 Backups(server.shard, inside, data, key)
         both = await asyncio.gather(
-            service.create_backup(CALL, "two"), service.create_backup(CALL, "three"), return_exceptions=True
+            service.backups.create(CALL, "two"), service.backups.create(CALL, "three"), return_exceptions=True
         )
         assert sum(isinstance(one, Conflict) for one in both) == 1
         full = Backups(server.shard, tmp_path / "full", data, key, reserve_bytes=1 << 60)
@@ -217,7 +217,7 @@ async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: 
             await full.create("one")
         assert not (tmp_path / "full").exists()
         assert not (data / STAGE).exists()
-        names = [one.name for one in await service.list_backups(CALL)]
+        names = [one.name for one in await service.backups.list(CALL)]
         assert names == sorted(["one", *({"two", "three"} & set(names))])
         rows = await journal_rows(server.shard, 0, op="create_backup")
         assert [row.outcome for row in rows].count("ok") == 2
@@ -338,8 +338,8 @@ def test_a_kill_in_the_middle_leaves_no_backup_and_a_whole_store(tmp_path: Path,
     async def another() -> bool:
         async with server_of(data) as server:
             is_left = (data / STAGE).exists()
-            assert await server.service.list_backups(CALL) == []
-            await server.service.create_backup(CALL, "two")
+            assert await server.service.backups.list(CALL) == []
+            await server.service.backups.create(CALL, "two")
         return is_left
 
     assert not asyncio.run(another())

@@ -17,7 +17,7 @@ from tenantq.errors import StoreDamaged, Unavailable
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
 from tenantq.service import Call
-from tenantq.service.safekeeping import CERTIFY_AGAIN_MS
+from tenantq.service.erasure import CERTIFY_RETRY_MS
 from tenantq.settings import ServerSettings
 from tests.contract.backup.test_backup import ADMIN, saved
 from tests.shards import message
@@ -39,8 +39,8 @@ def server_of(data_dir: Path, backups: Path, clock: ManualClock | None = None) -
 
 async def encrypt(server: Server, tenant: str) -> int:
     """Have a tenant with an encrypted message; return its id."""
-    await server.service.put_tenant(CALL, tenant, {"encryption": {"enabled": True}})
-    await server.service.add(CALL, tenant, "work", [message("sealed")])
+    await server.service.tenants.put(CALL, tenant, {"encryption": {"enabled": True}})
+    await server.service.messages.add(CALL, tenant, "work", [message("sealed")])
     return server.shard.tenant_state(tenant).id
 
 
@@ -56,12 +56,12 @@ async def test_an_erasure_reaches_backups_from_before_the_audit_key_was_lost(tmp
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         gone, stays = await encrypt(server, "acme"), await encrypt(server, "globex")
-        await server.service.create_backup(CALL, "before")
+        await server.service.backups.create(CALL, "before")
     (old,) = backups.glob("data-keys-*.json")
     restore_backup(backups / "before", tmp_path / "again")
     take_keyring(tmp_path / "data", tmp_path / "again")
     async with server_of(tmp_path / "again", backups) as server:
-        await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
     assert len(list(backups.glob("data-keys-*.json"))) == 2
     for file in backups.glob("data-keys-*.json"):
         assert gone not in read_data_keys(file)
@@ -73,7 +73,7 @@ async def test_a_server_restored_without_its_data_keys_does_not_take_them_from_t
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         tenant = await encrypt(server, "acme")
-        await server.service.create_backup(CALL, "before")
+        await server.service.backups.create(CALL, "before")
     (file,) = backups.glob("data-keys-*.json")
     before = read_data_keys(file)
     (backups / "before").rename(tmp_path / "copied")
@@ -82,9 +82,9 @@ async def test_a_server_restored_without_its_data_keys_does_not_take_them_from_t
     take_keyring(tmp_path / "data", tmp_path / "again")
     async with server_of(tmp_path / "again", backups) as server:
         assert not server.shard.data_keys
-        await server.service.create_backup(CALL, "after")
+        await server.service.backups.create(CALL, "after")
         assert read_data_keys(file) == before
-        await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
     assert tenant not in read_data_keys(file)
 
 
@@ -103,14 +103,14 @@ async def test_restored_data_keys_open_and_seal_no_more(tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         tenant = await encrypt(server, "acme")
-        await server.service.create_backup(CALL, "before")
+        await server.service.backups.create(CALL, "before")
     restore_backup(backups / "before", tmp_path / "again")
     take_keyring(tmp_path / "data", tmp_path / "again")
     async with server_of(tmp_path / "again", backups) as server:
         assert sorted(server.shard.data_keys[tenant]) == [0, 1]
-        await server.service.add(CALL, "acme", "work", [message("more")])
+        await server.service.messages.add(CALL, "acme", "work", [message("more")])
         assert sorted(server.shard.data_keys[tenant]) == [0, 1, 2]
-        got = await server.service.poll(CALL, "acme", "work", max=9)
+        got = await server.service.messages.poll(CALL, "acme", "work", max=9)
         assert [one.body for one in got] == [b"sealed", b"more"]
 
 
@@ -120,22 +120,22 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
     async with server_of(tmp_path / "data", backups, clock) as server:
         await encrypt(server, "acme")
         stays = await encrypt(server, "globex")
-        await server.service.create_backup(CALL, "before")
+        await server.service.backups.create(CALL, "before")
         backups.rename(tmp_path / "away")
         backups.write_text("no directory")
         with pytest.raises(Unavailable, match="data keys beside the backups"):
-            await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
-        (erased,) = await server.service.list_erasures(CALL)
+            await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        (erased,) = await server.service.erasures.list(CALL)
         assert not erased.certified_at
-        clock.advance(CERTIFY_AGAIN_MS)
+        clock.advance(CERTIFY_RETRY_MS)
         while server._background:
             await asyncio.gather(*server._background)
         backups.unlink()
         (tmp_path / "away").rename(backups)
-        clock.advance(CERTIFY_AGAIN_MS)
+        clock.advance(CERTIFY_RETRY_MS)
         while server._background:
             await asyncio.gather(*server._background)
-        (certificate,) = await server.service.list_erasures(CALL)
+        (certificate,) = await server.service.erasures.list(CALL)
     assert certificate.is_signed_by(PublicKey.load(tmp_path / "data" / "audit_key.pub"))
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
 
@@ -147,10 +147,10 @@ async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_key
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         gone = await encrypt(server, "acme")
-        await server.service.create_backup(CALL, "before")
+        await server.service.backups.create(CALL, "before")
         backups.rename(tmp_path / "away")
         backups.mkdir()
-        await server.service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
     backups.rmdir()
     (tmp_path / "away").rename(backups)
     (file,) = backups.glob("data-keys-*.json")

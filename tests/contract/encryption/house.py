@@ -66,14 +66,14 @@ class EncryptedHouse(House):
         self.book = StoredDataKeys(shard)
         self.vault = Vault(self.book, {"local": self.kms}, clock, settings=VaultSettings())
         own_keys = OwnKeys(self.ring, clock)
-        self.sealing = MessageEncryption(
+        self.encryption = MessageEncryption(
             shard, self.vault, self.book, clock, providers={"local": self.kms}, own_keys=own_keys
         )
-        self.service = Service(shard, self.gates, clock, None, self.sealing)
+        self.service = Service(shard, self.admission, clock, self.encryption)
 
     async def close(self) -> None:
         await super().close()
-        await self.sealing.close()
+        await self.encryption.close()
 
     async def encrypted(self, tenant: str = "acme", **encryption: Any) -> Call:
         """Make a tenant whose messages are encrypted, and return a request of its administrator."""

@@ -43,9 +43,9 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
     data = tmp_path / "data"
     async with server_of(data) as server:
         for tenant in ("acme", "globex"):
-            await server.service.put_tenant(CALL, tenant, {"encryption": {"enabled": True}})
-            await server.service.add(CALL, tenant, "work", [message("sealed")])
-        await server.service.create_backup(CALL, "before")
+            await server.service.tenants.put(CALL, tenant, {"encryption": {"enabled": True}})
+            await server.service.messages.add(CALL, tenant, "work", [message("sealed")])
+        await server.service.backups.create(CALL, "before")
         id = server.shard.tenant_state("acme").id
     (file,) = (tmp_path / "data-backups").glob("data-keys-*.json")
     before = read_data_keys(file)
@@ -56,19 +56,19 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
     assert finding.text.startswith("Data key 1 cannot be read")
     async with server_of(data) as server:
         service = server.service
-        assert [one.body for one in await service.poll(CALL, "globex", "work")] == [b"sealed"]
+        assert [one.body for one in await service.messages.poll(CALL, "globex", "work")] == [b"sealed"]
         for _ in range(7):  # more often than it may be delivered
             with pytest.raises(KmsError):
-                await service.poll(CALL, "acme", "work")
+                await service.messages.poll(CALL, "acme", "work")
         with pytest.raises(KmsError):
-            await service.add(CALL, "acme", "work", [message("more")])
+            await service.messages.add(CALL, "acme", "work", [message("more")])
         assert server.shard.stats("acme", "work").ready == 1
-        assert (await service.get_encryption(CALL, "acme")).data_keys[0].key == "damaged:data-key-1"
-        assert service.checks is not None
-        await service.checks.run_now()
-        assert service.checks.states["key_health"].status == "failed"
-        assert "damaged:data-key-1" in service.checks.states["key_health"].text
-        await service.create_backup(CALL, "after")
+        assert (await service.encryption.get(CALL, "acme")).data_keys[0].key == "damaged:data-key-1"
+        assert service.status.checks is not None
+        await service.status.checks.run_now()
+        assert service.status.checks.states["key_health"].status == "failed"
+        assert "damaged:data-key-1" in service.status.checks.states["key_health"].text
+        await service.backups.create(CALL, "after")
         assert read_data_keys(file) == before
-        await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        await service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert id not in read_data_keys(file)

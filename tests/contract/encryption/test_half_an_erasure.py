@@ -27,12 +27,12 @@ async def test_a_hold_that_overtakes_a_deletion_leaves_the_tenant_at_work(house:
     async def after_the_hold(tenant_id: int) -> int:
         nonlocal overtaken
         overtaken += 1
-        await house.service.hold_tenant(house.admin, "acme", REASON)
+        await house.service.legal_holds.place(house.admin, "acme", REASON)
         return await real(tenant_id)
 
     house.book.drop_all = after_the_hold  # type: ignore[method-assign]  # the moment cannot be had otherwise
     with pytest.raises(LegalHold):
-        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+        await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert overtaken == 1
     (got,) = await house.take(owner, "work")
     assert got.body.decode() == PLAINTEXT
@@ -53,7 +53,7 @@ async def test_a_deletion_that_was_killed_half_way_takes_the_own_key_with_it_whe
     await house.shard.close()
     house = await open_house()
     assert "tenant-acme" in house.ring.read().document.keys
-    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert "tenant-acme" not in house.ring.read().document.keys
 
 
@@ -62,9 +62,9 @@ async def test_a_keyring_out_of_reach_does_not_keep_a_tenant_that_was_never_encr
     await house.encrypted()
     await house.tenant("plain")
     house.ring.path.rename(house.ring.path.with_suffix(".away"))
-    await house.service.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
+    await house.service.erasures.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
     with pytest.raises(KmsUnavailable):
-        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+        await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert "plain" not in house.shard.tenants()
     assert "acme" in house.shard.tenants()
 
@@ -77,12 +77,12 @@ async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_sto
     source = await house.key("plain")
     await house.add(source, "work", "x")
     (done,) = await house.take(source, "work")
-    await house.service.ack(source, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
-    files = await written(await house.service.export(source, None))
+    await house.service.settlement.ack(source, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
+    files = await written(await house.service.exports.export(source, None))
     assert (lines(files, "messages"), len(lines(files, "results"))) == ([], 1)
     await house.tenant("acme")
     target = await house.key("acme")
-    await house.service.put_queue(target, None, "work", {})
+    await house.service.queues.put(target, None, "work", {})
     real = house.shard.take_in
 
     async def after_the_switch(*arguments: object) -> object:
@@ -94,5 +94,5 @@ async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_sto
         await bring_in(house, target, files, "acme")
     house.shard.take_in = real  # type: ignore[method-assign]  # back to what it was
     await bring_in(house, target, files, "acme")
-    result, _ = await house.service.result(target, None, "work", done.id)
+    result, _ = await house.service.message_reads.result(target, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()

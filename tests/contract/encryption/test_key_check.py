@@ -17,12 +17,12 @@ async def two_tenants(house: EncryptedHouse) -> KeyHealthCheck:
     """Have two encrypted tenants with messages; return the check as a server wires it."""
     for name in ("acme", "globex"):
         await house.add(await house.encrypted(name), "work", "a", "b")
-    return KeyHealthCheck(house.sealing.keys_in_use, house.sealing.try_key)
+    return KeyHealthCheck(house.encryption.keys_in_use, house.encryption.try_key)
 
 
 async def test_nothing_is_checked_where_nothing_is_encrypted(house: EncryptedHouse) -> None:
     """It is no failure."""
-    check = KeyHealthCheck(house.sealing.keys_in_use, house.sealing.try_key)
+    check = KeyHealthCheck(house.encryption.keys_in_use, house.encryption.try_key)
     assert await check.run() == CheckResult(ok=True, text="no tenant is encrypted here")
 
 
@@ -31,7 +31,7 @@ async def test_a_key_that_does_not_work_is_named(house: EncryptedHouse, trouble:
     """And only that one."""
     check = await two_tenants(house)
     assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
-    first, second = sorted(set(house.sealing.keys_in_use()))
+    first, second = sorted(set(house.encryption.keys_in_use()))
     if trouble == "disabled":
         house.ring.set_enabled(second.key, enabled=False)
     else:
@@ -59,9 +59,9 @@ async def test_many_keys_take_turns(house: EncryptedHouse, monkeypatch: pytest.M
     """So many in one run; one that is in trouble stays so until it is tried again."""
     monkeypatch.setattr("tenantq.service.self_checks.key_health.KEYS_MAX", 1)
     check = await two_tenants(house)
-    house.ring.set_enabled(max(set(house.sealing.keys_in_use())).key, enabled=False)
+    house.ring.set_enabled(max(set(house.encryption.keys_in_use())).key, enabled=False)
     house.clock.advance(10_000)
     assert [(await check.run()).ok for _ in range(4)] == [True, False, False, False]
-    house.ring.set_enabled(max(set(house.sealing.keys_in_use())).key, enabled=True)
+    house.ring.set_enabled(max(set(house.encryption.keys_in_use())).key, enabled=True)
     house.clock.advance(10_000)
     assert [(await check.run()).ok for _ in range(2)] == [False, True]

@@ -12,7 +12,6 @@ from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
-from tenantq.service import Service
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
 
@@ -45,17 +44,17 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
     assert row.sealed
     assert row.attributes == {"kind": "order"}
     assert PLAINTEXT.encode() not in row.body + row.sealed_attributes
-    page = await house.service.peek(owner, None, "work")
-    facts = await house.service.get(owner, None, "work", added.id)
+    page = await house.service.message_reads.peek(owner, None, "work")
+    facts = await house.service.message_reads.get(owner, None, "work", added.id)
     for seen in (page.messages[0], facts):
         assert (seen.body, seen.attributes, seen.sealed) == (PLAINTEXT.encode(), attributes, True)
     (got,) = await house.take(owner, "work")
     assert (got.body, got.attributes, got.id, got.sealed) == (PLAINTEXT.encode(), attributes, added.id, False)
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
+    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
     kept = await house.shard.result("acme", "work", added.id)
     assert kept.sealed
     assert PLAINTEXT.encode() not in (kept.value or b"")
-    found, hidden = await house.service.result(owner, None, "work", added.id)
+    found, hidden = await house.service.message_reads.result(owner, None, "work", added.id)
     assert (found, hidden) == (Result("completed", PLAINTEXT.encode()), False)
 
 
@@ -64,12 +63,12 @@ async def test_a_snapshot_opens_what_it_holds_and_only_for_who_may_read_it(house
     owner = await house.encrypted()
     viewer = await house.key("acme", role="viewer")
     await house.add(owner, "work", PLAINTEXT, attributes={"secret_token": PLAINTEXT})
-    taken = await house.service.open_snapshot(owner, None, "work")
+    taken = await house.service.message_reads.open_snapshot(owner, None, "work")
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt])
-    (seen,) = (await house.service.read_snapshot(owner, None, "work", taken.id)).messages
+    await house.service.settlement.ack(owner, None, "work", [got.receipt])
+    (seen,) = (await house.service.message_reads.read_snapshot(owner, None, "work", taken.id)).messages
     assert (seen.body, seen.attributes) == (PLAINTEXT.encode(), {"secret_token": PLAINTEXT})
-    (seen,) = (await house.service.read_snapshot(viewer, None, "work", taken.id)).messages
+    (seen,) = (await house.service.message_reads.read_snapshot(viewer, None, "work", taken.id)).messages
     assert (seen.body, seen.attributes, seen.hidden) == (b"", {}, True)
 
 
@@ -78,9 +77,11 @@ async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) ->
     owner = await house.encrypted()
     (added,) = await house.add(owner, "work", "x")
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("failed", None, PLAINTEXT)])
+    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("failed", None, PLAINTEXT)])
     assert (await house.shard.result("acme", "work", added.id)).error is None
-    assert (await house.service.result(owner, None, "work", added.id))[0] == Result("failed", None, PLAINTEXT)
+    assert (await house.service.message_reads.result(owner, None, "work", added.id))[0] == Result(
+        "failed", None, PLAINTEXT
+    )
 
 
 async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(house: EncryptedHouse) -> None:
@@ -89,32 +90,31 @@ async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(house: 
     viewer = await house.key("acme", "viewer")
     first, second = await house.add(owner, "work", PLAINTEXT, PLAINTEXT, attributes={"secret_token": PLAINTEXT})
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
+    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
     house.forget_keys()
     house.provider.failure = KmsError("no")
-    facts = await house.service.get(viewer, None, "work", second.id)
-    page = await house.service.peek(viewer, None, "work")
+    facts = await house.service.message_reads.get(viewer, None, "work", second.id)
+    page = await house.service.message_reads.peek(viewer, None, "work")
     for seen in (facts, *page.messages):
         assert (seen.body, seen.attributes, seen.sealed_attributes, seen.hidden) == (b"", {}, b"", True)
-    found, hidden = await house.service.result(viewer, None, "work", first.id)
+    found, hidden = await house.service.message_reads.result(viewer, None, "work", first.id)
     assert (found.value, found.error, hidden) == (None, None, True)
 
 
 async def test_56_a_dead_letter_opens_where_it_lies_and_where_it_goes_back_to(house: EncryptedHouse) -> None:
     """Its record is the one of its origin, wherever it is read."""
     owner = await house.encrypted()
-    await house.service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await house.service.queues.put(owner, None, "work", {"max_attempts": 1})
     (added,) = await house.add(owner, "work", PLAINTEXT, attributes={"secret_a": PLAINTEXT})
     (got,) = await house.take(owner, "work")
-    await house.service.nack(owner, None, "work", [got.receipt])
-    assert (await house.service.get(owner, None, "work-dlq", added.id)).body == PLAINTEXT.encode()
-    (letter,) = (await house.service.peek(owner, None, "work-dlq")).messages
+    await house.service.settlement.nack(owner, None, "work", [got.receipt])
+    assert (await house.service.message_reads.get(owner, None, "work-dlq", added.id)).body == PLAINTEXT.encode()
+    (letter,) = (await house.service.message_reads.peek(owner, None, "work-dlq")).messages
     assert (letter.body, letter.attributes) == (PLAINTEXT.encode(), {"secret_a": PLAINTEXT})
     (got,) = await house.take(owner, "work-dlq")
     assert (got.body, got.attributes) == (PLAINTEXT.encode(), {"secret_a": PLAINTEXT})
-    await house.service.release(owner, None, "work-dlq", [got.receipt])
-    task = await house.service.redrive(owner, None, "work", filter=RedriveFilter())
-    await house.shard.finished(task)
+    await house.service.settlement.release(owner, None, "work-dlq", [got.receipt])
+    await house.redrive(owner, "work", RedriveFilter())
     (got,) = await house.take(owner, "work")
     assert (got.body, got.id) == (PLAINTEXT.encode(), added.id)
 
@@ -126,7 +126,7 @@ async def test_a_fleet_gets_plaintext_of_encrypted_and_other_tenants_alike(house
     await house.tenant("plain")
     for tenant in ("acme", "blue", "plain"):
         await house.add(house.admin, "work", f"of {tenant}", tenant=tenant)
-    got = await house.service.fleet_poll(house.admin, "work", max=10)
+    got = await house.service.fleet.poll(house.admin, "work", max=10)
     assert sorted(one.body for one in got) == [b"of acme", b"of blue", b"of plain"]
 
 
@@ -137,13 +137,13 @@ async def test_what_is_charged_and_counted_is_the_plaintext(house: EncryptedHous
     (added,) = await house.add(owner, "work", "x" * limits.BODY_BYTES_MAX)
     assert added.error is None
     assert house.shard.stats("acme", "work").bytes == limits.BODY_BYTES_MAX
-    assert (await house.service.get(owner, None, "work", added.id)).size == limits.BODY_BYTES_MAX
+    assert (await house.service.message_reads.get(owner, None, "work", added.id)).size == limits.BODY_BYTES_MAX
     (row,) = await house.rows(tenant="acme", op="add")
     assert row.bytes == limits.BODY_BYTES_MAX
     (added,) = await house.add(owner, "work", "x" * (limits.BODY_BYTES_MAX + 1))
     assert isinstance(added.error, TooLarge)
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt])
+    await house.service.settlement.ack(owner, None, "work", [got.receipt])
     assert house.shard.stats("acme", "work").bytes == 0
 
 
@@ -156,7 +156,7 @@ async def test_bad_messages_of_a_batch_keep_their_places(house: EncryptedHouse) 
         Invalid("unreadable"),
         message("c", group="g", delay_ms=5),
     ]
-    added = await house.service.add(owner, None, "work", batch)
+    added = await house.service.messages.add(owner, None, "work", batch)
     assert [one.error is None for one in added] == [True, False, False, True]
     assert [one.body for one in await house.take(owner, "work", 10)] == [b"a"]
     await house.pass_time(5)
@@ -177,7 +177,7 @@ async def test_order_groups_and_priorities_hold(house: EncryptedHouse) -> None:
     for number in range(5):
         (step,) = await house.take(owner, "orders.fifo", 9)
         assert step.body == f"step {number}".encode()
-        await house.service.ack(owner, None, "orders.fifo", [step.receipt])
+        await house.service.settlement.ack(owner, None, "orders.fifo", [step.receipt])
 
 
 # ---- idempotency ----
@@ -203,11 +203,11 @@ async def test_29_a_batch_under_a_key_adds_once(house: EncryptedHouse) -> None:
     """And is a conflict with other bodies."""
     owner = await house.encrypted()
     batch = [message("a"), message("b")]
-    first = await house.service.add(owner, None, "work", batch, "k")
-    again = await house.service.add(owner, None, "work", batch, "k")
+    first = await house.service.messages.add(owner, None, "work", batch, "k")
+    again = await house.service.messages.add(owner, None, "work", batch, "k")
     assert [one.id for one in first] == [one.id for one in again]
     with pytest.raises(Conflict):
-        await house.service.add(owner, None, "work", [message("a"), message("c")], "k")
+        await house.service.messages.add(owner, None, "work", [message("a"), message("c")], "k")
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -217,11 +217,11 @@ async def test_29_a_key_is_known_again_after_encryption_was_switched(house: Encr
     await house.add(owner, "other", "so that there are keys")
     await house.tenant("acme", encryption={"enabled": first})
     id = await add_keyed(house, owner, PLAINTEXT)
-    batch = await house.service.add(owner, None, "work", [message("a")], "b")
+    batch = await house.service.messages.add(owner, None, "work", [message("a")], "b")
     await house.tenant("acme", encryption={"enabled": not first})
     assert await add_keyed(house, owner, PLAINTEXT) == id
     assert await add_keyed(house, owner, "another") == "conflict"
-    again = await house.service.add(owner, None, "work", [message("a")], "b")
+    again = await house.service.messages.add(owner, None, "work", [message("a")], "b")
     assert [one.id for one in again] == [one.id for one in batch]
 
 
@@ -253,8 +253,8 @@ async def test_58_after_a_restart_everything_opens(open_house: OpenEncryptedHous
     house = await open_house()
     assert await add_keyed(house, owner, PLAINTEXT) == id
     results = [Result("completed", b"done")]
-    assert (await house.service.ack(owner, None, "work", [got.receipt], results))[0].ok
-    assert (await house.service.result(owner, None, "work", id))[0].value == b"done"
+    assert (await house.service.settlement.ack(owner, None, "work", [got.receipt], results))[0].ok
+    assert (await house.service.message_reads.result(owner, None, "work", id))[0].value == b"done"
     assert [one.body for one in await house.take(owner, "work", 9)] == [b"waits"]
 
 
@@ -291,21 +291,6 @@ async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house
     assert "newcomer" not in house.shard.tenants()
 
 
-async def test_a_server_without_key_management_takes_no_encryption_and_hands_nothing_sealed_out(
-    house: EncryptedHouse,
-) -> None:
-    """Typed errors, and never plaintext or records."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "x")
-    house.service = Service(house.shard, house.gates, house.clock)
-    with pytest.raises(Invalid, match="no key management"):
-        await house.tenant("blue", encryption={"enabled": True})
-    for call in (house.add(owner, "work", "x"), house.take(owner, "work")):
-        with pytest.raises(KmsError):
-            await call
-    assert house.shard.stats("acme", "work").ready == 1
-
-
 @pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])
 async def test_which_attributes_are_secret_is_the_tenants_choice(house: EncryptedHouse, patterns: list[str]) -> None:
     """By name, with wildcards; all; or none."""
@@ -335,14 +320,14 @@ async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_
     producing = [asyncio.ensure_future(produce(name)) for name in ("a", "b", "c")]
     crashes: list[tuple[Path, dict[str, bytes]]] = []
     for number in range(3):
-        await house.service.rotate_keys(owner, None)
+        await house.service.encryption.rotate(owner, None)
         known = dict(acknowledged)
         freeze(tmp_path / "data", tmp_path / f"crash-{number}")
         crashes.append((tmp_path / f"crash-{number}", known))
     await asyncio.gather(*producing)
     for directory, known in crashes:
         again = EncryptedHouse(await open_shard(directory.name), clock, directory)
-        got = await again.service.poll(again.admin, "acme", "work", max=100)
+        got = await again.service.messages.poll(again.admin, "acme", "work", max=100)
         assert known.items() <= {one.id: one.body for one in got}.items()
         await again.close()
         await again.shard.close()

@@ -15,7 +15,7 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server
 from tenantq.service import Call
-from tenantq.service.moving import TenantExport
+from tenantq.service.tenant_export import TenantExport
 from tenantq.settings import ServerSettings
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
 from tests.contract.moving.archive import bring_in, lines, written
@@ -32,14 +32,14 @@ async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: Enc
     """Bodies, secret attributes, dead letters and results are readable in the export and after the import, and on no disk."""
     owner = await house.encrypted("acme", secret_attributes=["card"])
     service = house.service
-    await service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await service.queues.put(owner, None, "work", {"max_attempts": 1})
     await house.add(owner, "work", f"{PLAINTEXT} a", f"{PLAINTEXT} b", attributes={"card": PLAINTEXT, "shop": "x"})
     await house.add(owner, "work", f"{PLAINTEXT} c")
     dies, done = await house.take(owner, "work", max=2)
-    await service.nack(owner, None, "work", [dies.receipt], reason="broken")
-    await service.ack(owner, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
+    await service.settlement.nack(owner, None, "work", [dies.receipt], reason="broken")
+    await service.settlement.ack(owner, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
     house.forget_keys()
-    files = await written(await service.export(owner, None))
+    files = await written(await service.exports.export(owner, None))
     assert [one["body"] for one in lines(files, "messages")] == [f"{PLAINTEXT} c", f"{PLAINTEXT} a"]
     assert lines(files, "messages")[1]["attributes"] == {"card": PLAINTEXT, "shop": "x"}
     assert lines(files, "results")[-1]["value"] == PLAINTEXT
@@ -50,13 +50,13 @@ async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: Enc
     assert got.body.decode() == f"{PLAINTEXT} c"
     (letter,) = await house.take(other, "work-dlq")
     assert (letter.body.decode(), letter.attributes["card"]) == (f"{PLAINTEXT} a", PLAINTEXT)
-    result, _ = await service.result(other, None, "work", done.id)
+    result, _ = await service.message_reads.result(other, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()
     house.shard._store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
     house.provider.failure = KmsUnavailable()
     house.forget_keys()
-    exporting = await service.export(owner, None)
+    exporting = await service.exports.export(owner, None)
     with pytest.raises(KmsUnavailable):
         await written(exporting)
     house.provider.failure = None
@@ -75,9 +75,9 @@ async def read_all(server: Server) -> bytes:
     """Return whatever a server gives out of acme's messages."""
     seen = b""
     for act in (
-        lambda: server.service.poll(CALL, "acme", "work", max=10),
-        lambda: server.service.peek(CALL, "acme", "work"),
-        lambda: server.service.export(CALL, "acme"),
+        lambda: server.service.messages.poll(CALL, "acme", "work", max=10),
+        lambda: server.service.message_reads.peek(CALL, "acme", "work"),
+        lambda: server.service.exports.export(CALL, "acme"),
     ):
         try:
             got = await act()
@@ -98,15 +98,15 @@ async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(
     data, backups, frozen = tmp_path / "data", tmp_path / "data-backups", tmp_path / "frozen"
     async with server_of(data) as server:
         service = server.service
-        await service.put_tenant(CALL, "acme", {"encryption": {"enabled": True}})
-        await service.add(CALL, "acme", "work", [message(f"{PLAINTEXT} {n}") for n in range(20)])
+        await service.tenants.put(CALL, "acme", {"encryption": {"enabled": True}})
+        await service.messages.add(CALL, "acme", "work", [message(f"{PLAINTEXT} {n}") for n in range(20)])
         assert server._exporter is not None
         await server._exporter.export_now()
-        await service.create_backup(CALL, "before")
-        await service.add(CALL, "acme", "work", [message(f"{PLAINTEXT} in the log")])
+        await service.backups.create(CALL, "before")
+        await service.messages.add(CALL, "acme", "work", [message(f"{PLAINTEXT} in the log")])
         freeze(data, frozen)
         assert PLAINTEXT.encode() in await read_all(server)
-        certificate = await service.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        certificate = await service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert [key.number for key in certificate.data_keys] == [0, 1]
         assert certificate.is_signed_by(PublicKey.load(data / "audit_key.pub"))
     assert files_with(PLAINTEXT, data, backups, frozen) == []

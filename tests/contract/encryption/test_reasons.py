@@ -19,16 +19,16 @@ QUOTED = f"ValueError: invalid literal for int() with base 10: '{PLAINTEXT}'"
 
 async def fail(house: EncryptedHouse, owner: Call, reason: str) -> str:
     """Have a message fail for good, and return the reason that is kept, which is the same wherever it can be read."""
-    await house.service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await house.service.queues.put(owner, None, "work", {"max_attempts": 1})
     await house.add(owner, "work", PLAINTEXT)
     (got,) = await house.take(owner, "work")
     before = await house.journal_end()
-    await house.service.nack(owner, None, "work", [got.receipt], reason=reason)
-    letter = await house.service.get(owner, None, "work-dlq", got.id)
+    await house.service.settlement.nack(owner, None, "work", [got.receipt], reason=reason)
+    letter = await house.service.message_reads.get(owner, None, "work-dlq", got.id)
     assert letter.dead is not None
     kept = letter.dead.reason
     assert [one.reason for one in letter.history] == [kept]
-    result, _ = await house.service.result(owner, None, "work", got.id)
+    result, _ = await house.service.message_reads.result(owner, None, "work", got.id)
     assert result.error == f"dead letter: {kept}"
     details = [row.details for row in await house.rows(before) if row.op in {"nack", "dead_letter"}]
     assert sorted(details) == sorted([kept, f"to work-dlq: {kept}"])
@@ -68,4 +68,4 @@ async def test_a_reason_that_is_too_long_is_refused_all_the_same(house: Encrypte
     (got,) = await house.take(owner, "work")
     for wrong in ("x: " + "y" * 100_000, 7):
         with pytest.raises(Invalid):
-            await house.service.nack(owner, None, "work", [got.receipt], reason=wrong)  # type: ignore[arg-type]  # wrong on purpose
+            await house.service.settlement.nack(owner, None, "work", [got.receipt], reason=wrong)  # type: ignore[arg-type]  # wrong on purpose

@@ -39,7 +39,10 @@ async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
     owner = await house.encrypted()
     house.provider.failure = failure
     before = await house.journal_end()
-    for call in (house.add(owner, "work", PLAINTEXT), house.service.add(owner, None, "work", [message("a")], "key")):
+    for call in (
+        house.add(owner, "work", PLAINTEXT),
+        house.service.messages.add(owner, None, "work", [message("a")], "key"),
+    ):
         with pytest.raises(type(failure)):
             await call
     assert "work" not in house.shard.queues("acme")
@@ -70,22 +73,22 @@ async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothi
     owner = await house.encrypted()
     first, second = await house.add(owner, "work", PLAINTEXT, "second")
     got = await house.take(owner, "work", 1)
-    await house.service.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"1")])
+    await house.service.settlement.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"1")])
     (got,) = [await house.take(owner, "work", 1)]
     house.forget_keys()
     house.provider.failure = KmsUnavailable("out")
     receipts, results = [got[0].receipt], [Result("completed", PLAINTEXT.encode())]
     calls = (
-        house.service.get(owner, None, "work", second.id),
-        house.service.result(owner, None, "work", first.id),
-        house.service.ack(owner, None, "work", receipts, results),
+        house.service.message_reads.get(owner, None, "work", second.id),
+        house.service.message_reads.result(owner, None, "work", first.id),
+        house.service.settlement.ack(owner, None, "work", receipts, results),
     )
     for call in calls:
         with pytest.raises(KmsUnavailable):
             await call
     house.provider.failure = None
-    assert (await house.service.ack(owner, None, "work", receipts, results))[0].ok
-    assert (await house.service.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
+    assert (await house.service.settlement.ack(owner, None, "work", receipts, results))[0].ok
+    assert (await house.service.message_reads.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
 
 
 async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(house: EncryptedHouse) -> None:
@@ -111,13 +114,13 @@ async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(house: E
     await house.add(house.admin, "work", "open", tenant="plain")
     house.forget_keys()
     house.provider.failure = KmsUnavailable("out")
-    got = await house.service.fleet_poll(house.admin, "work", max=10)
+    got = await house.service.fleet.poll(house.admin, "work", max=10)
     assert [one.body for one in got] == [b"open"]
-    assert await house.service.fleet_poll(house.admin, "work", max=10) == []  # it is left alone for a moment
+    assert await house.service.fleet.poll(house.admin, "work", max=10) == []  # it is left alone for a moment
     await house.pass_time(1_000)
     with pytest.raises(KmsUnavailable):
-        await house.service.fleet_poll(house.admin, "work", max=10)
-    waiting = asyncio.ensure_future(house.service.fleet_poll(house.admin, "work", max=10, wait_ms=30_000))
+        await house.service.fleet.poll(house.admin, "work", max=10)
+    waiting = asyncio.ensure_future(house.service.fleet.poll(house.admin, "work", max=10, wait_ms=30_000))
     await house.settled()
     house.provider.failure = None
     for _ in range(3):
@@ -188,13 +191,13 @@ async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_ope
     """A typed error on every way to it; it is not lost, ends among the dead letters, and the server goes on."""
     owner = await house.encrypted("acme")
     await house.encrypted("blue")
-    await house.service.put_queue(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
+    await house.service.queues.put(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
     here = await added(house, "acme", "work", "mine")
     there = await added(house, *other, "another's")
     swap(house, here, there)
     with pytest.raises(SealBroken):
-        await house.service.get(owner, None, "work", here[2])
-    page = await house.service.peek(owner, None, "work")
+        await house.service.message_reads.get(owner, None, "work", here[2])
+    page = await house.service.message_reads.peek(owner, None, "work")
     assert {(one.body, one.body_error) for one in page.messages} == {(b"", "seal_broken")}
     for _ in range(2):
         with pytest.raises(SealBroken):
@@ -204,9 +207,11 @@ async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_ope
                 await house.take(owner, "work", 1)
         await house.pass_time(1)
     assert await house.take(owner, "work", 9) == []
-    (letter,) = [one for one in (await house.service.peek(owner, None, "work-dlq")).messages if one.id == here[2]]
+    (letter,) = [
+        one for one in (await house.service.message_reads.peek(owner, None, "work-dlq")).messages if one.id == here[2]
+    ]
     assert (letter.dead is not None and letter.dead.reason) == "seal_broken"
-    assert house.sealing.broken >= 2
+    assert house.encryption.broken >= 2
     await house.add(owner, "work", "goes on")
     assert [one.body for one in await house.take(owner, "work", 9)] == [b"goes on"]
 
@@ -231,7 +236,7 @@ async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house:
         batch.put(key, forged, store.m.handle)
         store.write(batch)
         with pytest.raises(SealBroken):
-            await house.service.get(owner, None, "work", here[2])
+            await house.service.message_reads.get(owner, None, "work", here[2])
 
 
 # ---- rotation, rewrapping, the end ----
@@ -243,7 +248,7 @@ async def work_on(house: EncryptedHouse, call: Call, rounds: int, seen: list[byt
         await house.add(call, "work", *(f"{number} {place}" for place in range(10)))
         got = await house.take(call, "work", 10)
         seen += [one.body for one in got]
-        await house.service.ack(call, None, "work", [one.receipt for one in got])
+        await house.service.settlement.ack(call, None, "work", [one.receipt for one in got])
 
 
 async def test_57_rotating_and_rewrapping_under_load_loses_nothing(house: EncryptedHouse) -> None:
@@ -253,18 +258,18 @@ async def test_57_rotating_and_rewrapping_under_load_loses_nothing(house: Encryp
     seen: list[bytes] = []
     working = [asyncio.ensure_future(work_on(house, owner, 15, seen)) for _ in range(4)]
     for _ in range(3):
-        await house.service.rotate_keys(owner, None)
+        await house.service.encryption.rotate(owner, None)
         await asyncio.to_thread(house.ring.rotate_key, "tenant-acme", house.clock.wall_ms())
-        await house.service.rewrap_keys(owner, None)
+        await house.service.encryption.rewrap(owner, None)
     await asyncio.gather(*working)
     assert sorted(seen) == sorted(
         f"{number} {place}".encode() for number in range(15) for place in range(10) for _ in "1234"
     )
-    reply = await house.service.get_encryption(owner, None)
+    reply = await house.service.encryption.get(owner, None)
     assert [one.number for one in reply.data_keys] == [1, 2, 3, 4]
     assert (reply.key, reply.key_state, reply.enabled) == ("local:tenant-acme", "ok", True)
     house.forget_keys()
-    assert (await house.service.get(owner, None, "archive", old.id)).body == b"of the first key"
+    assert (await house.service.message_reads.get(owner, None, "archive", old.id)).body == b"of the first key"
     assert [row.principal for row in await house.rows(tenant="acme", op="rotate_keys")] == ["key:" + key_id(owner)] * 3
     assert len(await house.rows(tenant="acme", op="rewrap_keys")) == 3
 
@@ -282,7 +287,7 @@ async def test_57_a_data_key_is_rotated_on_schedule(house: EncryptedHouse) -> No
     for _ in range(3):
         await house.add(owner, "work", "x")
         await asyncio.sleep(0.02)  # the keyring is read on a thread
-    reply = await house.service.get_encryption(owner, None)
+    reply = await house.service.encryption.get(owner, None)
     assert [one.number for one in reply.data_keys] == [1, 2]
 
 
@@ -292,11 +297,11 @@ async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(h
     (added,) = await house.add(owner, "work", "x")
     house.ring.add_key("another", 5)
     await house.tenant("acme", encryption={"key": "local:another"})
-    reply = await house.service.rewrap_keys(owner, None)
+    reply = await house.service.encryption.rewrap(owner, None)
     assert {one.key for one in reply.data_keys} == {"local:another"}
     house.ring.remove_key("tenant-acme")
     house.forget_keys()
-    assert (await house.service.get(owner, None, "work", added.id)).body == b"x"
+    assert (await house.service.message_reads.get(owner, None, "work", added.id)).body == b"x"
 
 
 async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_the_keyring(
@@ -306,7 +311,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_t
     owner = await house.encrypted()
     await house.add(owner, "work", PLAINTEXT)
     before = await house.journal_end()
-    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant", "certify_erasure"]
     assert "tenant-acme" not in house.ring.read().document.keys
     assert not house.shard.data_keys
@@ -323,12 +328,12 @@ async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_
     await house.add(owner, "work", "x")
     house.ring.path.rename(house.ring.path.with_suffix(".away"))
     with pytest.raises(KmsUnavailable):
-        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+        await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert "acme" in house.shard.tenants()
     with pytest.raises(Erased):
         await house.add(owner, "work", "x")
     house.ring.path.with_suffix(".away").rename(house.ring.path)
-    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert "acme" not in house.shard.tenants()
 
 
@@ -336,17 +341,20 @@ async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(house
     """Not even by a row in the journal."""
     await house.tenant("plain")
     before = await house.journal_end()
-    await house.service.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
+    await house.service.erasures.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
     assert [row.op for row in await house.rows(before)] == ["delete_tenant", "certify_erasure"]
 
 
 async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedHouse) -> None:
     """And its status says so."""
     await house.tenant("plain")
-    for call in (house.service.rotate_keys(house.admin, "plain"), house.service.rewrap_keys(house.admin, "plain")):
+    for call in (
+        house.service.encryption.rotate(house.admin, "plain"),
+        house.service.encryption.rewrap(house.admin, "plain"),
+    ):
         with pytest.raises(TenantqError, match="never switched on"):
             await call
-    reply = await house.service.get_encryption(house.admin, "plain")
+    reply = await house.service.encryption.get(house.admin, "plain")
     assert (reply.enabled, reply.key, reply.data_keys) == (False, None, [])
 
 
@@ -354,13 +362,13 @@ async def test_the_health_of_keys_is_in_readiness_and_metrics_without_their_name
     """What an operator watches."""
     owner = await house.encrypted()
     await house.add(owner, "work", "x")
-    assert house.service.readiness()["keys"] == "ok"
+    assert house.service.status.readiness()["keys"] == "ok"
     house.forget_keys()
     house.provider.failure = KeyDisabled("off")
     with pytest.raises(KeyDisabled):
         await house.add(owner, "work", "x")
-    assert (house.service.readiness()["keys"], house.service.readiness()["ready"]) == ("1 disabled", True)
-    text = (await house.service.metrics(house.admin)).decode()
+    assert (house.service.status.readiness()["keys"], house.service.status.readiness()["ready"]) == ("1 disabled", True)
+    text = (await house.service.status.metrics(house.admin)).decode()
     assert 'tenantq_kms_keys{provider="local",state="disabled"} 1.0' in text
     assert "tenantq_encrypted_tenants 1.0" in text
     assert "tenant-acme" not in text

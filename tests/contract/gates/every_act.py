@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain.access import Grant
+from tenantq.domain.config import QueueConfig
 from tenantq.engine.ops.redrive import RedriveFilter
 from tests.contract.gates.house import REASON
 from tests.shards import message
@@ -24,7 +25,7 @@ UNTIL = 253_402_300_799_999
 
 
 async def _export(service: Service, call: Call, tenant: str) -> None:
-    exporting = await service.export(call, tenant)
+    exporting = await service.exports.export(call, tenant)
     exporting.close()
 
 
@@ -34,78 +35,91 @@ def _number(service: Service, tenant: str) -> int:
 
 # method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it
 ACTS: dict[str, tuple[str, Act]] = {
-    "add": ("add", lambda s, c, t: s.add(c, t, "work", [message()])),
-    "poll": ("poll", lambda s, c, t: s.poll(c, t, "work")),
-    "fleet_poll": ("poll", lambda s, c, t: s.fleet_poll(c, "work", tenants=[t])),
-    "ack": ("ack", lambda s, c, t: s.ack(c, t, "work", [NO_RECEIPT])),
-    "ack_any": ("ack", lambda s, c, t: s.ack_any(c, t, "work", [NO_RECEIPT])),
-    "nack": ("nack", lambda s, c, t: s.nack(c, t, "work", [NO_RECEIPT])),
-    "release": ("release", lambda s, c, t: s.release(c, t, "work", [NO_RECEIPT])),
-    "extend": ("extend", lambda s, c, t: s.extend(c, t, "work", [NO_RECEIPT], lease_ms=9)),
-    "change_leases": ("extend", lambda s, c, t: s.change_leases(c, t, "work", [NO_RECEIPT], lease_ms=9, held_ms_max=9)),
-    "remove": ("remove", lambda s, c, t: s.remove(c, t, "work", [NO_ID])),
-    "peek": ("peek", lambda s, c, t: s.peek(c, t, "work")),
-    "open_snapshot": ("peek", lambda s, c, t: s.open_snapshot(c, t, "work")),
-    "read_snapshot": ("peek", lambda s, c, t: s.read_snapshot(c, t, "work", "0" * 32)),
-    "close_snapshot": ("peek", lambda s, c, t: s.close_snapshot(c, t, "work", "0" * 32)),
-    "get": ("get", lambda s, c, t: s.get(c, t, "work", NO_ID)),
-    "result": ("result", lambda s, c, t: s.result(c, t, "work", NO_ID)),
-    "trace": ("trace", lambda s, c, t: s.trace(c, t, "work", NO_ID)),
-    "purge": ("purge", lambda s, c, t: s.purge(c, t, "work", confirm="work", reason=REASON)),
-    "redrive": ("redrive", lambda s, c, t: s.redrive(c, t, "work", filter=RedriveFilter())),
-    "redrive_status": ("redrive", lambda s, c, t: s.redrive_status(c, t, "work", "0" * 16)),
-    "cancel_redrive": ("redrive", lambda s, c, t: s.cancel_redrive(c, t, "work", "0" * 16)),
-    "redrives": ("redrive", lambda s, c, t: s.redrives(c, t, "work")),
-    "find_tenant": ("get_queue", lambda s, c, t: s.find_tenant(c, _number(s, t), "get_queue", "work")),
-    "find_queue": ("get_queue", lambda s, c, t: s.find_queue(c, _number(s, t), "get_queue", "work")),
-    "find_queues": ("list_queues", lambda s, c, t: s.find_queues(c, _number(s, t))),
-    "list_queues": ("list_queues", lambda s, c, t: s.list_queues(c, t)),
-    "get_queue": ("get_queue", lambda s, c, t: s.get_queue(c, t, "work")),
-    "put_queue": ("put_queue", lambda s, c, t: s.put_queue(c, t, "work", {"lease_ms": 5_000})),
-    "make_queue": ("put_queue", lambda s, c, t: s.make_queue(c, t, "work", {"lease_ms": 5_000})),
-    "edit_queue": ("put_queue", lambda s, c, t: s.edit_queue(c, t, "work", lambda _: {"lease_ms": 5_000})),
-    "pause_queue": ("pause_queue", lambda s, c, t: s.pause_queue(c, t, "work")),
-    "resume_queue": ("resume_queue", lambda s, c, t: s.resume_queue(c, t, "work")),
-    "delete_queue": ("delete_queue", lambda s, c, t: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
-    "get_tenant": ("get_tenant", lambda s, c, t: s.get_tenant(c, t)),
-    "usage": ("usage", lambda s, c, t: s.usage(c, t)),
-    "export": ("export", _export),
-    "import_part": ("import", lambda s, c, t: s.import_part(c, t, "work", export="0" * 32, part=1, messages=[], results=[])),
-    "digest": ("export", lambda s, c, t: s.digest(c, t, "work")),
-    "audit": ("audit", lambda s, c, t: s.audit(c, t)),
-    "get_encryption": ("get_encryption", lambda s, c, t: s.get_encryption(c, t)),
-    "rotate_keys": ("rotate_keys", lambda s, c, t: s.rotate_keys(c, t)),
-    "rewrap_keys": ("rewrap_keys", lambda s, c, t: s.rewrap_keys(c, t)),
-    "list_keys": ("list_keys", lambda s, c, t: s.list_keys(c, t)),
-    "create_key": ("create_key", lambda s, c, t: s.create_key(c, t, "another", Grant(role="viewer"))),
-    "revoke_key": ("revoke_key", lambda s, c, t: s.revoke_key(c, t, "no-such-key")),
-    "list_grants": ("list_grants", lambda s, c, t: s.list_grants(c, t)),
-    "put_grant": ("put_grant", lambda s, c, t: s.put_grant(c, t, "jwt:worker", Grant(role="viewer"))),
-    "delete_grant": ("delete_grant", lambda s, c, t: s.delete_grant(c, t, "jwt:worker")),
-    "revoke_token": ("revoke_token", lambda s, c, t: s.revoke_token(c, t, token_id="j-1", principal=None, until=UNTIL)),
-    "list_tenants": ("list_tenants", lambda s, c, t: s.list_tenants(c)),
-    "put_tenant": ("put_tenant", lambda s, c, t: s.put_tenant(c, t, {"weight": 2})),
-    "suspend_tenant": ("suspend_tenant", lambda s, c, t: s.suspend_tenant(c, t, REASON)),
-    "resume_tenant": ("resume_tenant", lambda s, c, t: s.resume_tenant(c, t)),
-    "suspend_queue": ("suspend_tenant", lambda s, c, t: s.suspend_queue(c, t, "none", REASON)),
-    "reopen_queue": ("resume_tenant", lambda s, c, t: s.reopen_queue(c, t, "none")),
-    "delete_tenant": ("delete_tenant", lambda s, c, t: s.delete_tenant(c, t, confirm=t, reason=REASON)),
-    "hold_tenant": ("hold_tenant", lambda s, c, t: s.hold_tenant(c, t, REASON)),
-    "release_hold": ("release_hold", lambda s, c, t: s.release_hold(c, t, REASON)),
-    "list_erasures": ("list_erasures", lambda s, c, t: s.list_erasures(c)),
-    "get_erasure": ("list_erasures", lambda s, c, t: s.get_erasure(c, "1-1")),
-    "create_backup": ("create_backup", lambda s, c, t: s.create_backup(c)),
-    "list_backups": ("list_backups", lambda s, c, t: s.list_backups(c)),
-    "metrics": ("metrics", lambda s, c, t: s.metrics(c)),
-    "audit_platform": ("audit_platform", lambda s, c, t: s.audit_platform(c)),
-    "list_platform_keys": ("list_platform_keys", lambda s, c, t: s.list_platform_keys(c)),
-    "create_platform_key": ("create_platform_key", lambda s, c, t: s.create_platform_key(c, "more", Grant(actions=("metrics",)))),
-    "revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.revoke_platform_key(c, "no-such-key")),
+    "messages.add": ("add", lambda s, c, t: s.messages.add(c, t, "work", [message()])),
+    "messages.poll": ("poll", lambda s, c, t: s.messages.poll(c, t, "work")),
+    "fleet.poll": ("poll", lambda s, c, t: s.fleet.poll(c, "work", tenants=[t])),
+    "settlement.ack": ("ack", lambda s, c, t: s.settlement.ack(c, t, "work", [NO_RECEIPT])),
+    "settlement.ack_any": ("ack", lambda s, c, t: s.settlement.ack_any(c, t, "work", [NO_RECEIPT])),
+    "settlement.nack": ("nack", lambda s, c, t: s.settlement.nack(c, t, "work", [NO_RECEIPT])),
+    "settlement.release": ("release", lambda s, c, t: s.settlement.release(c, t, "work", [NO_RECEIPT])),
+    "settlement.extend": ("extend", lambda s, c, t: s.settlement.extend(c, t, "work", [NO_RECEIPT], lease_ms=9)),
+    "settlement.change_leases": ("extend", lambda s, c, t: s.settlement.change_leases(c, t, "work", [NO_RECEIPT], lease_ms=9, held_ms_max=9)),
+    "settlement.remove": ("remove", lambda s, c, t: s.settlement.remove(c, t, "work", [NO_ID])),
+    "message_reads.peek": ("peek", lambda s, c, t: s.message_reads.peek(c, t, "work")),
+    "message_reads.open_snapshot": ("peek", lambda s, c, t: s.message_reads.open_snapshot(c, t, "work")),
+    "message_reads.read_snapshot": ("peek", lambda s, c, t: s.message_reads.read_snapshot(c, t, "work", "0" * 32)),
+    "message_reads.close_snapshot": ("peek", lambda s, c, t: s.message_reads.close_snapshot(c, t, "work", "0" * 32)),
+    "message_reads.get": ("get", lambda s, c, t: s.message_reads.get(c, t, "work", NO_ID)),
+    "message_reads.result": ("result", lambda s, c, t: s.message_reads.result(c, t, "work", NO_ID)),
+    "message_reads.trace": ("trace", lambda s, c, t: s.message_reads.trace(c, t, "work", NO_ID)),
+    "queues.purge": ("purge", lambda s, c, t: s.queues.purge(c, t, "work", confirm="work", reason=REASON)),
+    "redrives.start": ("redrive", lambda s, c, t: s.redrives.start(c, t, "work", filter=RedriveFilter())),
+    "redrives.get": ("redrive", lambda s, c, t: s.redrives.get(c, t, "work", "0" * 16)),
+    "redrives.cancel": ("redrive", lambda s, c, t: s.redrives.cancel(c, t, "work", "0" * 16)),
+    "redrives.list": ("redrive", lambda s, c, t: s.redrives.list(c, t, "work")),
+    "sqs_lookup.find_tenant": ("get_queue", lambda s, c, t: s.sqs_lookup.find_tenant(c, _number(s, t), "get_queue", "work")),
+    "sqs_lookup.find_queue": ("get_queue", lambda s, c, t: s.sqs_lookup.find_queue(c, _number(s, t), "get_queue", "work")),
+    "sqs_lookup.find_queues": ("list_queues", lambda s, c, t: s.sqs_lookup.find_queues(c, _number(s, t))),
+    "queues.list": ("list_queues", lambda s, c, t: s.queues.list(c, t)),
+    "queues.get": ("get_queue", lambda s, c, t: s.queues.get(c, t, "work")),
+    "queues.put": ("put_queue", lambda s, c, t: s.queues.put(c, t, "work", {"lease_ms": 5_000})),
+    "queues.create": ("put_queue", lambda s, c, t: s.queues.create(c, t, "work", {"lease_ms": 5_000})),
+    "queues.change": ("put_queue", lambda s, c, t: s.queues.change(c, t, "work", {"lease_ms": 5_000}, expected=QueueConfig())),
+    "queues.pause": ("pause_queue", lambda s, c, t: s.queues.pause(c, t, "work")),
+    "queues.resume": ("resume_queue", lambda s, c, t: s.queues.resume(c, t, "work")),
+    "queues.delete": ("delete_queue", lambda s, c, t: s.queues.delete(c, t, "work", confirm="work", reason=REASON)),
+    "tenants.get": ("get_tenant", lambda s, c, t: s.tenants.get(c, t)),
+    "tenants.usage": ("usage", lambda s, c, t: s.tenants.usage(c, t)),
+    "exports.export": ("export", _export),
+    "exports.import_part": ("import", lambda s, c, t: s.exports.import_part(c, t, "work", export="0" * 32, part=1, messages=[], results=[])),
+    "exports.digest": ("export", lambda s, c, t: s.exports.digest(c, t, "work")),
+    "audit.query": ("audit", lambda s, c, t: s.audit.query(c, t)),
+    "encryption.get": ("get_encryption", lambda s, c, t: s.encryption.get(c, t)),
+    "encryption.rotate": ("rotate_keys", lambda s, c, t: s.encryption.rotate(c, t)),
+    "encryption.rewrap": ("rewrap_keys", lambda s, c, t: s.encryption.rewrap(c, t)),
+    "access.list_keys": ("list_keys", lambda s, c, t: s.access.list_keys(c, t)),
+    "access.create_key": ("create_key", lambda s, c, t: s.access.create_key(c, t, "another", Grant(role="viewer"))),
+    "access.revoke_key": ("revoke_key", lambda s, c, t: s.access.revoke_key(c, t, "no-such-key")),
+    "access.list_grants": ("list_grants", lambda s, c, t: s.access.list_grants(c, t)),
+    "access.put_grant": ("put_grant", lambda s, c, t: s.access.put_grant(c, t, "jwt:worker", Grant(role="viewer"))),
+    "access.delete_grant": ("delete_grant", lambda s, c, t: s.access.delete_grant(c, t, "jwt:worker")),
+    "access.revoke_token": ("revoke_token", lambda s, c, t: s.access.revoke_token(c, t, token_id="j-1", principal=None, until=UNTIL)),
+    "tenants.list": ("list_tenants", lambda s, c, t: s.tenants.list(c)),
+    "tenants.put": ("put_tenant", lambda s, c, t: s.tenants.put(c, t, {"weight": 2})),
+    "tenants.suspend": ("suspend_tenant", lambda s, c, t: s.tenants.suspend(c, t, REASON)),
+    "tenants.resume": ("resume_tenant", lambda s, c, t: s.tenants.resume(c, t)),
+    "queues.suspend": ("suspend_tenant", lambda s, c, t: s.queues.suspend(c, t, "none", REASON)),
+    "queues.unsuspend": ("resume_tenant", lambda s, c, t: s.queues.unsuspend(c, t, "none")),
+    "erasures.delete_tenant": ("delete_tenant", lambda s, c, t: s.erasures.delete_tenant(c, t, confirm=t, reason=REASON)),
+    "legal_holds.place": ("hold_tenant", lambda s, c, t: s.legal_holds.place(c, t, REASON)),
+    "legal_holds.release": ("release_hold", lambda s, c, t: s.legal_holds.release(c, t, REASON)),
+    "erasures.list": ("list_erasures", lambda s, c, t: s.erasures.list(c)),
+    "erasures.get": ("list_erasures", lambda s, c, t: s.erasures.get(c, "1-1")),
+    "backups.create": ("create_backup", lambda s, c, t: s.backups.create(c)),
+    "backups.list": ("list_backups", lambda s, c, t: s.backups.list(c)),
+    "status.metrics": ("metrics", lambda s, c, t: s.status.metrics(c)),
+    "audit.query_platform": ("audit_platform", lambda s, c, t: s.audit.query_platform(c)),
+    "access.list_platform_keys": ("list_platform_keys", lambda s, c, t: s.access.list_platform_keys(c)),
+    "access.create_platform_key": ("create_platform_key", lambda s, c, t: s.access.create_platform_key(c, "more", Grant(actions=("metrics",)))),
+    "access.revoke_platform_key": ("revoke_platform_key", lambda s, c, t: s.access.revoke_platform_key(c, "no-such-key")),
 }  # fmt: skip
 
-ANY_CREDENTIAL = {"log_in", "topology", "note_refused"}  # what everybody may with a valid credential
+ANY_CREDENTIAL = {"access.log_in", "status.topology", "sqs_lookup.note_refused"}  # allowed with any valid credential
 NOT_FOR_CALLERS = {
-    "bootstrap", "sign_in", "finish_erasures", "readiness", "durability", "close",
-    "audit_page", "backups_here", "make_backup", "metrics_here", "tenant_page",  # what one shard asks another
+    "access.bootstrap", "sqs_lookup.sign_in", "erasures.finish_pending", "erasures.close", "status.readiness",
+    "status.durability",
+    "audit.query_local", "backups.list_local", "backups.create_local", "status.metrics_local", "tenants.list_local",
 }  # fmt: skip
-"""What needs no credential."""
+"""What needs no credential: for the server itself and for its other shards."""
+NOT_FACETS = {"shard", "admission", "other_shards", "metrics"}
+
+
+def facet_methods(service: Service) -> set[str]:
+    """Return every public method of every facet, as facet.method."""
+    return {
+        f"{facet}.{name}"
+        for facet, value in vars(service).items()
+        if facet not in NOT_FACETS and not facet.startswith("_")
+        for name in dir(type(value))
+        if not name.startswith("_")
+    }

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.access import Grant
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.signals import SignalSettings
-from tenantq.service import Call, Gatekeeper, GateSettings, Service
+from tenantq.service import Admission, Call, GateSettings, MessageEncryption, Service
+from tenantq.vault import StoredDataKeys, Vault
 from tests.shards import journal_rows, message, settled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tenantq.domain.message import Added, Delivery
+    from tenantq.engine.ops.redrive import RedriveFilter
     from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
+    from tenantq.service.redrives import RedriveInfo
 
 ADMIN_TOKEN = "the-platform-itself-" + "0" * 20
 REASON = "because a test says so"
@@ -38,23 +41,25 @@ class House:
         self.clock = clock
         self.background: set[asyncio.Task[None]] = set()
         self.failures: list[BaseException] = []
-        self.gates = Gatekeeper(shard, clock, settings, self._in_background, jwt=jwt)
-        self.service = Service(shard, self.gates, clock)
+        self.admission = Admission(shard, clock, settings, self._in_background, jwt=jwt)
+        book = StoredDataKeys(shard)
+        self.encryption = MessageEncryption(shard, Vault(book, {}, clock), book, clock, providers={})  # without a key
+        self.service = Service(shard, self.admission, clock, self.encryption)
         self.admin = Call(bearer=ADMIN_TOKEN, remote="10.0.0.1", request_id="r-admin")
 
     async def open(self) -> House:
         """Let the platform's administrator in."""
-        await self.service.bootstrap(ADMIN_TOKEN)
+        await self.service.access.bootstrap(ADMIN_TOKEN)
         return self
 
     async def close(self) -> None:
         """Journal what was held back; nothing in the background may have failed, no place may be lost."""
         await self.settled()
         await self.service.close()
-        await self.gates.close()
+        await self.admission.close()
         await self.settled()
         assert not self.failures, self.failures
-        assert (self.gates.slots.in_flight, self.gates.slots.waiting) == (0, 0)
+        assert (self.admission.slots.in_flight, self.admission.slots.waiting) == (0, 0)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -86,28 +91,38 @@ class House:
 
     async def tenant(self, name: str, **changes: Any) -> str:
         """Make a tenant, or change it."""
-        await self.service.put_tenant(self.admin, name, changes)
+        await self.service.tenants.put(self.admin, name, changes)
         return name
 
     async def key(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> Call:
         """Return a request with a new key of a tenant."""
-        made = await self.service.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
+        made = await self.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
         return self.call(made.token)
 
     async def key_and_id(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> tuple[Call, str]:
         """Return a request with a new key of a tenant, and the key's id."""
-        made = await self.service.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
+        made = await self.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
         return self.call(made.token), made.key_id
 
     # ---- work ----
 
     async def add(self, call: Call, queue: str, *bodies: str, tenant: str | None = None, **fields: Any) -> list[Added]:
         """Add messages to a queue of the caller's tenant."""
-        return await self.service.add(call, tenant, queue, [message(body, **fields) for body in bodies or ("body",)])
+        return await self.service.messages.add(
+            call, tenant, queue, [message(body, **fields) for body in bodies or ("body",)]
+        )
 
     async def take(self, call: Call, queue: str, max: int = 1, **options: Any) -> list[Delivery]:
         """Poll a queue of the caller's tenant."""
-        return await self.service.poll(call, None, queue, max=max, **options)
+        return await self.service.messages.poll(call, None, queue, max=max, **options)
+
+    async def redrive(self, call: Call, queue: str, filter: RedriveFilter) -> RedriveInfo:
+        """Redrive dead letters and return how it ended."""
+        started = await self.service.redrives.start(call, None, queue, filter=filter)
+        await self.settled()
+        ended = await self.service.redrives.get(call, None, queue, started.id)
+        assert ended.state == "done"
+        return ended
 
     # ---- the journal ----
 
@@ -124,5 +139,5 @@ class House:
 
 def forget_credentials(house: House) -> None:
     """Make the gate verify every credential anew."""
-    old = house.gates.authenticator
-    house.gates.authenticator = Authenticator(house.shard.access, house.clock, old._jwt)
+    old = house.admission.authenticator
+    house.admission.authenticator = Authenticator(house.shard.access, house.clock, old._jwt)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +13,10 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings
 from tenantq.service import GateSettings
-from tenantq.service.credentials import BOOTSTRAP
-from tenantq.service.moving import Moving
+from tenantq.service.access import BOOTSTRAP
+from tenantq.service.audit_trail import AuditQuery
 from tenantq.store.keys import FAMILIES
-from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL
+from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.house import ADMIN_TOKEN, REASON, House
 
 if TYPE_CHECKING:
@@ -29,58 +28,63 @@ if TYPE_CHECKING:
     Act = Callable[[Service, Call, dict[str, Any]], Awaitable[Any]]
 
 READS = {
-    "get_tenant", "list_tenants", "usage", "audit", "get_queue", "list_queues", "redrive_status", "list_keys",
-    "list_grants", "metrics", "get_encryption", "audit_platform", "list_platform_keys", "list_backups", "list_erasures",
-    "get_erasure", "topology", "digest", "log_in",
+    "tenants.get", "tenants.list", "tenants.usage", "audit.query", "queues.get", "queues.list", "redrives.get", "access.list_keys",
+    "access.list_grants", "status.metrics", "encryption.get", "audit.query_platform", "access.list_platform_keys", "backups.list", "erasures.list",
+    "erasures.get", "status.topology", "exports.digest", "access.log_in", "redrives.list",
 }  # fmt: skip
-OF_KEYS = {"rotate_keys", "rewrap_keys"}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
-ELSEWHERE = {"create_backup"}  # which needs a server around it: tests/contract/backup
+OF_KEYS = {
+    "encryption.rotate",
+    "encryption.rewrap",
+}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
+ELSEWHERE = {"backups.create"}  # which needs a server around it: tests/contract/backup
 
 
 async def _release(service: Service, call: Call, _: dict[str, Any]) -> None:
     await service.shard.hold_tenant("acme", reason=REASON, caller=BOOTSTRAP)
-    await service.release_hold(call, "acme", REASON)
+    await service.legal_holds.release(call, "acme", REASON)
 
 
 async def _export(service: Service, call: Call, _: dict[str, Any]) -> None:
-    exporting = await service.export(call, "acme")
+    exporting = await service.exports.export(call, "acme")
     exporting.close()
 
 
 # (method, what the journal calls it, the act on (service, call, what the preparation left)), in an order that works
 CHANGES: list[tuple[str, str, Act]] = [
-    ("put_tenant", "create_tenant", lambda s, c, p: s.put_tenant(c, "third", {"weight": 3})),
-    ("put_tenant", "configure_tenant", lambda s, c, p: s.put_tenant(c, "acme", {"quotas": {"backlog": 900}})),
-    ("suspend_tenant", "suspend_tenant", lambda s, c, p: s.suspend_tenant(c, "acme", REASON)),
-    ("resume_tenant", "resume_tenant", lambda s, c, p: s.resume_tenant(c, "acme")),
-    ("suspend_queue", "suspend_queue", lambda s, c, p: s.suspend_queue(c, "acme", "work", REASON, "freeze")),
-    ("reopen_queue", "reopen_queue", lambda s, c, p: s.reopen_queue(c, "acme", "work", REASON)),
-    ("put_queue", "create_queue", lambda s, c, p: s.put_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
-    ("make_queue", "create_queue", lambda s, c, p: s.make_queue(c, "acme", "fresh", {"lease_ms": 1_000})),
-    ("put_queue", "configure_queue", lambda s, c, p: s.put_queue(c, "acme", "work", {"lease_ms": 1_000})),
-    ("pause_queue", "pause_queue", lambda s, c, p: s.pause_queue(c, "acme", "work")),
-    ("resume_queue", "resume_queue", lambda s, c, p: s.resume_queue(c, "acme", "work")),
-    ("purge", "purge", lambda s, c, p: s.purge(c, "acme", "work", confirm="work", reason=REASON)),
-    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "work", filter=RedriveFilter())),
-    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "empty", filter=RedriveFilter())),
-    ("redrive", "redrive", lambda s, c, p: s.redrive(c, "acme", "work", filter=RedriveFilter(), dry_run=True)),
-    ("cancel_redrive", "cancel_redrive", lambda s, c, p: s.cancel_redrive(c, "acme", "slow", p["task"])),
-    ("delete_queue", "delete_queue", lambda s, c, p: s.delete_queue(c, "acme", "work", confirm="work", reason=REASON)),
-    ("create_key", "create_key", lambda s, c, p: s.create_key(c, "acme", "fresh", Grant(role="viewer"))),
-    ("revoke_key", "revoke_key", lambda s, c, p: s.revoke_key(c, "acme", p["key"])),
-    ("put_grant", "put_grant", lambda s, c, p: s.put_grant(c, "acme", "jwt:fresh", Grant(role="viewer"))),
-    ("delete_grant", "delete_grant", lambda s, c, p: s.delete_grant(c, "acme", "jwt:known")),
-    ("revoke_token", "revoke_token",
-     lambda s, c, p: s.revoke_token(c, "acme", token_id="j", principal="jwt:x", until=UNTIL)),
-    ("create_platform_key", "create_key",
-     lambda s, c, p: s.create_platform_key(c, "fresh", Grant(actions=("metrics",)))),
-    ("revoke_platform_key", "revoke_key", lambda s, c, p: s.revoke_platform_key(c, p["platform key"])),
-    ("hold_tenant", "hold_tenant", lambda s, c, p: s.hold_tenant(c, "acme", REASON)),
-    ("release_hold", "release_hold", _release),
-    ("export", "export", _export),
-    ("import_part", "import",
-     lambda s, c, p: s.import_part(c, "acme", "work", export="0" * 32, part=1, messages=[], results=[])),
-    ("delete_tenant", "delete_tenant", lambda s, c, p: s.delete_tenant(c, "acme", confirm="acme", reason=REASON)),
+    ("tenants.put", "create_tenant", lambda s, c, p: s.tenants.put(c, "third", {"weight": 3})),
+    ("tenants.put", "configure_tenant", lambda s, c, p: s.tenants.put(c, "acme", {"quotas": {"backlog": 900}})),
+    ("tenants.suspend", "suspend_tenant", lambda s, c, p: s.tenants.suspend(c, "acme", REASON)),
+    ("tenants.resume", "resume_tenant", lambda s, c, p: s.tenants.resume(c, "acme")),
+    ("queues.suspend", "suspend_queue", lambda s, c, p: s.queues.suspend(c, "acme", "work", REASON, "freeze")),
+    ("queues.unsuspend", "reopen_queue", lambda s, c, p: s.queues.unsuspend(c, "acme", "work", REASON)),
+    ("queues.put", "create_queue", lambda s, c, p: s.queues.put(c, "acme", "fresh", {"lease_ms": 1_000})),
+    ("queues.create", "create_queue", lambda s, c, p: s.queues.create(c, "acme", "fresh", {"lease_ms": 1_000})),
+    ("queues.put", "configure_queue", lambda s, c, p: s.queues.put(c, "acme", "work", {"lease_ms": 1_000})),
+    ("queues.change", "configure_queue",
+     lambda s, c, p: s.queues.change(c, "acme", "work", {"lease_ms": 1_000}, expected=s.shard.queues("acme")["work"])),
+    ("queues.pause", "pause_queue", lambda s, c, p: s.queues.pause(c, "acme", "work")),
+    ("queues.resume", "resume_queue", lambda s, c, p: s.queues.resume(c, "acme", "work")),
+    ("queues.purge", "purge", lambda s, c, p: s.queues.purge(c, "acme", "work", confirm="work", reason=REASON)),
+    ("redrives.start", "redrive", lambda s, c, p: s.redrives.start(c, "acme", "work", filter=RedriveFilter())),
+    ("redrives.start", "redrive", lambda s, c, p: s.redrives.start(c, "acme", "empty", filter=RedriveFilter())),
+    ("redrives.start", "redrive", lambda s, c, p: s.redrives.start(c, "acme", "work", filter=RedriveFilter(), dry_run=True)),
+    ("redrives.cancel", "cancel_redrive", lambda s, c, p: s.redrives.cancel(c, "acme", "slow", p["task"])),
+    ("queues.delete", "delete_queue", lambda s, c, p: s.queues.delete(c, "acme", "work", confirm="work", reason=REASON)),
+    ("access.create_key", "create_key", lambda s, c, p: s.access.create_key(c, "acme", "fresh", Grant(role="viewer"))),
+    ("access.revoke_key", "revoke_key", lambda s, c, p: s.access.revoke_key(c, "acme", p["key"])),
+    ("access.put_grant", "put_grant", lambda s, c, p: s.access.put_grant(c, "acme", "jwt:fresh", Grant(role="viewer"))),
+    ("access.delete_grant", "delete_grant", lambda s, c, p: s.access.delete_grant(c, "acme", "jwt:known")),
+    ("access.revoke_token", "revoke_token",
+     lambda s, c, p: s.access.revoke_token(c, "acme", token_id="j", principal="jwt:x", until=UNTIL)),
+    ("access.create_platform_key", "create_key",
+     lambda s, c, p: s.access.create_platform_key(c, "fresh", Grant(actions=("metrics",)))),
+    ("access.revoke_platform_key", "revoke_key", lambda s, c, p: s.access.revoke_platform_key(c, p["platform key"])),
+    ("legal_holds.place", "hold_tenant", lambda s, c, p: s.legal_holds.place(c, "acme", REASON)),
+    ("legal_holds.release", "release_hold", _release),
+    ("exports.export", "export", _export),
+    ("exports.import_part", "import",
+     lambda s, c, p: s.exports.import_part(c, "acme", "work", export="0" * 32, part=1, messages=[], results=[])),
+    ("erasures.delete_tenant", "delete_tenant", lambda s, c, p: s.erasures.delete_tenant(c, "acme", confirm="acme", reason=REASON)),
 ]  # fmt: skip
 
 
@@ -89,24 +93,26 @@ async def prepare(house: House) -> dict[str, Any]:
     await house.tenant("acme")
     owner, key_id = await house.key_and_id("acme")
     for queue in ("work", "slow"):
-        await house.service.put_queue(owner, None, queue, {"max_attempts": 1})
+        await house.service.queues.put(owner, None, queue, {"max_attempts": 1})
         await house.add(owner, queue, "a", "b", "c")
         for one in await house.take(owner, queue, max=2):
-            await house.service.nack(owner, None, queue, [one.receipt])
+            await house.service.settlement.nack(owner, None, queue, [one.receipt])
     for queue in ("empty", "empty-dlq"):
-        await house.service.put_queue(owner, None, queue, {})
-    await house.service.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
-    task = await house.service.redrive(owner, None, "slow", filter=RedriveFilter(), rate=1)
+        await house.service.queues.put(owner, None, queue, {})
+    await house.service.access.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
+    task = await house.service.redrives.start(owner, None, "slow", filter=RedriveFilter(), rate=1)
     await house.settled()
     assert task.state == "running"
-    platform_key = await house.service.create_platform_key(house.admin, "other", Grant(role="platform-admin"))
+    platform_key = await house.service.access.create_platform_key(house.admin, "other", Grant(role="platform-admin"))
     return {"key": key_id, "task": task.id, "platform key": platform_key.key_id}
 
 
-def test_53_every_method_of_control_is_known_to_change_something_or_not() -> None:
+def test_53_every_method_of_control_is_known_to_change_something_or_not(house: House) -> None:
     """A new one cannot be forgotten here."""
-    methods = {name for name, _ in inspect.getmembers(Moving) if not name.startswith("_")}
-    assert methods == READS | {method for method, _, _ in CHANGES} | NOT_FOR_CALLERS - {"sign_in"} | ELSEWHERE | OF_KEYS
+    messages = ("messages.", "fleet.", "settlement.", "message_reads.", "sqs_lookup.")
+    methods = {name for name in facet_methods(house.service) if not name.startswith(messages)}
+    changes = {method for method, _, _ in CHANGES} | ELSEWHERE | OF_KEYS
+    assert methods == READS | changes | NOT_FOR_CALLERS - {"sqs_lookup.sign_in"}
 
 
 @pytest.mark.parametrize(("method", "op", "act"), CHANGES, ids=[f"{op} {n}" for n, (_, op, _) in enumerate(CHANGES)])
@@ -140,17 +146,17 @@ async def test_53_a_denied_act_leaves_exactly_one_row(house: House, method: str)
 @pytest.mark.parametrize(
     ("op", "act"),
     [
-        ("configure_tenant", lambda s, c: s.put_tenant(c, "acme", {"weight": -1})),
-        ("configure_queue", lambda s, c: s.put_queue(c, "acme", "work", {"lease_ms": -1})),
-        ("pause_queue", lambda s, c: s.pause_queue(c, "acme", "nowhere")),
-        ("purge", lambda s, c: s.purge(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
-        ("delete_queue", lambda s, c: s.delete_queue(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
-        ("purge", lambda s, c: s.purge(c, "acme", "work", confirm="wrok", reason=REASON)),
-        ("delete_queue", lambda s, c: s.delete_queue(c, "acme", "work", confirm="work", reason="short")),
-        ("delete_tenant", lambda s, c: s.delete_tenant(c, "acme", confirm="acme", reason="short")),
-        ("delete_tenant", lambda s, c: s.delete_tenant(c, "default", confirm="default", reason=REASON)),
-        ("revoke_key", lambda s, c: s.revoke_key(c, "acme", "nobody")),
-        ("delete_grant", lambda s, c: s.delete_grant(c, "acme", "nobody")),
+        ("configure_tenant", lambda s, c: s.tenants.put(c, "acme", {"weight": -1})),
+        ("configure_queue", lambda s, c: s.queues.put(c, "acme", "work", {"lease_ms": -1})),
+        ("pause_queue", lambda s, c: s.queues.pause(c, "acme", "nowhere")),
+        ("purge", lambda s, c: s.queues.purge(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
+        ("delete_queue", lambda s, c: s.queues.delete(c, "acme", "nowhere", confirm="nowhere", reason=REASON)),
+        ("purge", lambda s, c: s.queues.purge(c, "acme", "work", confirm="wrok", reason=REASON)),
+        ("delete_queue", lambda s, c: s.queues.delete(c, "acme", "work", confirm="work", reason="short")),
+        ("delete_tenant", lambda s, c: s.erasures.delete_tenant(c, "acme", confirm="acme", reason="short")),
+        ("delete_tenant", lambda s, c: s.erasures.delete_tenant(c, "default", confirm="default", reason=REASON)),
+        ("revoke_key", lambda s, c: s.access.revoke_key(c, "acme", "nobody")),
+        ("delete_grant", lambda s, c: s.access.delete_grant(c, "acme", "nobody")),
     ],
 )
 async def test_53_an_act_that_fails_leaves_exactly_one_row(
@@ -184,7 +190,7 @@ async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_hous
     alerts = [row for row in rows if row.op == "alert"]
     assert {(row.outcome, row.principal != "") for row in alerts} == {("denials", True), ("denials", False)}
     assert len(alerts) == 2
-    assert house.gates.tally.alerts == {"denials": 2}
+    assert house.admission.counters.alerts == {"denials": 2}
 
 
 async def test_53_the_audit_query_pages_through_everything_once(house: House) -> None:
@@ -198,22 +204,22 @@ async def test_53_the_audit_query_pages_through_everything_once(house: House) ->
         with pytest.raises(Forbidden):
             await house.add(viewer, "q0")
     await house.settled()
-    whole, cursor = await house.service.audit(owner, None, limit=1_000)
+    whole, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=1_000))
     assert cursor is None
     for limit in (1, 2, 5):
-        found, cursor = await house.service.audit(owner, None, limit=limit)
+        found, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=limit))
         while cursor is not None:
-            page, cursor = await house.service.audit(owner, None, limit=limit, cursor=cursor)
+            page, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=limit, cursor=cursor))
             found += page
         assert found == whole
-    denied, _ = await house.service.audit(owner, None, result="DENIED")
+    denied, _ = await house.service.audit.query(owner, None, AuditQuery(result="DENIED"))
     assert len(denied) == 3
-    added, _ = await house.service.audit(owner, None, action="add", result="SUCCESS", queue="q0")
+    added, _ = await house.service.audit.query(owner, None, AuditQuery(action="add", result="SUCCESS", queue="q0"))
     assert len(added) == 4
-    one, _ = await house.service.audit(owner, None, message=added[0].message_id)
+    one, _ = await house.service.audit.query(owner, None, AuditQuery(message=added[0].message_id))
     assert [row.op for row in one] == ["add"]
-    later, _ = await house.service.audit(owner, None, start=house.clock.wall_ms() + 1)
-    earlier, _ = await house.service.audit(owner, None, end=house.clock.wall_ms())
+    later, _ = await house.service.audit.query(owner, None, AuditQuery(start=house.clock.wall_ms() + 1))
+    earlier, _ = await house.service.audit.query(owner, None, AuditQuery(end=house.clock.wall_ms()))
     assert (later, earlier) == ([], [])
 
 
@@ -226,10 +232,10 @@ async def test_53_reaching_for_other_tenants_raises_an_alert(open_house: OpenHou
     thief, key_id = await house.key_and_id("globex")
     for _ in range(10):
         with pytest.raises(Forbidden):
-            await house.service.usage(thief, "acme")
+            await house.service.tenants.usage(thief, "acme")
     (alert,) = await house.rows(op="alert")
     assert (alert.outcome, alert.tenant, alert.principal) == ("cross_tenant", "globex", f"key:{key_id}")
-    assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await house.service.metrics(house.admin)
+    assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await house.service.status.metrics(house.admin)
 
 
 async def test_53_a_key_in_many_new_places_raises_an_alert_and_its_places_outlive_a_restart(
@@ -258,20 +264,20 @@ async def test_53_no_secret_is_ever_stored_or_journaled(open_house: OpenHouse) -
     """Neither the platform's token nor a key's, in any row of any family."""
     house = await open_house()
     await house.tenant("acme")
-    made = await house.service.create_key(house.admin, "acme", "mine", Grant(role="tenant-admin"))
+    made = await house.service.access.create_key(house.admin, "acme", "mine", Grant(role="tenant-admin"))
     call = house.call(made.token)
     await house.add(call, "work")
     for bad in (made.token + "x", made.token[:-1]):
         with pytest.raises(Unauthenticated):
             await house.add(house.call(bad), "work")
-    await house.gates.close()
+    await house.admission.close()
     await house.settled()
     store = house.shard.core.store
     for name in FAMILIES:
         for key, value in store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000):
             for secret in (made.secret, made.token, ADMIN_TOKEN):
                 assert secret.encode() not in key + value
-    assert made.secret not in repr(await house.service.list_keys(call, None))
+    assert made.secret not in repr(await house.service.access.list_keys(call, None))
 
 
 # ---- nothing is destroyed by mistake ----
@@ -303,10 +309,10 @@ async def test_54_without_the_name_and_a_reason_nothing_is_deleted(house: House,
     await house.add(owner, "work", "a", "b")
     before = house.shard.stats("work", "work"), house.shard.queues("work"), house.shard.usage("work")
     for act in (
-        house.service.purge(owner, None, "work", **wrong),
-        house.service.delete_queue(owner, None, "work", **wrong),
-        house.service.delete_queue(owner, None, "work", force=True, **wrong),
-        house.service.delete_tenant(house.admin, "work", **wrong),
+        house.service.queues.purge(owner, None, "work", **wrong),
+        house.service.queues.delete(owner, None, "work", **wrong),
+        house.service.queues.delete(owner, None, "work", force=True, **wrong),
+        house.service.erasures.delete_tenant(house.admin, "work", **wrong),
     ):
         with pytest.raises(Invalid) as caught:
             await act
@@ -321,7 +327,7 @@ async def test_54_with_both_it_is_done(house: House) -> None:
     await house.tenant("acme")
     owner = await house.key("acme")
     await house.add(owner, "work", "a", "b")
-    assert await house.service.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
+    assert await house.service.queues.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
     (row,) = await house.rows(op="purge")
     assert "ten chars!" in row.details
     assert house.shard.usage("acme")["backlog"] == 0
@@ -332,11 +338,11 @@ async def test_54_confirming_for_a_queue_that_is_not_there_says_so(house: House)
     await house.tenant("acme")
     owner = await house.key("acme")
     for act in (
-        house.service.purge(owner, None, "work", confirm="work", reason=REASON),
-        house.service.delete_queue(owner, None, "work", confirm="work", reason=REASON),
+        house.service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
+        house.service.queues.delete(owner, None, "work", confirm="work", reason=REASON),
     ):
         with pytest.raises(NotFound):
             await act
     with pytest.raises(NotFound):
-        await house.service.delete_tenant(house.admin, "nobody", confirm="nobody", reason=REASON)
+        await house.service.erasures.delete_tenant(house.admin, "nobody", confirm="nobody", reason=REASON)
     assert house.shard.queues("acme") == {}

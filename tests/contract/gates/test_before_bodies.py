@@ -53,7 +53,7 @@ async def test_38_a_refused_call_leaves_its_row_whatever_is_wrong_with_it(site: 
     other = await site.tenant("other")
     for body in (b"{bad", b'{"foo":1}', b'{"messages":[]}'):
         await site.ask("POST", "/v1/tenants/acme/queues/work/messages", body, token=other)
-    site.server.service.gates.traces.flush()
+    site.server.service.admission.notes.flush()
     await site.settled()
     rows = (await site.ask("GET", "/v1/tenants/acme/audit?action=add&result=DENIED")).json()["rows"]
     assert sum(row["count"] for row in rows) == 3

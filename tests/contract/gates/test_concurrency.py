@@ -57,7 +57,7 @@ async def test_requests_of_a_tenant_beyond_its_bound_wait_and_then_go(house: Hou
     with Gate(house):
         tasks = [start(house.add(call, "work", f"{n}")) for n in range(5)]
         await turns()
-        slots = house.gates.slots
+        slots = house.admission.slots
         assert (slots.in_flight_of("acme"), slots.waiting_of("acme")) == (2, 3)
         start_other = start(house.add(other, "work"))
         await turns()
@@ -113,7 +113,7 @@ async def test_adds_and_polls_of_one_queue_are_bounded_apart(house: House, kind:
         act = house.add if kind == "adds" else house.take
         tasks = [start(act(call, queue)) for queue in ("one", "one", "two")]
         await turns()
-        assert (house.gates.slots.in_flight_of("acme"), house.gates.slots.waiting_of("acme")) == (2, 1)
+        assert (house.admission.slots.in_flight_of("acme"), house.admission.slots.waiting_of("acme")) == (2, 1)
     await asyncio.gather(*tasks)
 
 
@@ -122,12 +122,12 @@ async def test_polls_that_only_wait_hold_up_nobody(house: House, why: str) -> No
     """Neither other polls nor adds nor, above all, acks, whatever the polls are waiting for."""
     await house.tenant("acme", concurrency={"requests": 2, "polls": 1})
     call = await house.key("acme")
-    await house.service.put_queue(call, None, "work", {})
+    await house.service.queues.put(call, None, "work", {})
     await house.add(call, "other", "held")
     (held,) = await house.take(call, "other", lease_ms=60_000)
     if why == "paused":
         await house.add(call, "work")
-        await house.service.pause_queue(call, None, "work")
+        await house.service.queues.pause(call, None, "work")
     elif why == "group":
         await house.add(call, "work", "1", "2", group="g")
         await house.take(call, "work", lease_ms=60_000)
@@ -141,9 +141,9 @@ async def test_polls_that_only_wait_hold_up_nobody(house: House, why: str) -> No
         await house.tenant("acme", quotas={"in_flight": 1})
         await house.add(call, "work", "x", "y")
         await house.settled()
-    assert house.gates.slots.waiting_of("acme") == 0
-    assert house.gates.slots.in_flight_of("acme") == 0
-    assert (await house.service.ack(call, None, "other", [held.receipt]))[0].ok
+    assert house.admission.slots.waiting_of("acme") == 0
+    assert house.admission.slots.in_flight_of("acme") == 0
+    assert (await house.service.settlement.ack(call, None, "other", [held.receipt]))[0].ok
     await house.add(call, "third")
     await house.pass_time(30_000)
     await asyncio.gather(*waiting)
@@ -157,7 +157,7 @@ async def test_polls_that_wait_for_the_rate_hold_up_nobody(house: House) -> None
     (held,) = await house.take(call, "work", lease_ms=60_000)
     waiting = [start(house.take(call, "work", wait_ms=30_000)) for _ in range(3)]
     await house.settled()
-    acking = start(house.service.ack(call, None, "work", [held.receipt]))
+    acking = start(house.service.settlement.ack(call, None, "work", [held.receipt]))
     await house.settled()
     await turns()
     assert acking.done()
@@ -172,10 +172,12 @@ async def test_results_that_are_waited_for_hold_up_nobody(house: House) -> None:
     await house.tenant("acme", concurrency={"requests": 1})
     call = await house.key("acme")
     (added,) = await house.add(call, "work")
-    waiting = [start(house.service.result(call, None, "work", added.id, wait_ms=30_000)) for _ in range(5)]
+    waiting = [
+        start(house.service.message_reads.result(call, None, "work", added.id, wait_ms=30_000)) for _ in range(5)
+    ]
     await house.settled()
     (got,) = await house.take(call, "work")
-    assert (await house.service.ack(call, None, "work", [got.receipt]))[0].ok
+    assert (await house.service.settlement.ack(call, None, "work", [got.receipt]))[0].ok
     await house.settled()
     for one in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(one, NotFound)
@@ -186,11 +188,11 @@ async def test_requests_on_one_connection_are_bounded(open_house: OpenHouse) -> 
     house = await open_house(settings=GateSettings(connection_requests=2))
     await house.tenant("acme")
     call = await house.key("acme")
-    await house.service.put_queue(call, None, "work", {})
+    await house.service.queues.put(call, None, "work", {})
     mine = house.call(call.bearer, connection="c-1")
     polls = [start(house.take(mine, "work", wait_ms=30_000)) for _ in range(3)]
     await house.settled()
-    assert house.gates.slots.waiting_of("acme") == 1
+    assert house.admission.slots.waiting_of("acme") == 1
     await house.add(house.call(call.bearer, connection="c-2"), "work", "a", "b", "c")
     await house.settled()
     await asyncio.gather(*polls)
@@ -216,7 +218,7 @@ async def test_a_consumer_that_still_waits_is_not_gone(house: House) -> None:
     """However long its poll is: nobody takes its place meanwhile."""
     await house.tenant("acme", quotas={"consumers_per_queue": 1})
     call = await house.key("acme")
-    await house.service.put_queue(call, None, "work", {})
+    await house.service.queues.put(call, None, "work", {})
     waiting = start(house.take(call, "work", consumer="one", wait_ms=300_000))
     for _ in range(4):
         await house.pass_time(60_000)
@@ -233,7 +235,7 @@ async def test_a_fleet_poll_counts_as_a_consumer_where_consumers_are_bounded(hou
     await house.add(call, "work", *"abc")
     await house.take(call, "work", consumer="one")
     with pytest.raises(QuotaExceeded):
-        await house.service.fleet_poll(call, "work", tenants=["acme"], consumer="two")
+        await house.service.fleet.poll(call, "work", tenants=["acme"], consumer="two")
 
 
 async def test_a_new_tenant_of_the_same_name_has_no_consumers_of_the_old(house: House) -> None:
@@ -243,7 +245,7 @@ async def test_a_new_tenant_of_the_same_name_has_no_consumers_of_the_old(house: 
         call = await house.key("acme")
         await house.add(call, "work", *"abc")
         assert await house.take(call, "work")
-        await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason="because of the test")
+        await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason="because of the test")
 
 
 async def test_a_long_name_of_a_consumer_and_of_its_principal_fit_together(house: House) -> None:
@@ -264,7 +266,7 @@ async def test_who_waits_for_a_place_is_judged_when_it_comes(house: House) -> No
         first = start(house.add(owner, "work", "first"))
         second = start(house.add(worker, "work", "second"))
         await turns()
-        assert house.gates.slots.waiting_of("acme") == 1
+        assert house.admission.slots.waiting_of("acme") == 1
         revoked = start(house.shard.revoke_key("acme", key_id))
     await asyncio.gather(first, revoked)
     with pytest.raises(Unauthenticated):
@@ -277,13 +279,13 @@ async def test_who_waits_for_a_place_in_a_tenant_that_is_deleted_gets_none_in_it
     owner = await house.key("acme")
     await house.tenant("fleet")
     worker, key_id = await house.key_and_id("fleet", "producer")
-    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="producer"))
+    await house.service.access.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="producer"))
     await house.settled()
     with Gate(house):
         first = start(house.add(owner, "work", "first"))
         second = start(house.add(worker, "work", "second", tenant="acme"))
         await turns()
-        assert house.gates.slots.waiting_of("acme") == 1
+        assert house.admission.slots.waiting_of("acme") == 1
         deleted = start(house.shard.delete_tenant("acme"))
         made = start(house.shard.put_tenant("acme"))
     await asyncio.gather(first, deleted, made, return_exceptions=True)
@@ -304,7 +306,7 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
             quotas={"in_flight": 20, "consumers_per_queue": 3},
         )  # fmt: skip
         key = await house.key(name)
-        await house.service.put_queue(key, None, "work", {})
+        await house.service.queues.put(key, None, "work", {})
         calls += [(name, house.call(key.bearer, connection=f"{name}-{n % 2}")) for n in range(4)]
     added: set[bytes] = set()
     acking: set[bytes] = set()  # who vanished meanwhile does not know whether it was done
@@ -313,18 +315,18 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
     async def act(tenant: str, call: Call) -> None:
         kind = rng.choice(["add", "add", "poll", "long", "fleet", "result", *ACTS])
         if kind == "add":
-            added.update([new.raw_id for new in await house.service.add(call, None, "work", [message()])])
+            added.update([new.raw_id for new in await house.service.messages.add(call, None, "work", [message()])])
         elif kind in {"poll", "long", "fleet"}:
             wait_ms = 0 if kind == "poll" else rng.choice((50, 500))
             if kind == "fleet":
-                got = await house.service.fleet_poll(call, "work", max=2, wait_ms=wait_ms)
+                got = await house.service.fleet.poll(call, "work", max=2, wait_ms=wait_ms)
             else:
-                got = await house.service.poll(
+                got = await house.service.messages.poll(
                     call, None, "work", max=2, wait_ms=wait_ms, consumer=rng.choice((None, "a", "b"))
                 )
             for one in got:
                 acking.add(one.raw_id)
-                (outcome,) = await house.service.ack(call, None, "work", [one.receipt])
+                (outcome,) = await house.service.settlement.ack(call, None, "work", [one.receipt])
                 if outcome.ok:
                     acked.add(one.raw_id)
         elif kind not in {"purge", "delete_queue", "remove", "delete_tenant", "suspend_tenant"}:
@@ -344,11 +346,11 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
     done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
     wrong = [one for one in done if isinstance(one, Exception) and not isinstance(one, TenantqError)]
     assert not wrong, wrong
-    slots = house.gates.slots
+    slots = house.admission.slots
     assert (slots.in_flight, slots.waiting) == (0, 0)
     assert not any(bound.in_flight or bound.lines for bound in slots._bounds())
     assert slots.reconcile() == 0
-    assert house.gates.rates.waiting("acme") + house.gates.rates.waiting("globex") == 0
+    assert house.admission.rates.waiting("acme") + house.admission.rates.waiting("globex") == 0
     await house.pass_time(60_000)
     left: set[bytes] = set()
     for name in ("acme", "globex"):
@@ -370,9 +372,9 @@ async def test_fleets_of_the_platform_take_no_place_of_a_tenant(house: House) ->
     with Gate(house):
         held = start(house.add(call, "work", "second"))
         await turns()
-        assert house.gates.slots.in_flight_of("default") == 1
-        fleet = start(house.service.fleet_poll(house.admin, "work", tenants=["default"]))
+        assert house.admission.slots.in_flight_of("default") == 1
+        fleet = start(house.service.fleet.poll(house.admin, "work", tenants=["default"]))
         await turns()
-        assert house.gates.slots.waiting == 0
+        assert house.admission.slots.waiting == 0
     assert [one.body for one in await fleet] == [b"first"]
     await held

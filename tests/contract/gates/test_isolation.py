@@ -11,6 +11,7 @@ import pytest
 
 from tenantq.domain.message import Result
 from tenantq.errors import Forbidden, LeaseLost, NotFound, TenantqError
+from tenantq.service.audit_trail import AuditQuery
 from tests.contract.gates.house import REASON, House
 from tests.shards import message
 
@@ -26,36 +27,36 @@ Act = tuple[str, "Callable[[Service, Call, str | None, str, str], Awaitable[Any]
 
 # name of the act, and the act itself on (service, call, tenant, message id, receipt)
 ACTS: list[Act] = [
-    ("get", lambda s, c, t, i, r: s.get(c, t, "work", i)),
-    ("result", lambda s, c, t, i, r: s.result(c, t, "work", i)),
-    ("trace", lambda s, c, t, i, r: s.trace(c, t, "work", i)),
-    ("remove", lambda s, c, t, i, r: s.remove(c, t, "work", [i])),
-    ("ack", lambda s, c, t, i, r: s.ack(c, t, "work", [r])),
-    ("ack with result", lambda s, c, t, i, r: s.ack(c, t, "work", [r], [Result("completed", b"mine now")])),
-    ("nack", lambda s, c, t, i, r: s.nack(c, t, "work", [r], delay_ms=0)),
-    ("release", lambda s, c, t, i, r: s.release(c, t, "work", [r])),
-    ("extend", lambda s, c, t, i, r: s.extend(c, t, "work", [r], lease_ms=1_000)),
+    ("get", lambda s, c, t, i, r: s.message_reads.get(c, t, "work", i)),
+    ("result", lambda s, c, t, i, r: s.message_reads.result(c, t, "work", i)),
+    ("trace", lambda s, c, t, i, r: s.message_reads.trace(c, t, "work", i)),
+    ("remove", lambda s, c, t, i, r: s.settlement.remove(c, t, "work", [i])),
+    ("ack", lambda s, c, t, i, r: s.settlement.ack(c, t, "work", [r])),
+    ("ack with result", lambda s, c, t, i, r: s.settlement.ack(c, t, "work", [r], [Result("completed", b"mine now")])),
+    ("nack", lambda s, c, t, i, r: s.settlement.nack(c, t, "work", [r], delay_ms=0)),
+    ("release", lambda s, c, t, i, r: s.settlement.release(c, t, "work", [r])),
+    ("extend", lambda s, c, t, i, r: s.settlement.extend(c, t, "work", [r], lease_ms=1_000)),
 ]
 QUEUE_ACTS: list[Act] = [
-    ("peek", lambda s, c, t, i, r: s.peek(c, t, "work")),
-    ("poll", lambda s, c, t, i, r: s.poll(c, t, "work")),
-    ("add", lambda s, c, t, i, r: s.add(c, t, "work", [message()])),
-    ("get_queue", lambda s, c, t, i, r: s.get_queue(c, t, "work")),
-    ("put_queue", lambda s, c, t, i, r: s.put_queue(c, t, "work", {"lease_ms": 1})),
-    ("pause_queue", lambda s, c, t, i, r: s.pause_queue(c, t, "work")),
-    ("resume_queue", lambda s, c, t, i, r: s.resume_queue(c, t, "work")),
-    ("purge", lambda s, c, t, i, r: s.purge(c, t, "work", confirm="work", reason=REASON)),
-    ("delete_queue", lambda s, c, t, i, r: s.delete_queue(c, t, "work", confirm="work", reason=REASON)),
-    ("redrive", lambda s, c, t, i, r: s.redrive(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them
-    ("redrive_status", lambda s, c, t, i, r: s.redrive_status(c, t, "work", "0" * 16)),
-    ("cancel_redrive", lambda s, c, t, i, r: s.cancel_redrive(c, t, "work", "0" * 16)),
-    ("list_queues", lambda s, c, t, i, r: s.list_queues(c, t)),
-    ("get_tenant", lambda s, c, t, i, r: s.get_tenant(c, t)),
-    ("usage", lambda s, c, t, i, r: s.usage(c, t)),
-    ("audit", lambda s, c, t, i, r: s.audit(c, t)),
-    ("list_keys", lambda s, c, t, i, r: s.list_keys(c, t)),
-    ("list_grants", lambda s, c, t, i, r: s.list_grants(c, t)),
-    ("fleet_poll", lambda s, c, t, i, r: s.fleet_poll(c, "work", tenants=[t])),  # type: ignore[list-item]  # a name
+    ("peek", lambda s, c, t, i, r: s.message_reads.peek(c, t, "work")),
+    ("poll", lambda s, c, t, i, r: s.messages.poll(c, t, "work")),
+    ("add", lambda s, c, t, i, r: s.messages.add(c, t, "work", [message()])),
+    ("get_queue", lambda s, c, t, i, r: s.queues.get(c, t, "work")),
+    ("put_queue", lambda s, c, t, i, r: s.queues.put(c, t, "work", {"lease_ms": 1})),
+    ("pause_queue", lambda s, c, t, i, r: s.queues.pause(c, t, "work")),
+    ("resume_queue", lambda s, c, t, i, r: s.queues.resume(c, t, "work")),
+    ("purge", lambda s, c, t, i, r: s.queues.purge(c, t, "work", confirm="work", reason=REASON)),
+    ("delete_queue", lambda s, c, t, i, r: s.queues.delete(c, t, "work", confirm="work", reason=REASON)),
+    ("redrive", lambda s, c, t, i, r: s.redrives.start(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them
+    ("redrive_status", lambda s, c, t, i, r: s.redrives.get(c, t, "work", "0" * 16)),
+    ("cancel_redrive", lambda s, c, t, i, r: s.redrives.cancel(c, t, "work", "0" * 16)),
+    ("list_queues", lambda s, c, t, i, r: s.queues.list(c, t)),
+    ("get_tenant", lambda s, c, t, i, r: s.tenants.get(c, t)),
+    ("usage", lambda s, c, t, i, r: s.tenants.usage(c, t)),
+    ("audit", lambda s, c, t, i, r: s.audit.query(c, t)),
+    ("list_keys", lambda s, c, t, i, r: s.access.list_keys(c, t)),
+    ("list_grants", lambda s, c, t, i, r: s.access.list_grants(c, t)),
+    ("fleet_poll", lambda s, c, t, i, r: s.fleet.poll(c, "work", tenants=[t])),  # type: ignore[list-item]  # a name
 ]
 
 
@@ -67,7 +68,9 @@ async def two_tenants(house: House) -> tuple[Call, Call, Delivery, str]:
     await house.add(owner, "work", "secret", "finished")
     for one in await house.take(owner, "work", max=2, lease_ms=60_000):
         if one.body == b"finished":
-            await house.service.ack(owner, None, "work", [one.receipt], [Result("completed", b"the secret result")])
+            await house.service.settlement.ack(
+                owner, None, "work", [one.receipt], [Result("completed", b"the secret result")]
+            )
             finished = one.id
         else:
             held = one
@@ -106,8 +109,8 @@ async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
         ("globex", "refused", name.split(maxsplit=1)[0], "10.1.2.3")
     }
     assert house.shard.stats("acme", "work") == before
-    assert (await house.service.ack(owner, None, "work", [held.receipt]))[0].ok
-    result, _ = await house.service.result(owner, None, "work", finished)
+    assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
+    result, _ = await house.service.message_reads.result(owner, None, "work", finished)
     assert result.value == b"the secret result"
 
 
@@ -126,17 +129,17 @@ async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
     assert true_answer == await answer(act(house.service, thief, "no-such-tenant", held.id, held.receipt))
     assert true_answer[0] is Forbidden
     assert (house.shard.stats("acme", "work"), house.shard.usage("acme")) == before
-    assert (await house.service.ack(owner, None, "work", [held.receipt]))[0].ok
+    assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
 
 
 async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(house: House) -> None:
     """The owner's auditor finds who tried, with result=DENIED."""
     _, thief, held, _ = await two_tenants(house)
     with pytest.raises(Forbidden):
-        await house.service.get(thief, "acme", "work", held.id)
+        await house.service.message_reads.get(thief, "acme", "work", held.id)
     auditor = await house.key("acme", "auditor")
     await house.settled()
-    (row,), _ = await house.service.audit(auditor, None, result="DENIED")
+    (row,), _ = await house.service.audit.query(auditor, None, AuditQuery(result="DENIED"))
     assert (row.op, row.outcome, row.queue) == ("get", "denied", "work")
 
 
@@ -144,26 +147,26 @@ async def test_38_lists_and_counts_hold_nothing_of_another_tenant(house: House) 
     """Queues, usage, keys, grants, audit and fleet polls show the caller's own tenant only."""
     _, thief, held, _ = await two_tenants(house)
     service = house.service
-    assert await service.list_queues(thief, None) == []
-    usage = await service.usage(thief, None)
+    assert await service.queues.list(thief, None) == []
+    usage = await service.tenants.usage(thief, None)
     assert {item.used for item in usage.quotas.values()} == {0}
-    assert len(await service.list_keys(thief, None)) == 1
-    assert await service.list_grants(thief, None) == []
-    rows, _ = await service.audit(thief, None)
+    assert len(await service.access.list_keys(thief, None)) == 1
+    assert await service.access.list_grants(thief, None) == []
+    rows, _ = await service.audit.query(thief, None)
     assert {row.tenant for row in rows} == {"globex"}
-    rows, _ = await service.audit(thief, None, message=held.id)
+    rows, _ = await service.audit.query(thief, None, AuditQuery(message=held.id))
     assert rows == []
-    assert await service.fleet_poll(thief, "work") == []
+    assert await service.fleet.poll(thief, "work") == []
 
 
 async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(house: House) -> None:
     """Its exact id answers what an invented one does."""
     owner, thief, _, _ = await two_tenants(house)
-    await house.service.put_queue(owner, None, "work-dlq", {})
-    await house.service.put_queue(thief, None, "work", {})
-    await house.service.put_queue(thief, None, "work-dlq", {})
-    task = await house.service.redrive(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
-    for look in (house.service.redrive_status, house.service.cancel_redrive):
+    await house.service.queues.put(owner, None, "work-dlq", {})
+    await house.service.queues.put(thief, None, "work", {})
+    await house.service.queues.put(thief, None, "work-dlq", {})
+    task = await house.service.redrives.start(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
+    for look in (house.service.redrives.get, house.service.redrives.cancel):
         for queue in ("work", "work-dlq"):
             assert await answer(look(thief, None, queue, task.id)) == await answer(look(thief, None, queue, "0" * 16))
     assert task.state != "cancelled"
@@ -177,11 +180,11 @@ async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(house: House, nam
     owner, thief, held, _ = await two_tenants(house)
     for call in (owner, thief):
         with pytest.raises(Forbidden):
-            await house.service.get(call, name, "work", held.id)
+            await house.service.message_reads.get(call, name, "work", held.id)
     with pytest.raises(NotFound):
-        await house.service.get(house.admin, name, "work", held.id)
+        await house.service.message_reads.get(house.admin, name, "work", held.id)
     with pytest.raises(TenantqError) as caught:
-        await house.service.put_tenant(house.admin, name, {})
+        await house.service.tenants.put(house.admin, name, {})
     assert caught.value.code == "invalid"
     assert set(house.shard.tenants()) == {"default", "acme", "globex"}
 
@@ -196,8 +199,8 @@ async def test_39_the_same_names_in_two_tenants_are_two_queues(house: House) -> 
     assert not second[0].duplicate
     assert first[0].id != second[0].id
     assert [got.body for got in await house.take(one, "work", max=9)] == [b"one"]
-    assert (await house.service.get_queue(two, None, "work")).stats.ready == 1
-    await house.service.delete_queue(one, None, "work", confirm="work", reason=REASON, force=True)
+    assert (await house.service.queues.get(two, None, "work")).stats.ready == 1
+    await house.service.queues.delete(one, None, "work", confirm="work", reason=REASON, force=True)
     await house.settled()
-    assert await house.service.list_queues(one, None) == []
-    assert (await house.service.get_queue(two, None, "work")).stats.ready == 1
+    assert await house.service.queues.list(one, None) == []
+    assert (await house.service.queues.get(two, None, "work")).stats.ready == 1

@@ -19,7 +19,7 @@ async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journa
     await house.tenant("acme")
     owner, service = await house.key("acme"), house.service
     (one, *_) = await house.add(owner, "work", "a", "b", "c")
-    held = await service.hold_tenant(house.admin, "acme", REASON)
+    held = await service.legal_holds.place(house.admin, "acme", REASON)
     assert held.hold is not None
     assert (held.hold.reason, held.hold.by, held.version) == (
         REASON,
@@ -30,10 +30,10 @@ async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journa
 
     async def deletions() -> None:
         for act in (
-            lambda: service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON),
-            lambda: service.delete_queue(owner, None, "work", confirm="work", reason=REASON, force=True),
-            lambda: service.purge(owner, None, "work", confirm="work", reason=REASON),
-            lambda: service.remove(owner, None, "work", [one.id]),
+            lambda: service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON),
+            lambda: service.queues.delete(owner, None, "work", confirm="work", reason=REASON, force=True),
+            lambda: service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
+            lambda: service.settlement.remove(owner, None, "work", [one.id]),
         ):
             with pytest.raises(LegalHold, match=REASON) as caught:
                 await act()
@@ -45,18 +45,18 @@ async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journa
         (op, "refused", "legal_hold") for op in ("delete_tenant", "delete_queue", "purge", "remove")
     ]
     (got,) = await house.take(owner, "work")
-    assert (await service.ack(owner, None, "work", [got.receipt]))[0].ok
-    released = await service.release_hold(house.admin, "acme", REASON)
+    assert (await service.settlement.ack(owner, None, "work", [got.receipt]))[0].ok
+    released = await service.legal_holds.release(house.admin, "acme", REASON)
     assert (released.hold, released.version) == (None, 3)
-    assert await service.purge(owner, None, "work", confirm="work", reason=REASON) == 2
-    await service.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    assert await service.queues.purge(owner, None, "work", confirm="work", reason=REASON) == 2
+    await service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
 
 
 async def test_only_the_platform_holds_and_releases_with_a_reason(house: House) -> None:
     """A tenant's own administrator cannot; a reason of less than ten characters is none."""
     await house.tenant("acme")
     owner, service = await house.key("acme"), house.service
-    for act in (service.hold_tenant, service.release_hold):
+    for act in (service.legal_holds.place, service.legal_holds.release):
         with pytest.raises(Forbidden):
             await act(owner, "acme", REASON)
         for reason in ("", "short", "         x"):
@@ -65,9 +65,9 @@ async def test_only_the_platform_holds_and_releases_with_a_reason(house: House) 
         with pytest.raises(NotFound):
             await act(house.admin, "nobody", REASON)
     with pytest.raises(NotFound, match="under no legal hold"):
-        await service.release_hold(house.admin, "acme", REASON)
-    await service.hold_tenant(house.admin, "acme", REASON)
-    again = await service.hold_tenant(house.admin, "acme", "another reason altogether")
+        await service.legal_holds.release(house.admin, "acme", REASON)
+    await service.legal_holds.place(house.admin, "acme", REASON)
+    again = await service.legal_holds.place(house.admin, "acme", "another reason altogether")
     assert again.hold is not None
     assert again.hold.reason == "another reason altogether"
 

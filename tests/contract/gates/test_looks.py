@@ -30,13 +30,13 @@ async def test_every_look_at_contents_is_in_the_journal(house: House) -> None:
     owner, key = await house.key_and_id("acme")
     first, second = await house.add(owner, "work", "one", "two")
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
-    await house.service.peek(owner, None, "work")
-    await house.service.get(owner, None, "work", second.id)
-    await house.service.result(owner, None, "work", first.id)
-    taken = await house.service.open_snapshot(owner, None, "work")
-    await house.service.read_snapshot(owner, None, "work", taken.id)
-    await house.service.result(owner, None, "work", second.id)
+    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await house.service.message_reads.peek(owner, None, "work")
+    await house.service.message_reads.get(owner, None, "work", second.id)
+    await house.service.message_reads.result(owner, None, "work", first.id)
+    taken = await house.service.message_reads.open_snapshot(owner, None, "work")
+    await house.service.message_reads.read_snapshot(owner, None, "work", taken.id)
+    await house.service.message_reads.result(owner, None, "work", second.id)
     seen = await looks(house)
     assert [(row.op, row.details) for row in seen] == [
         ("peek", "1 messages"),
@@ -55,10 +55,10 @@ async def test_who_sees_no_contents_leaves_no_such_row(house: House) -> None:
     owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
     first, second = await house.add(owner, "work", "one", "two")
     (got,) = await house.take(owner, "work")
-    await house.service.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
-    await house.service.peek(viewer, None, "work")
-    await house.service.get(viewer, None, "work", second.id)
-    await house.service.result(viewer, None, "work", first.id)
+    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await house.service.message_reads.peek(viewer, None, "work")
+    await house.service.message_reads.get(viewer, None, "work", second.id)
+    await house.service.message_reads.result(viewer, None, "work", first.id)
     assert await looks(house) == []
 
 
@@ -69,7 +69,7 @@ async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_house: Op
     owner = await house.key("acme")
     await house.add(owner, "work", "one")
     for _ in range(300):
-        await house.service.peek(owner, None, "work")
+        await house.service.message_reads.peek(owner, None, "work")
     await house.pass_time(2_000)
     seen = await looks(house)
     assert sum(row.count for row in seen) == 300
@@ -82,11 +82,11 @@ async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(hous
     owner, key = await house.key_and_id("acme")
     viewer, viewer_key = await house.key_and_id("acme", "viewer")
     before = await house.journal_end()
-    await house.service.put_queue(owner, None, "work", {"lease_ms": 5_000})
+    await house.service.queues.put(owner, None, "work", {"lease_ms": 5_000})
     with pytest.raises(Forbidden):
-        await house.service.purge(viewer, None, "work", confirm="work", reason="because a test says so")
+        await house.service.queues.purge(viewer, None, "work", confirm="work", reason="because a test says so")
     (added,) = await house.add(owner, "work", "one")
-    await house.service.get(owner, None, "work", added.id)
+    await house.service.message_reads.get(owner, None, "work", added.id)
     events = {row.op: audit_event(row) for row in await house.rows(before)}
     assert set(events) == {"create_queue", "purge", "add", "get"}
     for op, event in events.items():

@@ -24,7 +24,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 async def scraped(house: House) -> Samples:
     """Return every sample, as a Prometheus server reads them."""
     await house.settled()
-    text = (await house.service.metrics(house.admin)).decode()
+    text = (await house.service.status.metrics(house.admin)).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -56,7 +56,7 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
             refused += 1
         elif act == "remove":
             id = (await house.add(call, queue, "gone"))[0].id
-            assert (await house.service.remove(call, None, queue, [id]))[0].error is None
+            assert (await house.service.settlement.remove(call, None, queue, [id]))[0].error is None
             oracle[tenant, "added"] += 1
             oracle[tenant, "added_bytes"] += 4
             oracle[tenant, "removed"] += 1
@@ -73,11 +73,11 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
             if not receipts:
                 continue
             if act == "poll_ack":
-                await house.service.ack(call, None, queue, receipts)
+                await house.service.settlement.ack(call, None, queue, receipts)
                 oracle[tenant, "acked"] += len(got)
                 calls["ack"] += 1
             else:
-                await house.service.nack(call, None, queue, receipts, delay_ms=0)
+                await house.service.settlement.nack(call, None, queue, receipts, delay_ms=0)
                 oracle[tenant, "nacked"] += len(got)
                 oracle[tenant, "dead"] += sum(one.attempt == 2 for one in got)
                 calls["nack"] += 1
@@ -131,7 +131,9 @@ async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> 
     assert seen["tenantq_call_seconds_count", (("action", "poll"),)] == 2
     assert seen["tenantq_call_seconds_sum", (("action", "poll"),)] < 1
     assert seen["tenantq_gate_wait_seconds_count", ()] == 0
-    while house.gates.rates.wait_ms("acme", house.shard.tenant_state("acme").config.limits, "mail", None, "read") == 0:
+    while (
+        house.admission.rates.wait_ms("acme", house.shard.tenant_state("acme").config.limits, "mail", None, "read") == 0
+    ):
         await house.take(key, "mail")
     late = asyncio.ensure_future(house.take(key, "mail", wait_ms=200_000))
     await house.pass_time(2_000)

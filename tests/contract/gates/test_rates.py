@@ -9,6 +9,7 @@ import pytest
 
 from tenantq.domain.access import Grant
 from tenantq.errors import Invalid, QuotaExceeded, RateLimited, StoreFailed, Suspended, TenantqError, TooLarge
+from tenantq.service.audit_trail import AuditQuery
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ async def test_44_the_rate_of_adds_over_ten_seconds_is_the_limit(house: House, r
     assert abs(passed - 10 * rate) <= rate
     await house.tenant("globex")
     other = await house.key("globex")
-    await house.service.put_queue(other, None, "work", {"limits": {"write": {"ops_per_sec": rate}}})
+    await house.service.queues.put(other, None, "work", {"limits": {"write": {"ops_per_sec": rate}}})
     passed = await measured(house, lambda: house.add(other, "work"), len)
     assert abs(passed - 10 * rate) <= rate
     await house.add(other, "unlimited", *["x"] * 1_000)
@@ -133,7 +134,7 @@ async def test_44_the_rate_of_deliveries_over_ten_seconds_is_the_limit(house: Ho
 
     async def poll() -> list[Any]:
         if fleet:
-            return await house.service.fleet_poll(call, "work", max=max)
+            return await house.service.fleet.poll(call, "work", max=max)
         return await house.take(call, "work", max=max)
 
     passed = await measured(house, poll, len)
@@ -168,11 +169,11 @@ async def test_44_a_fleet_leaves_out_tenants_that_have_used_up_their_rate(house:
         await house.add(house.admin, "work", *["x"] * 10, tenant=name)
     got = []
     for _ in range(20):
-        got += await house.service.fleet_poll(house.admin, "work", max=1)
+        got += await house.service.fleet.poll(house.admin, "work", max=1)
     taken = [one.tenant for one in got]
     assert taken.count("globex") == 10
     assert 2 <= taken.count("acme") <= 3
-    waiting = asyncio.ensure_future(house.service.fleet_poll(house.admin, "work", wait_ms=10_000))
+    waiting = asyncio.ensure_future(house.service.fleet.poll(house.admin, "work", wait_ms=10_000))
     await house.settled()
     assert not waiting.done()
     for _ in range(20):
@@ -218,9 +219,9 @@ async def test_44_settling_is_never_held_up(house: House) -> None:
     await house.add(call, "work", *"abcdef")
     held = await house.take(call, "work", max=6)
     await house.tenant("acme", limits={"write": {"ops_per_sec": 1}, "read": {"ops_per_sec": 1}})
-    for act in (house.service.ack, house.service.nack, house.service.release):
+    for act in (house.service.settlement.ack, house.service.settlement.nack, house.service.settlement.release):
         one = held.pop()
-        assert (await house.service.extend(call, None, "work", [one.receipt], lease_ms=9_000))[0].ok
+        assert (await house.service.settlement.extend(call, None, "work", [one.receipt], lease_ms=9_000))[0].ok
         assert (await act(call, None, "work", [one.receipt]))[0].ok
 
 
@@ -229,7 +230,7 @@ async def test_44_limited_work_uses_up_no_attempt(house: House) -> None:
     call = await limited(house, read={"ops_per_sec": 1})
     await house.add(call, "work")
     queue = house.shard.stats("acme", "work")
-    await house.service.peek(call, None, "work")
+    await house.service.message_reads.peek(call, None, "work")
     for _ in range(5):
         await refused_for(house.take(call, "work"))
     assert house.shard.stats("acme", "work") == queue
@@ -242,7 +243,7 @@ async def test_44_limited_work_uses_up_no_attempt(house: House) -> None:
 async def test_44_what_the_engine_refuses_has_used_up_no_tokens(house: House, why: str) -> None:
     """As many adds as before can follow."""
     call = await limited(house, write={"ops_per_sec": 3, "bytes_per_sec": 30})
-    await house.service.put_queue(call, None, "work", {})
+    await house.service.queues.put(call, None, "work", {})
     await house.add(call, "work", "0123456789", key="k")
     (held,) = await house.take(call, "work")
     await house.pass_time(1_000)
@@ -250,12 +251,12 @@ async def test_44_what_the_engine_refuses_has_used_up_no_tokens(house: House, wh
     if why == "quota":
         await house.tenant("acme", quotas={"backlog": 1})
     elif why == "suspended":
-        await house.service.suspend_tenant(house.admin, "acme")
+        await house.service.tenants.suspend(house.admin, "acme")
     elif why == "queues":
         await house.tenant("acme", quotas={"queues": 1})
         queue = "new"
     elif why == "draining":
-        await house.service.delete_queue(call, None, "work", confirm="work", reason="because of the test")
+        await house.service.queues.delete(call, None, "work", confirm="work", reason="because of the test")
     elif why == "conflict":
         key = "k"
     for _ in range(8):
@@ -265,7 +266,7 @@ async def test_44_what_the_engine_refuses_has_used_up_no_tokens(house: House, wh
         except (QuotaExceeded, Suspended, TenantqError) as error:
             assert not isinstance(error, RateLimited)  # noqa: PT017  # it is about what the error is not
     if why == "suspended":
-        await house.service.resume_tenant(house.admin, "acme")
+        await house.service.tenants.resume(house.admin, "acme")
     await house.tenant("acme", quotas={"backlog": None, "queues": None})
     for _ in range(3):
         assert (await house.add(call, "fresh", "x" * 10))[0].error is None
@@ -282,7 +283,7 @@ async def test_44_a_poll_that_makes_no_sense_uses_up_no_tokens(house: House, opt
     await house.add(call, "work")
     for _ in range(3):
         with pytest.raises(Invalid):
-            await house.service.poll(call, None, "work", **options)
+            await house.service.messages.poll(call, None, "work", **options)
     assert len(await house.take(call, "work")) == 1
 
 
@@ -292,7 +293,7 @@ async def test_44_a_refused_call_is_journaled_as_throttled(house: House) -> None
     await house.add(call, "work")
     await refused_for(house.add(call, "work"))
     await house.settled()
-    (row,), _ = await house.service.audit(call, None, result="DENIED")
+    (row,), _ = await house.service.audit.query(call, None, AuditQuery(result="DENIED"))
     assert (row.op, row.outcome, row.error_code, row.queue) == ("add", "throttled", "rate_limited", "work")
 
 
@@ -300,7 +301,7 @@ async def test_44_a_deleted_tenant_leaves_no_debt_to_one_of_its_name(house: Hous
     """A new one starts with a full bucket."""
     call = await limited(house, write={"ops_per_sec": 1})
     await house.add(call, "work")
-    await house.service.delete_tenant(house.admin, "acme", confirm="acme", reason="because of the test")
+    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason="because of the test")
     again = await limited(house, write={"ops_per_sec": 1})
     await house.add(again, "work")
 
@@ -309,10 +310,10 @@ async def test_44_buckets_of_idle_tenants_are_collected(house: House) -> None:
     """By the housekeeping, once they are full again."""
     call = await limited(house, write={"ops_per_sec": 5})
     await house.add(call, "work")
-    assert len(house.gates.rates) == 1
+    assert len(house.admission.rates) == 1
     for _ in range(3):
         await house.pass_time(1_000)
-    assert len(house.gates.rates) == 0
+    assert len(house.admission.rates) == 0
 
 
 async def test_45_when_the_shard_has_failed_nothing_is_let_in_and_nothing_is_promised(house: House) -> None:
@@ -325,21 +326,21 @@ async def test_45_when_the_shard_has_failed_nothing_is_let_in_and_nothing_is_pro
     for act in (
         house.add(call, "work"),
         house.take(call, "work"),
-        house.service.usage(call, None),
-        house.service.peek(call, None, "work"),
-        house.service.create_key(call, None, "k", Grant(role="viewer")),
+        house.service.tenants.usage(call, None),
+        house.service.message_reads.peek(call, None, "work"),
+        house.service.access.create_key(call, None, "k", Grant(role="viewer")),
     ):
         with pytest.raises(StoreFailed) as caught:
             await act
         assert caught.value.status == 503
-    ready = house.service.readiness()
+    ready = house.service.status.readiness()
     assert (ready["ready"], ready["status"]) == (False, "failed")
     assert StoreFailed().message in ready["reason"]
     assert "the disk went away" not in ready["reason"]  # the log has it: whoever asks need not show a credential
     with pytest.raises(StoreFailed):
         await house.shard.add("acme", "work", [message()])
     house.failures.clear()
-    house.gates.authenticator.last_used.clear()
+    house.admission.authenticator.last_used.clear()
 
 
 async def test_44_looking_at_bodies_is_reading_too(house: House) -> None:
@@ -348,14 +349,17 @@ async def test_44_looking_at_bodies_is_reading_too(house: House) -> None:
     viewer = await house.key("acme", "viewer")
     added = await house.add(call, "work", *["x" * 900] * 3)
     for _ in range(5):
-        await house.service.peek(viewer, None, "work", limit=10)
-        await house.service.get(viewer, None, "work", added[0].id)
-    await house.service.peek(call, None, "work", limit=10)
-    for look in (house.service.peek(call, None, "work"), house.service.get(call, None, "work", added[0].id)):
+        await house.service.message_reads.peek(viewer, None, "work", limit=10)
+        await house.service.message_reads.get(viewer, None, "work", added[0].id)
+    await house.service.message_reads.peek(call, None, "work", limit=10)
+    for look in (
+        house.service.message_reads.peek(call, None, "work"),
+        house.service.message_reads.get(call, None, "work", added[0].id),
+    ):
         assert await refused_for(look) > 1_000
     await house.pass_time(10_000)
     for _ in range(2):
-        await house.service.get(call, None, "work", added[0].id)
+        await house.service.message_reads.get(call, None, "work", added[0].id)
     await refused_for(house.take(call, "work"))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +15,8 @@ from tenantq.domain.access import ACTIONS, MATRIX, ROLES, Grant
 from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
-from tenantq.service import Call, GateSettings, Service
-from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL
+from tenantq.service import Call, GateSettings
+from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.house import REASON, House
 from tests.shards import message
 from tests.unit.gates.credentials import claims, signed, verifier
@@ -40,10 +39,9 @@ async def is_let_through(house: House, call: Call, method: str, tenant: str) -> 
     return True
 
 
-def test_52_every_method_and_every_action_is_in_the_table_of_acts() -> None:
+def test_52_every_method_and_every_action_is_in_the_table_of_acts(house: House) -> None:
     """No method of the service can be added without saying which action allows it."""
-    methods = {name for name, _ in inspect.getmembers(Service) if not name.startswith("_")}
-    assert methods == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
+    assert facet_methods(house.service) == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
     assert {action for action, _ in ACTS.values()} == set(ACTIONS) - {"read_body"}
 
 
@@ -67,7 +65,7 @@ async def test_52_the_platforms_own_key_may_do_everything_and_others_of_it_only_
     await house.tenant("acme")
     await house.tenant("fleet")
     worker, key_id = await house.key_and_id("fleet", "viewer")
-    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role=role))
+    await house.service.access.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role=role))
     allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
     for method, (action, _) in ACTS.items():
         await house.add(house.admin, "work", tenant="acme")
@@ -76,7 +74,7 @@ async def test_52_the_platforms_own_key_may_do_everything_and_others_of_it_only_
     for method in ACTS:
         if "acme" not in house.shard.tenants():
             await house.tenant("acme")
-        await house.service.resume_tenant(house.admin, "acme")
+        await house.service.tenants.resume(house.admin, "acme")
         await house.add(house.admin, "work", tenant="acme")
         assert await is_let_through(house, house.admin, method, "acme"), method
         await house.settled()
@@ -102,11 +100,11 @@ async def test_52_the_topology_is_for_everybody_with_a_valid_credential(house: H
     """Whatever its role, and whatever single action it has; without one it is refused like everything else."""
     await house.tenant("acme")
     for role in ROLES:
-        assert (await house.service.topology(await house.key("acme", role))).shards[0].name == "0"
-    assert (await house.service.topology(await house.key("acme", None, actions=("add",)))).shards
+        assert (await house.service.status.topology(await house.key("acme", role))).shards[0].name == "0"
+    assert (await house.service.status.topology(await house.key("acme", None, actions=("add",)))).shards
     for bearer in (None, "tq_nobody_nothing"):
         with pytest.raises(Unauthenticated):
-            await house.service.topology(Call(bearer=bearer))
+            await house.service.status.topology(Call(bearer=bearer))
 
 
 async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(house: House) -> None:
@@ -114,10 +112,10 @@ async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(hou
     await house.tenant("acme")
     end = await house.journal_end()
     call = await house.key("acme", "viewer")
-    assert (await house.service.log_in(call)).tenant == "acme"
+    assert (await house.service.access.log_in(call)).tenant == "acme"
     before = len(await house.rows(end))
     with pytest.raises(Unauthenticated):
-        await house.service.log_in(house.call("tq_nobody_nothing"))
+        await house.service.access.log_in(house.call("tq_nobody_nothing"))
     denied = (await house.rows(end))[before:]
     assert [(row.op, row.outcome, row.error_code) for row in denied] == [("login", "denied", "unauthenticated")]
 
@@ -131,11 +129,11 @@ async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(house: Hous
     worker = await house.key("acme", "consumer", queues=("mail-*",))
     assert await house.take(worker, "mail-in")
     for queue in ("billing", "Mail-in", "mail", "xmail-in"):
-        for refused in (house.take(worker, queue), house.service.fleet_poll(worker, queue)):
+        for refused in (house.take(worker, queue), house.service.fleet.poll(worker, queue)):
             with pytest.raises(Forbidden):
                 await refused
     operator = await house.key("acme", "operator", queues=("mail-*", "b?lling"))
-    seen = await house.service.list_queues(operator, None)
+    seen = await house.service.queues.list(operator, None)
     assert [one.name for one in seen] == ["billing", "mail-in", "mail-out"]
 
 
@@ -144,14 +142,14 @@ async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(house: House)
     await house.tenant("acme")
     owner = await house.key("acme")
     for queue in ("mail", "mail-dlq", "billing", "billing-dlq"):
-        await house.service.put_queue(owner, None, queue, {})
-    task = await house.service.redrive(owner, None, "billing", filter=RedriveFilter(), rate=1)
+        await house.service.queues.put(owner, None, queue, {})
+    task = await house.service.redrives.start(owner, None, "billing", filter=RedriveFilter(), rate=1)
     operator = await house.key("acme", "operator", queues=("mail", "mail-dlq"))
-    for look in (house.service.redrive_status, house.service.cancel_redrive):
+    for look in (house.service.redrives.get, house.service.redrives.cancel):
         with pytest.raises(NotFound):
             await look(operator, None, "mail", task.id)
     assert task.state != "cancelled"
-    assert (await house.service.redrive_status(owner, None, "billing", task.id)).id == task.id
+    assert (await house.service.redrives.get(owner, None, "billing", task.id)).id == task.id
 
 
 async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(house: House) -> None:
@@ -159,13 +157,12 @@ async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(house
     await house.tenant("acme")
     owner = await house.key("acme")
     for queue in ("mail", "billing"):
-        await house.service.put_queue(owner, None, queue, {"dead_letter": "letters", "max_attempts": 1})
+        await house.service.queues.put(owner, None, queue, {"dead_letter": "letters", "max_attempts": 1})
         await house.add(owner, queue)
         (got,) = await house.take(owner, queue)
-        await house.service.nack(owner, None, queue, [got.receipt])
+        await house.service.settlement.nack(owner, None, queue, [got.receipt])
     operator = await house.key("acme", "operator", queues=("mail",))
-    task = await house.service.redrive(operator, None, "mail", filter=RedriveFilter(source="billing"))
-    await house.shard.finished(task)
+    await house.redrive(operator, "mail", RedriveFilter(source="billing"))
     assert house.shard.stats("acme", "billing").ready == 0
 
 
@@ -190,10 +187,10 @@ async def test_52_a_revoked_key_is_refused_at_once(house: House) -> None:
     key, key_id = await house.key_and_id("acme", "producer")
     await house.add(key, "work")
     for _ in range(2):
-        await house.service.revoke_key(house.admin, "acme", key_id)
+        await house.service.access.revoke_key(house.admin, "acme", key_id)
         with pytest.raises(Unauthenticated):
             await house.add(key, "work")
-    (item,) = await house.service.list_keys(house.admin, "acme")
+    (item,) = await house.service.access.list_keys(house.admin, "acme")
     assert item.revoked_at == house.clock.wall_ms()
 
 
@@ -202,10 +199,10 @@ async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(house: 
     await house.tenant("acme")
     owner = await house.key("acme")
     worker, key_id = await house.key_and_id("acme", "consumer")
-    await house.service.put_queue(owner, None, "work", {})
+    await house.service.queues.put(owner, None, "work", {})
     waiting = asyncio.ensure_future(house.take(worker, "work", wait_ms=60_000))
     await house.settled()
-    await house.service.revoke_key(owner, None, key_id)
+    await house.service.access.revoke_key(owner, None, key_id)
     await house.add(owner, "work", "not for you")
     await house.pass_time(60_000)
     with pytest.raises(Unauthenticated):
@@ -219,11 +216,11 @@ async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_wa
     await house.tenant("acme")
     await house.tenant("fleet")
     worker, key_id = await house.key_and_id("fleet", "consumer")
-    await house.service.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="consumer"))
+    await house.service.access.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="consumer"))
     owner = await house.key("acme")
-    waiting = asyncio.ensure_future(house.service.fleet_poll(worker, "work", wait_ms=60_000))
+    waiting = asyncio.ensure_future(house.service.fleet.poll(worker, "work", wait_ms=60_000))
     await house.settled()
-    await house.service.delete_grant(owner, None, f"key:{key_id}")
+    await house.service.access.delete_grant(owner, None, f"key:{key_id}")
     await house.add(owner, "work", "not for you")
     await house.pass_time(60_000)
     with contextlib.suppress(Forbidden):
@@ -238,25 +235,27 @@ async def test_52_a_grant_that_expires_is_over_on_the_millisecond(house: House) 
     await house.tenant("fleet")
     worker, key_id = await house.key_and_id("fleet", "consumer")
     until = house.clock.wall_ms() + 500
-    await house.service.put_grant(
+    await house.service.access.put_grant(
         house.admin, "acme", f"key:{key_id}", Grant(role="consumer", expires_at=until, queues=("work",))
     )
     await house.add(house.admin, "work", tenant="acme")
     await house.pass_time(499)
-    assert await house.service.poll(worker, "acme", "work")
+    assert await house.service.messages.poll(worker, "acme", "work")
     await house.pass_time(1)
     with pytest.raises(Forbidden):
-        await house.service.poll(worker, "acme", "work")
-    assert await house.service.fleet_poll(worker, "work") == []
+        await house.service.messages.poll(worker, "acme", "work")
+    assert await house.service.fleet.poll(worker, "work") == []
 
 
 async def test_52_what_is_over_already_lets_nobody_in(house: House) -> None:
     """From the first moment on, whoever made it so."""
     await house.tenant("acme")
     for until in (0, house.clock.wall_ms() - 1, house.clock.wall_ms()):
-        made = await house.service.create_key(house.admin, "acme", "late", Grant(role="viewer", expires_at=until))
+        made = await house.service.access.create_key(
+            house.admin, "acme", "late", Grant(role="viewer", expires_at=until)
+        )
         with pytest.raises(Unauthenticated):
-            await house.service.usage(Call(bearer=made.token), None)
+            await house.service.tenants.usage(Call(bearer=made.token), None)
 
 
 @pytest.mark.parametrize("principal", ["nonsense", "key:", "key", "user:bob", "system", " jwt:bob"])
@@ -264,7 +263,7 @@ async def test_52_a_grant_is_for_somebody_who_can_come(house: House, principal: 
     """Whatever names no key, subject or certificate is refused: it would grant nothing to anybody."""
     await house.tenant("acme")
     with pytest.raises(Invalid, match="principal: "):
-        await house.service.put_grant(house.admin, "acme", principal, Grant(role="viewer"))
+        await house.service.access.put_grant(house.admin, "acme", principal, Grant(role="viewer"))
 
 
 async def test_52_a_deleted_grant_is_over_at_once(house: House) -> None:
@@ -275,13 +274,13 @@ async def test_52_a_deleted_grant_is_over_at_once(house: House) -> None:
     owner = await house.key("acme")
     await house.add(owner, "work")
     for _ in range(2):
-        await house.service.put_grant(owner, None, f"key:{key_id}", Grant(role="consumer"))
-        await house.service.poll(worker, "acme", "work")
-        await house.service.delete_grant(owner, None, f"key:{key_id}")
+        await house.service.access.put_grant(owner, None, f"key:{key_id}", Grant(role="consumer"))
+        await house.service.messages.poll(worker, "acme", "work")
+        await house.service.access.delete_grant(owner, None, f"key:{key_id}")
         with pytest.raises(Forbidden):
-            await house.service.poll(worker, "acme", "work")
+            await house.service.messages.poll(worker, "acme", "work")
     with pytest.raises(NotFound):
-        await house.service.delete_grant(owner, None, f"key:{key_id}")
+        await house.service.access.delete_grant(owner, None, f"key:{key_id}")
 
 
 async def test_52_rotated_keys_overlap_as_long_as_one_wants(house: House) -> None:
@@ -291,7 +290,7 @@ async def test_52_rotated_keys_overlap_as_long_as_one_wants(house: House) -> Non
     new = await house.key("acme", "producer")
     for key in (old, new):
         await house.add(key, "work")
-    await house.service.revoke_key(house.admin, "acme", old_id)
+    await house.service.access.revoke_key(house.admin, "acme", old_id)
     await house.add(new, "work")
     with pytest.raises(Unauthenticated):
         await house.add(old, "work")
@@ -309,12 +308,12 @@ async def test_52_a_revoked_token_is_refused_at_once_and_only_that_one(
     for call in (one, two, other):
         await house.add(call, "work")
     until = clock.wall_ms() + 3_600_000
-    await house.service.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
+    await house.service.access.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
     with pytest.raises(Unauthenticated):
         await house.add(one, "work")
     for call in (two, other):
         await house.add(call, "work")
-    await house.service.revoke_token(house.admin, "acme", token_id=None, principal="jwt:worker-7", until=until)
+    await house.service.access.revoke_token(house.admin, "acme", token_id=None, principal="jwt:worker-7", until=until)
     with pytest.raises(Unauthenticated):
         await house.add(two, "work")
     await house.add(other, "work")
@@ -329,7 +328,7 @@ async def test_52_a_revocation_cannot_be_shortened_by_another_one(
     token = house.call(signed(claims(clock, jti="j-1")))
     await house.add(token, "work")
     for until in (clock.wall_ms() + 3_600_000, clock.wall_ms() + 1, 0):
-        await house.service.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
+        await house.service.access.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
     await house.pass_time(2)
     with pytest.raises(Unauthenticated):
         await house.add(token, "work")
@@ -345,10 +344,10 @@ async def test_52_revocations_grants_and_keys_outlive_a_restart(
     revoked, revoked_id = await house.key_and_id("acme", "producer")
     kept = await house.key("acme", "producer")
     await house.add(kept, "work")
-    await house.service.put_grant(house.admin, "acme", "jwt:worker-7", Grant(role="consumer"))
-    await house.service.revoke_key(house.admin, "acme", revoked_id)
+    await house.service.access.put_grant(house.admin, "acme", "jwt:worker-7", Grant(role="consumer"))
+    await house.service.access.revoke_key(house.admin, "acme", revoked_id)
     other = house.call(signed(claims(clock, jti="j-2", role="viewer")))
-    await house.service.revoke_token(house.admin, "acme", token_id="j-2", principal=None, until=UNTIL)
+    await house.service.access.revoke_token(house.admin, "acme", token_id="j-2", principal=None, until=UNTIL)
     await house.close()
     await house.shard.close()
     after = await open_house(jwt=verifier(clock, tmp_path))
@@ -357,7 +356,7 @@ async def test_52_revocations_grants_and_keys_outlive_a_restart(
     for call in (revoked, other):
         with pytest.raises(Unauthenticated):
             await after.take(call, "work")
-    uses = {item.key_id: item.last_used_at for item in await after.service.list_keys(after.admin, "acme")}
+    uses = {item.key_id: item.last_used_at for item in await after.service.access.list_keys(after.admin, "acme")}
     assert uses[revoked_id] is None
 
 
@@ -391,7 +390,7 @@ async def test_40_a_token_that_does_not_name_exactly_one_tenant_is_forbidden(
     call = house.call(signed(claims(clock, **change)))
     for tenant in (None, "acme", "globex"):
         with pytest.raises(Forbidden) as caught:
-            await house.service.add(call, tenant, "work", [message()])
+            await house.service.messages.add(call, tenant, "work", [message()])
         shown = f"{caught.value.message} {caught.value.tenant} {caught.value.queue}"
         assert "globex" not in shown
         assert "ACME" not in shown
@@ -418,7 +417,7 @@ async def test_52_keys_that_have_ended_make_room_for_new_ones(house: House, monk
     for _ in range(10):
         key, key_id = await house.key_and_id("acme", "producer")
         await house.add(key, "work")
-        await house.service.revoke_key(house.admin, "acme", key_id)
+        await house.service.access.revoke_key(house.admin, "acme", key_id)
     await house.key("acme", "producer", expires_at=house.clock.wall_ms() + 5)
     good = [await house.key("acme", "producer") for _ in range(2)]
     with pytest.raises(QuotaExceeded) as caught:
@@ -440,15 +439,15 @@ async def test_52_grants_and_revocations_are_bounded(house: House, monkeypatch: 
     owner = await house.key("acme")
     until = house.clock.wall_ms() + 1_000
     for name in ("one", "two", "one"):
-        await house.service.put_grant(owner, None, f"jwt:{name}", Grant(role="viewer"))
+        await house.service.access.put_grant(owner, None, f"jwt:{name}", Grant(role="viewer"))
     for name in ("one", "two"):
-        await house.service.revoke_token(owner, None, token_id=name, principal=None, until=until)
+        await house.service.access.revoke_token(owner, None, token_id=name, principal=None, until=until)
     with pytest.raises(QuotaExceeded):
-        await house.service.put_grant(owner, None, "jwt:three", Grant(role="viewer"))
+        await house.service.access.put_grant(owner, None, "jwt:three", Grant(role="viewer"))
     with pytest.raises(QuotaExceeded):
-        await house.service.revoke_token(owner, None, token_id="three", principal=None, until=until)
+        await house.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until)
     await house.pass_time(1_000)
-    await house.service.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
+    await house.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
 
 
 # ---- talking oneself into more ----
@@ -478,14 +477,16 @@ async def test_52_nobody_hands_out_more_than_he_has(house: House) -> None:
     for grant in too_much:
         end = await house.journal_end()
         with pytest.raises(Forbidden):
-            await service.create_key(call, None, "more", grant)
+            await service.access.create_key(call, None, "more", grant)
         for principal in (f"key:{key_id}", "jwt:somebody", "cert:DNS:somebody"):
             with pytest.raises(Forbidden):
-                await service.put_grant(call, None, principal, grant)
+                await service.access.put_grant(call, None, principal, grant)
         rows = await house.rows(end)
         assert [(row.op, row.outcome) for row in rows] == [("create_key", "denied"), *[("put_grant", "denied")] * 3]
     assert (dict(house.shard.access.keys(2)), dict(house.shard.access.grants_in("acme"))) == before
-    await service.create_key(call, None, "less", Grant(role="viewer", queues=("mail-in",), expires_at=now + 60_000))
+    await service.access.create_key(
+        call, None, "less", Grant(role="viewer", queues=("mail-in",), expires_at=now + 60_000)
+    )
 
 
 async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(house: House) -> None:
@@ -496,23 +497,23 @@ async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(ho
     _, key_id = await house.key_and_id("acme")
     service = house.service
     for act in (
-        service.create_key(thief, "acme", "mine", Grant(role="viewer")),
-        service.put_grant(thief, "acme", f"key:{thief_id}", Grant(role="viewer")),
-        service.delete_grant(thief, "acme", "jwt:x"),
-        service.revoke_key(thief, "acme", key_id),
-        service.revoke_token(thief, "acme", token_id="j", principal=None, until=UNTIL),
-        service.put_tenant(thief, "globex", {"weight": 1_000}),
-        service.put_tenant(thief, "third", {}),
-        service.resume_tenant(thief, "globex"),
-        service.delete_tenant(thief, "acme", confirm="acme", reason=REASON),
-        service.metrics(thief),
-        service.list_tenants(thief),
+        service.access.create_key(thief, "acme", "mine", Grant(role="viewer")),
+        service.access.put_grant(thief, "acme", f"key:{thief_id}", Grant(role="viewer")),
+        service.access.delete_grant(thief, "acme", "jwt:x"),
+        service.access.revoke_key(thief, "acme", key_id),
+        service.access.revoke_token(thief, "acme", token_id="j", principal=None, until=UNTIL),
+        service.tenants.put(thief, "globex", {"weight": 1_000}),
+        service.tenants.put(thief, "third", {}),
+        service.tenants.resume(thief, "globex"),
+        service.erasures.delete_tenant(thief, "acme", confirm="acme", reason=REASON),
+        service.status.metrics(thief),
+        service.tenants.list(thief),
     ):
         with pytest.raises(Forbidden):
             await act
     with pytest.raises(NotFound):
-        await service.revoke_key(thief, None, key_id)
-    await service.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # of its own tenant: that it may
+        await service.access.revoke_key(thief, None, key_id)
+    await service.access.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # of its own tenant: that it may
     assert house.shard.access.keys(2)[key_id].revoked_at is None
 
 
@@ -521,17 +522,17 @@ async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(house:
     for name in ("acme", "globex"):
         await house.tenant(name)
     call, key_id = await house.key_and_id("acme", "platform-admin")
-    await house.service.put_grant(house.admin, "globex", f"key:{key_id}", Grant(role="platform-admin"))
+    await house.service.access.put_grant(house.admin, "globex", f"key:{key_id}", Grant(role="platform-admin"))
     for act in (
-        house.service.put_tenant(call, "third", {}),
-        house.service.suspend_tenant(call, "globex"),
-        house.service.add(call, "default", "work", [message()]),
-        house.service.list_tenants(call),
+        house.service.tenants.put(call, "third", {}),
+        house.service.tenants.suspend(call, "globex"),
+        house.service.messages.add(call, "default", "work", [message()]),
+        house.service.tenants.list(call),
     ):
         with pytest.raises(Forbidden):
             await act
     await house.add(call, "work", tenant="globex")
-    assert await house.service.fleet_poll(call, "work") != []
+    assert await house.service.fleet.poll(call, "work") != []
 
 
 async def test_52_the_platforms_key_without_a_tenant_means_default(house: House) -> None:
@@ -539,9 +540,9 @@ async def test_52_the_platforms_key_without_a_tenant_means_default(house: House)
     await house.add(house.admin, "work")
     assert house.shard.stats("default", "work").ready == 1
     with pytest.raises(TenantqError) as caught:
-        await house.service.delete_tenant(house.admin, "default", confirm="default", reason=REASON)
+        await house.service.erasures.delete_tenant(house.admin, "default", confirm="default", reason=REASON)
     assert caught.value.code == "conflict"
-    created, _ = await house.service.put_tenant(house.admin, "default", {})
+    created, _ = await house.service.tenants.put(house.admin, "default", {})
     assert not created
 
 
@@ -577,7 +578,7 @@ async def test_52_a_fleet_poll_that_names_no_tenant_at_all_still_needs_a_right(h
     await house.tenant("acme")
     viewer = await house.key("acme", "viewer")
     with pytest.raises((Forbidden, Invalid)):
-        await house.service.fleet_poll(viewer, "work", tenants=[])
+        await house.service.fleet.poll(viewer, "work", tenants=[])
 
 
 async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_it(open_house: OpenHouse) -> None:
@@ -586,18 +587,18 @@ async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_i
     await house.tenant("acme")
     for tenant in ("acme", "default"):
         with pytest.raises(Invalid, match="principal"):
-            await house.service.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
+            await house.service.access.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
         await house.shard.put_grant(tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version let in
     nobody = house.call(None)
     await house.add(nobody, "work")
     assert len(await house.take(nobody, "work")) == 1
-    assert await house.service.fleet_poll(nobody, "work") == []
+    assert await house.service.fleet.poll(nobody, "work") == []
     for act in (
         house.add(nobody, "work", tenant="acme"),
-        house.service.peek(nobody, None, "work"),
-        house.service.purge(nobody, None, "work", confirm="work", reason=REASON),
-        house.service.list_keys(nobody, None),
-        house.service.put_tenant(nobody, "default", {}),
+        house.service.message_reads.peek(nobody, None, "work"),
+        house.service.queues.purge(nobody, None, "work", confirm="work", reason=REASON),
+        house.service.access.list_keys(nobody, None),
+        house.service.tenants.put(nobody, "default", {}),
     ):
         with pytest.raises(Forbidden):
             await act
@@ -613,7 +614,7 @@ async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(house: Hou
     await house.tenant("acme")
     owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
     service, secret = house.service, "s3cr3t"
-    await service.put_queue(owner, None, "work", {"max_attempts": 1})
+    await service.queues.put(owner, None, "work", {"max_attempts": 1})
     for delay_ms in (0, 0, 0, 9_000):
         await house.add(
             owner, "work", f"{secret} body", attributes={f"{secret}-name": f"{secret} value"}, group=f"{secret}-group",
@@ -622,29 +623,31 @@ async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(house: Hou
         house.clock.advance(1)
     ids = []
     (dead,) = await house.take(owner, "work")
-    await service.nack(owner, None, "work", [dead.receipt], reason="it failed")
+    await service.settlement.nack(owner, None, "work", [dead.receipt], reason="it failed")
     (done,) = await house.take(owner, "work")
-    await service.ack(owner, None, "work", [done.receipt], [Result("completed", f"{secret} result".encode())])
+    await service.settlement.ack(
+        owner, None, "work", [done.receipt], [Result("completed", f"{secret} result".encode())]
+    )
     (held,) = await house.take(owner, "work")
     ids = [dead.id, done.id, held.id]
     seen: list[object] = []
     for queue in ("work", "work-dlq"):
-        page = await service.peek(viewer, None, queue, limit=100)
+        page = await service.message_reads.peek(viewer, None, queue, limit=100)
         assert all(one.hidden for one in page.messages)
         ids += [one.id for one in page.messages]
-        seen += [page, await service.get_queue(viewer, None, queue)]
+        seen += [page, await service.queues.get(viewer, None, queue)]
         for id in ids:
-            for look in (service.get, service.result, service.trace):
+            for look in (service.message_reads.get, service.message_reads.result, service.message_reads.trace):
                 try:
                     seen.append(await look(viewer, None, queue, id))
                 except NotFound as error:
                     seen.append(error.message)
-    seen += [await service.list_queues(viewer, None), await service.usage(viewer, None)]
+    seen += [await service.queues.list(viewer, None), await service.tenants.usage(viewer, None)]
     seen += [row for row in await house.rows() if row.op != "create_key"]
-    seen.append(await service.metrics(house.admin))
+    seen.append(await service.status.metrics(house.admin))
     assert secret not in repr(seen)
-    result, hidden = await service.result(viewer, None, "work", done.id)
+    result, hidden = await service.message_reads.result(viewer, None, "work", done.id)
     assert (result.status, result.value, hidden) == ("completed", None, True)
-    for refused in (house.take(viewer, "work"), service.fleet_poll(viewer, "work")):
+    for refused in (house.take(viewer, "work"), service.fleet.poll(viewer, "work")):
         with pytest.raises(Forbidden):
             await refused

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from tenantq.domain.message import Added, Delivery, Outcome, Result
+from tenantq.service.other_shards import NoOtherShards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,8 @@ class FakeService:
 
     def __init__(self) -> None:
         self.durability = "fsync"
-        self.fellows = None  # it is alone
+        self.other_shards = NoOtherShards()
+        self.messages = self.settlement = self.message_reads = self.queues = self.access = self.status = self
         self.is_ready = True
         self.calls: list[tuple[str, Call, tuple[Any, ...]]] = []
         self.fails: Exception | None = None  # what every call raises
@@ -34,17 +36,17 @@ class FakeService:
         self.added: list[Added] | None = None  # what add returns
         self.outcomes: list[Outcome] | None = None
         self.found = Result("pending")
-        self.gates = self  # whoever asks may do everything, unless it is in ``forbids``
+        self.admission = self  # whoever asks may do everything, unless it is in ``forbids``
         self.forbids: TenantqError | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self.include_metrics = self._registry.register
 
-    async def judge(self, call: Call, *_: object) -> None:
+    async def authorize(self, call: Call, *_: object) -> None:
         """Let everybody in."""
         if self.forbids is not None:
             raise self.forbids
 
-    identify = judge
+    identify = authorize
 
     async def add(
         self,
@@ -53,7 +55,7 @@ class FakeService:
         queue: str,
         messages: Sequence[NewMessage | TenantqError],
         key: str | None = None,
-    ) -> list[Added]:
+    ) -> Sequence[Added]:
         """Pretend to add."""
         await self._asked("add", call, tenant, queue, list(messages), key)
         if self.held is not None:
@@ -98,7 +100,7 @@ class FakeService:
             await self._wait()
         return self.found, False
 
-    async def list_queues(self, call: Call, tenant: str | None, *, after: str | None, limit: int) -> list[Any]:
+    async def list(self, call: Call, tenant: str | None, *, after: str | None, limit: int) -> list[Any]:
         """Return nothing."""
         await self._asked("list_queues", call, tenant, after, limit)
         return []

@@ -133,15 +133,15 @@ async def test_a_refusal_is_an_answer_not_half_a_stream(server: Server) -> None:
 
 async def test_who_loses_the_right_in_the_middle_gets_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks off, so that nobody takes half a file for a whole one."""
-    made = await server.service.create_platform_key(ADMINISTRATOR, "short", Grant(actions=("audit_platform",)))
-    plain = server.service._trail.page
+    made = await server.service.access.create_platform_key(ADMINISTRATOR, "short", Grant(actions=("audit_platform",)))
+    plain = server.service._audit_trail.page
 
     async def page(*query: Any, **how: Any) -> Any:
         found = await plain(*query, **how)
-        await server.service.revoke_platform_key(ADMINISTRATOR, made.key_id)
+        await server.service.access.revoke_platform_key(ADMINISTRATOR, made.key_id)
         return found
 
-    monkeypatch.setattr(server.service._trail, "page", page)
+    monkeypatch.setattr(server.service._audit_trail, "page", page)
     client = await RawClient.open(server.port)
     client.send(ask("/v1/audit?format=jsonl", token=made.token))
     body = b""

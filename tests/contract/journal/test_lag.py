@@ -76,7 +76,7 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     house = await House(shard, clock).open()
     settings = ExportSettings(every_ms=1_000, journal_lag_max_bytes=20_000)
     exporter = Exporter(shard, target, key, clock, settings)
-    house.service = service = Service(shard, house.gates, clock, exporter)
+    house.service = service = Service(shard, house.admission, clock, house.encryption, exporter=exporter)
     await exporter.start()
     owner = await house.key("default")
 
@@ -94,15 +94,15 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     assert (caught.value.code, caught.value.retry_after_ms) == ("unavailable", 10_000)
     assert exporter.lag_bytes > 20_000
     receipts = [one.receipt for one in await house.take(owner, "work", max=5)]
-    assert [one.ok for one in await service.ack(owner, None, "work", receipts)] == [True] * 5
+    assert [one.ok for one in await service.settlement.ack(owner, None, "work", receipts)] == [True] * 5
     await pass_time(shard, clock, 60_000)
     await until(lambda: exporter.failure)
-    shown = service.readiness()
+    shown = service.status.readiness()
     assert shown["ready"]
     assert shown["adds"].startswith("refused")
     assert shown["journal_lag_bytes"] == exporter.lag_bytes
     assert "Input/output error" in shown["journal_export"]
-    text = (await service.metrics(house.admin)).decode()
+    text = (await service.status.metrics(house.admin)).decode()
     assert f"tenantq_journal_lag_bytes {float(exporter.lag_bytes)}" in text
     assert "tenantq_journal_export_failures_total 0.0" not in text
     refused = await house.rows(op="add", result="DENIED")
@@ -110,7 +110,7 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     monkeypatch.undo()
     await exporter.export_now()
     await house.add(owner, "work", "again")
-    assert service.readiness()["adds"] == "taken"
+    assert service.status.readiness()["adds"] == "taken"
     assert shard.stats("default", "work").ready == added - 5 + 1
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)

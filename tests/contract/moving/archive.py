@@ -15,7 +15,7 @@ from tenantq.wire import ExportedMessage, ExportedResult
 if TYPE_CHECKING:
     from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.service import Call
-    from tenantq.service.moving import TenantExport
+    from tenantq.service.tenant_export import TenantExport
     from tests.contract.gates.house import House
 
 
@@ -51,14 +51,14 @@ async def bring_in(house: House, call: Call, files: dict[str, bytes], tenant: st
     """Import an export's queues, messages and results."""
     manifest = json.loads(files["manifest.json"])
     for queue in lines(files, "queues"):
-        await house.service.put_queue(call, tenant, queue["name"], queue["config"])
+        await house.service.queues.put(call, tenant, queue["name"], queue["config"])
     taken = []
     for file in manifest["files"]:
         if file["kind"] in {"messages", "results"}:
             kind: Any = ExportedMessage if file["kind"] == "messages" else ExportedResult
             rows = [msgspec.json.decode(line, type=kind) for line in files[file["name"]].splitlines()]
             taken.append(
-                await house.service.import_part(
+                await house.service.exports.import_part(
                     call,
                     tenant,
                     file["queue"],

@@ -23,16 +23,16 @@ async def known_keys(house: House) -> tuple[Call, ExportedKey, ExportedKey]:
     await house.tenant("acme")
     owner = await house.key("acme")
     await house.add(owner, "single", "once", key="k")
-    await house.service.add(owner, None, "batch", [message("a"), message("b")], key="k")
-    found = [await written(await house.service.export(owner, None, queue)) for queue in ("single", "batch")]
+    await house.service.messages.add(owner, None, "batch", [message("a"), message("b")], key="k")
+    found = [await written(await house.service.exports.export(owner, None, queue)) for queue in ("single", "batch")]
     single, batch = (ExportedKey(**lines(files, "idempotency")[0]) for files in found)
-    await house.service.put_queue(owner, None, "there", {})
+    await house.service.queues.put(owner, None, "there", {})
     return owner, single, batch
 
 
 async def bring(house: House, call: Call, *keys: ExportedKey) -> None:
     """Import nothing but keys."""
-    await house.service.import_part(
+    await house.service.exports.import_part(
         call, None, "there", export="1" * 32, part=1, messages=[], results=[], idempotency=list(keys)
     )
 
@@ -49,7 +49,7 @@ async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard
     (refused,) = await house.add(owner, "there", "once", key="k")
     assert isinstance(refused.error, Conflict)
     with pytest.raises(Conflict):
-        await house.service.add(owner, None, "there", [message("a"), message("b")], key="k")
+        await house.service.messages.add(owner, None, "there", [message("a"), message("b")], key="k")
     await house.tenant("other")
     (added,) = await house.add(await house.key("other"), "work", "of somebody else")
     assert added.error is None
@@ -61,7 +61,7 @@ async def test_a_key_is_remembered_no_longer_than_any_other(house: House) -> Non
     await bring(house, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
     (again,) = await house.add(owner, "there", "once", key="k")
     assert again.duplicate
-    (kept,) = lines(await written(await house.service.export(owner, None, "there")), "idempotency")
+    (kept,) = lines(await written(await house.service.exports.export(owner, None, "there")), "idempotency")
     assert house.clock.wall_ms() < kept["expires_at"] <= house.clock.wall_ms() + limits.TTL_MS_MAX
 
 
@@ -79,10 +79,10 @@ async def test_whoever_may_export_some_queues_exports_them_one_by_one(house: Hou
     """Everything of the tenant is more than they may see, and asking for it is in the audit trail."""
     await known_keys(house)
     some = await house.key("acme", "tenant-admin", queues=("sing*",))
-    await written(await house.service.export(some, None, "single"))
+    await written(await house.service.exports.export(some, None, "single"))
     end = await house.journal_end()
     for queue in (None, "batch"):
         with pytest.raises(Forbidden):
-            await house.service.export(some, None, queue)
+            await house.service.exports.export(some, None, queue)
     denied = [(row.op, row.outcome, row.count) for row in await house.rows(end) if row.op == "export"]
     assert sum(count for _, outcome, count in denied if outcome == "denied") == 2

@@ -44,7 +44,7 @@ async def furnish(house: House) -> Call:
     await shard.nack("acme", "doomed", [dies.receipt], reason="broken for good")
     await shard.ack("acme", "doomed", [succeeds.receipt], results=[Result("completed", b"\x80 42")])
     await shard.put_queue("acme", "quiet")
-    await house.service.put_grant(owner, None, "jwt:worker", Grant(role="consumer", queues=("work",)))
+    await house.service.access.put_grant(owner, None, "jwt:worker", Grant(role="consumer", queues=("work",)))
     clock.advance(1_000)
     return owner
 
@@ -61,7 +61,7 @@ async def facts_of(house: House, tenant: str) -> dict[str, list[dict[str, Any]]]
 async def test_everything_comes_in_as_it_was(house: House) -> None:
     """Ids, order, bodies, attributes, groups, delays, lifetimes, attempts, history, dead letters, results."""
     owner = await furnish(house)
-    files = await written(await house.service.export(owner, None))
+    files = await written(await house.service.exports.export(owner, None))
     assert json.loads(files["tenant.json"])["config"]["weight"] == 4
     counts = json.loads(files["manifest.json"])["counts"]
     assert {kind: counts[kind] for kind in ("tenant", "queues", "messages", "results", "keys", "grants")} == {
@@ -103,9 +103,9 @@ async def test_an_export_is_of_one_moment(house: House) -> None:
     owner = await furnish(house)
     before = [
         (one["id"], one.get("body"))
-        for one in lines(await written(await house.service.export(owner, None)), "messages")
+        for one in lines(await written(await house.service.exports.export(owner, None)), "messages")
     ]
-    exporting = await house.service.export(owner, None)
+    exporting = await house.service.exports.export(owner, None)
     await house.shard.purge("acme", "work", reason=REASON)
     await house.shard.delete_queue("acme", "line.fifo", force=True, reason=REASON)
     await house.add(owner, "work", "new", "newer")
@@ -119,7 +119,7 @@ async def test_an_export_is_of_one_moment(house: House) -> None:
 async def test_a_second_import_adds_nothing_twice(house: House) -> None:
     """Also what was finished meanwhile does not come again; a part out of its turn is refused; after a break it goes on."""
     owner = await furnish(house)
-    files = await written(await house.service.export(owner, None))
+    files = await written(await house.service.exports.export(owner, None))
     await house.tenant("other")
     await bring_in(house, house.admin, files, "other")
     (got,) = await house.shard.poll("other", "work")
@@ -129,8 +129,10 @@ async def test_a_second_import_adds_nothing_twice(house: House) -> None:
     assert all(one.duplicate for one in again)
     assert house.shard.usage("other") == total
     with pytest.raises(Conflict, match="part: 9 is not the next one; this queue has taken in"):
-        await house.service.import_part(house.admin, "other", "work", export="ab" * 16, part=9, messages=[], results=[])
-    taken = await house.service.import_part(
+        await house.service.exports.import_part(
+            house.admin, "other", "work", export="ab" * 16, part=9, messages=[], results=[]
+        )
+    taken = await house.service.exports.import_part(
         house.admin, "other", "work", export="ab" * 16, part=1,
         messages=[msgspec.convert(one, ExportedMessage) for one in lines(files, "messages")[:4]], results=[],
     )  # fmt: skip
@@ -140,7 +142,7 @@ async def test_a_second_import_adds_nothing_twice(house: House) -> None:
 async def test_what_is_over_by_now_stays_out(house: House) -> None:
     """A lifetime goes on during the move."""
     owner = await furnish(house)
-    files = await written(await house.service.export(owner, None))
+    files = await written(await house.service.exports.export(owner, None))
     house.clock.advance(60 * HOUR)
     await house.tenant("other")
     taken = await bring_in(house, house.admin, files, "other")
@@ -150,7 +152,7 @@ async def test_what_is_over_by_now_stays_out(house: House) -> None:
 async def test_a_quota_refuses_a_whole_part_and_nothing_of_it_is_there(house: House) -> None:
     """With more room the same import goes on from there."""
     owner = await furnish(house)
-    files = await written(await house.service.export(owner, None))
+    files = await written(await house.service.exports.export(owner, None))
     await house.tenant("other", quotas={"backlog": 6})
     with pytest.raises(QuotaExceeded, match=r"quotas\.backlog"):
         await bring_in(house, house.admin, files, "other")
@@ -165,19 +167,19 @@ async def test_an_import_goes_where_messages_may_go(house: House) -> None:
     await house.tenant("other")
     part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": []}
     with pytest.raises(NotFound):
-        await house.service.import_part(house.admin, "other", "work", **part)
+        await house.service.exports.import_part(house.admin, "other", "work", **part)
     await house.shard.add("other", "work", [message()])
     assert await house.shard.poll("other", "work", lease_ms=60_000)
-    await house.service.suspend_tenant(house.admin, "other", REASON)
+    await house.service.tenants.suspend(house.admin, "other", REASON)
     with pytest.raises(Suspended):
-        await house.service.import_part(house.admin, "other", "work", **part)
-    await house.service.resume_tenant(house.admin, "other")
+        await house.service.exports.import_part(house.admin, "other", "work", **part)
+    await house.service.tenants.resume(house.admin, "other")
     await house.shard.delete_queue("other", "work", reason=REASON)
     with pytest.raises(Draining):
-        await house.service.import_part(house.admin, "other", "work", **part)
+        await house.service.exports.import_part(house.admin, "other", "work", **part)
     for role in ("operator", "auditor", "viewer", "consumer", "producer"):
         with pytest.raises(Forbidden):
-            await house.service.export(await house.key("other", role), None)
+            await house.service.exports.export(await house.key("other", role), None)
 
 
 GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x", "added_at": 1, "visible_at": 1}
@@ -201,7 +203,7 @@ async def test_a_line_that_cannot_be_is_named(house: House, line: dict[str, Any]
     """With its place and field, and nothing is changed."""
     await house.add(house.admin, "work", tenant="default")
     with pytest.raises(Invalid) as caught:
-        await house.service.import_part(
+        await house.service.exports.import_part(
             house.admin, None, "work", export="ab" * 16, part=1, results=[],
             messages=[msgspec.convert(line, ExportedMessage)],
         )  # fmt: skip
@@ -222,4 +224,4 @@ async def test_other_nonsense_is_refused_too(house: House) -> None:
     ):
         part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": [], **given}
         with pytest.raises(Invalid, match=text.replace("[", r"\[")):
-            await house.service.import_part(house.admin, None, "work", **part)
+            await house.service.exports.import_part(house.admin, None, "work", **part)

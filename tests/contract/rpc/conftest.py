@@ -77,7 +77,7 @@ async def make_key(server: Server) -> MakeKey:
 
     async def make_one(tenant: str, role: str = "tenant-admin", **tenant_settings: Any) -> str:
         admin = Call(bearer=ADMIN)
-        await server.service.put_tenant(admin, tenant, tenant_settings)
-        return (await server.service.create_key(admin, tenant, "test", Grant(role=role))).token
+        await server.service.tenants.put(admin, tenant, tenant_settings)
+        return (await server.service.access.create_key(admin, tenant, "test", Grant(role=role))).token
 
     return make_one

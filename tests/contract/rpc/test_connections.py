@@ -40,7 +40,7 @@ async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server:
     await until_not(lambda: len(_listener(server).connections) > 1)
     (id,) = await stayer.add(b"x")
     assert [one.id for one in await stayer.poll()] == [id]
-    assert server.service.gates.slots.in_flight == 0
+    assert server.service.admission.slots.in_flight == 0
 
 
 async def test_20_a_poll_that_is_cancelled_takes_nothing(server: Server, connect: Connect) -> None:
@@ -59,10 +59,10 @@ async def test_an_add_whose_client_has_gone_is_finished(server: Server, connect:
     """What was begun is not broken off in its middle."""
     client, other = await connect(server), await connect(server)
     adds = [asyncio.ensure_future(client.ask("add", bodies=[b"x"])) for _ in range(20)]
-    await until_not(lambda: not server.service.gates.slots.in_flight)
+    await until_not(lambda: not server.service.admission.slots.in_flight)
     client.close()
     await asyncio.gather(*adds, return_exceptions=True)
-    await until_not(lambda: server.service.gates.slots.in_flight or len(_listener(server).connections) > 1)
+    await until_not(lambda: server.service.admission.slots.in_flight or len(_listener(server).connections) > 1)
     stats = (await other.ask("stats")).stats
     assert stats.ready == stats.addedTotal > 0
     assert _listener(server).buffered_bytes == 0
@@ -141,7 +141,7 @@ async def test_logins_side_by_side_keep_to_the_bound_of_sessions(
     """Where all of them were begun before the first was let in."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
     client = await connect(server, None)
-    everybody, log_in = asyncio.Barrier(6), server.service.log_in
+    everybody, log_in = asyncio.Barrier(6), server.service.access.log_in
 
     async def log_in_together(call: Call) -> Any:
         await everybody.wait()
@@ -164,7 +164,7 @@ async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, conn
             names={"DNS:acme.example": CertificateGrant(tenant="acme", role="tenant-admin")}
         ),
     )
-    await server.service.put_tenant(Call(bearer=ADMIN), "acme", {})
+    await server.service.tenants.put(Call(bearer=ADMIN), "acme", {})
     context = ssl.create_default_context(cafile=str(authority.path))
     context.load_cert_chain(own_certificate, own_key)
     client = await connect(server, None, ssl=context)
@@ -192,7 +192,7 @@ async def test_every_figure_is_documented(server: Server, connect: Connect) -> N
     """In the table of docs/reference/rpc.md, and nothing stands there that a server does not have."""
     client = await connect(server)
     await client.refused("stats", queue="none")
-    text = (await server.service.metrics(Call(bearer=ADMIN))).decode()
+    text = (await server.service.status.metrics(Call(bearer=ADMIN))).decode()
     served = set(re.findall(r"^# TYPE (tenantq_rpc_\w+) ", text, re.MULTILINE))
     guide = Path(__file__).parents[3] / "docs" / "reference" / "rpc.md"
     assert served == set(re.findall(r"^\| `(tenantq_rpc_\w+)` ", guide.read_text(), re.MULTILINE))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.config import ShardSettings
 from tenantq.rpc.methods import METHODS
 from tenantq.service import Call
+from tenantq.service.audit_trail import AuditQuery
 from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:
@@ -179,8 +180,8 @@ async def test_42_another_tenant_looks_like_none_and_leaves_a_trace(
 
 async def _denied(server: Server, tenant: str) -> list[dict[str, Any]]:
     """Return the refused calls that a tenant's audit trail tells of."""
-    server.service.gates.traces.refusals.flush()
-    page = await server.service.audit(Call(bearer=ADMIN), tenant, result="DENIED")
+    server.service.admission.notes.flush()
+    page = await server.service.audit.query(Call(bearer=ADMIN), tenant, AuditQuery(result="DENIED"))
     return [{name: getattr(row, name) for name in row.__struct_fields__} for row in page.rows]
 
 
@@ -209,7 +210,7 @@ async def test_42_a_revoked_key_ends_a_live_session(server: Server, connect: Con
     waiting = asyncio.ensure_future(client.refused("poll", waitMs=60_000))
     await other.poll(waitMs=10)
     admin = Call(bearer=ADMIN)
-    await server.service.revoke_key(admin, "acme", token.split("_")[1])
+    await server.service.access.revoke_key(admin, "acme", token.split("_")[1])
     assert (await client.refused("add", bodies=[b"y"])).code == "unauthenticated"
     await other.add(b"z")
     assert (await waiting).code == "unauthenticated"
@@ -277,12 +278,12 @@ async def test_42_a_suspended_tenant_finishes_its_leases_and_nothing_else(
     client, admin = await connect(server, await make_key("acme")), Call(bearer=ADMIN)
     await client.add(b"x")
     (got,) = await client.poll(leaseMs=60_000)
-    await server.service.suspend_tenant(admin, "acme", reason="it was asked for")
+    await server.service.tenants.suspend(admin, "acme", reason="it was asked for")
     assert (await client.refused("add", bodies=[b"y"])).code == "forbidden"
     assert (await client.refused("poll")).code == "forbidden"
     assert (await client.ask("ack", receipts=[got.receipt])).results[0].ok
-    await server.service.resume_tenant(admin, "acme")
+    await server.service.tenants.resume(admin, "acme")
     assert not (await client.ask("getQueue")).queue.suspension.mode
-    await server.service.suspend_queue(admin, "acme", "q", reason="it was asked for")
+    await server.service.queues.suspend(admin, "acme", "q", reason="it was asked for")
     told = (await client.ask("getQueue")).queue.suspension
     assert (told.mode, told.reason, told.by[:4], told.at > 0) == ("settle", "it was asked for", "key:", True)

@@ -167,7 +167,7 @@ async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, c
     await _serves(server, connect)
     listener = server._rpc_listener
     assert listener is not None
-    await until_not(lambda: len(listener.connections) > 1 or server.service.gates.slots.in_flight)
+    await until_not(lambda: len(listener.connections) > 1 or server.service.admission.slots.in_flight)
     assert listener.buffered_bytes == 0
 
 

@@ -72,7 +72,7 @@ async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(house: H
         assert all(one.revoked_at is not None for one in keys.values())
         assert house.shard.usage(tenant)["backlog"] == 0
         with pytest.raises(Conflict, match="server's own"):
-            await house.service.put_tenant(house.admin, tenant, {})
+            await house.service.tenants.put(house.admin, tenant, {})
     assert await house.rows(op="alert") == []
     denied = await house.rows(result="DENIED", tenant=PROBE_TENANTS[0])
     assert {row.request_id for row in denied} == {"self-check"}
@@ -83,7 +83,7 @@ async def test_the_probe_finds_a_gate_that_lets_everybody_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It names what was let through."""
-    monkeypatch.setattr(house.gates.authorizer, "allowed", lambda *_: True)
+    monkeypatch.setattr(house.admission.authorizer, "allowed", lambda *_: True)
     result = await IsolationProbe(house.service, house.shard).run()
     assert not result.ok
     for act in ("peek", "get", "usage", "audit"):
@@ -260,8 +260,10 @@ class Moody:
 
 def runner(house: House, *checks: Any, **settings: Any) -> SelfChecks:
     """Return the checks as a server wires them."""
-    made = SelfChecks(checks, house.shard, house.gates, house.clock, CheckSettings(**settings), house._in_background)
-    house.service.checks = made
+    made = SelfChecks(
+        checks, house.shard, house.admission, house.clock, CheckSettings(**settings), house._in_background
+    )
+    house.service.status.checks = made
     return made
 
 
@@ -275,21 +277,21 @@ async def test_checks_run_in_time_and_tell_how_they_went(house: House, key: Sign
         every_ms=60_000,
     )
     checks.start()
-    assert house.service.readiness()["checks"]["isolation"] == {"status": "not_run", "at": None}
+    assert house.service.status.readiness()["checks"]["isolation"] == {"status": "not_run", "at": None}
     for _ in range(2):
         await house.pass_time(60_000)
         while any(state.at != house.clock.wall_ms() for state in checks.states.values()):
             await house.settled()
     await house.settled()
     checks.close()
-    shown = house.service.readiness()["checks"]
+    shown = house.service.status.readiness()["checks"]
     assert {name: one["status"] for name, one in shown.items()} == {
         "isolation": "ok", "quota_accuracy": "ok", "audit_integrity": "ok",
     }  # fmt: skip
     rows = await house.rows(op="self_check")
     assert [row.details.partition(":")[0] for row in rows] == ["isolation", "quota_accuracy", "audit_integrity"] * 2
     assert {(row.outcome, row.tenant) for row in rows} == {("ok", "")}
-    text = (await house.service.metrics(house.admin)).decode()
+    text = (await house.service.status.metrics(house.admin)).decode()
     assert 'tenantq_self_check_ok{check="isolation"} 1.0' in text
     assert 'tenantq_self_checks_total{check="audit_integrity",status="ok"} 2.0' in text
 
@@ -303,7 +305,7 @@ async def test_a_failing_check_alerts_once_and_stops_nothing(house: House) -> No
         moody.result = trouble
         await checks.run_now()
     await house.settled()
-    shown = house.service.readiness()
+    shown = house.service.status.readiness()
     assert shown["ready"]
     assert shown["checks"]["moody"]["status"] == "failed"
     assert "acme" not in repr(shown)  # anybody may see readiness
@@ -311,10 +313,10 @@ async def test_a_failing_check_alerts_once_and_stops_nothing(house: House) -> No
     assert (alert.outcome, alert.details) == ("self_check", "critical: moody: tenant acme is off")
     rows = await house.rows(op="self_check", result="ERROR")
     assert [row.details for row in rows] == ["moody: tenant acme is off", "moody: it broke: ValueError('boom')"]
-    assert b'tenantq_self_check_ok{check="moody"} 0.0' in await house.service.metrics(house.admin)
+    assert b'tenantq_self_check_ok{check="moody"} 0.0' in await house.service.status.metrics(house.admin)
     moody.result = CheckResult(ok=True, text="fine")
     await checks.run_now()
-    assert house.service.readiness()["checks"]["moody"]["status"] == "ok"
+    assert house.service.status.readiness()["checks"]["moody"]["status"] == "ok"
     moody.result = CheckResult(ok=False, text="again")
     await checks.run_now()
     await house.settled()

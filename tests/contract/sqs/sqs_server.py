@@ -90,11 +90,11 @@ class SqsServer:
 
     def tenant(self, name: str, **changes: Any) -> int:
         """Make a tenant, or change it; return its number."""
-        return self.run(self.server.service.put_tenant(self.admin, name, changes))[1].id
+        return self.run(self.server.service.tenants.put(self.admin, name, changes))[1].id
 
     def key(self, tenant: str = "default", role: str | None = "tenant-admin", **grant: Any) -> CreatedKey:
         """Return a new key."""
-        return self.run(self.server.service.create_key(self.admin, tenant, "a key", Grant(role=role, **grant)))
+        return self.run(self.server.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant)))
 
     def client(self, tenant: str = "default", role: str = "tenant-admin", **options: Any) -> Any:
         """Return boto3's client, with a new key."""

@@ -47,7 +47,7 @@ def figure(sqs: Any, queue: str) -> int:
 def rows(server: SqsServer, tenant: str, outcome: str) -> Iterator[tuple[str, str, str]]:
     """Yield what the journal tells of refused calls: act, queue and code."""
     server.clock.advance(1_500)
-    for row in server.run(server.server.service.audit(server.admin, tenant)).rows:
+    for row in server.run(server.server.service.audit.query(server.admin, tenant)).rows:
         if row.outcome == outcome:
             yield row.op, row.queue, row.error_code
 

@@ -269,12 +269,12 @@ def test_what_was_added_elsewhere_is_received_here_and_the_other_way_round(
     """Attributes are texts there; bytes that are no text go out in base64."""
     service, call = server.server.service, Call(bearer=server.key(tenant).token)
     added = [NewMessage(body=b"text", attributes={"a": "b", "empty": ""}), NewMessage(body=b"\xff\x00")]
-    server.run(service.add(call, None, "work", added))
+    server.run(service.messages.add(call, None, "work", added))
     text, raw = receive(sqs, queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
     assert text["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "b"}}
     assert raw["Body"] == "/wA="
     sqs.send_message(
         QueueUrl=queue, MessageBody="m", MessageAttributes={"n": {"DataType": "Number", "StringValue": "7"}}
     )
-    (polled,) = server.run(service.poll(call, None, "work"))
+    (polled,) = server.run(service.messages.poll(call, None, "work"))
     assert (polled.body, polled.attributes["n"]) == (b"m", "7")

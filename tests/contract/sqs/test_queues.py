@@ -285,5 +285,5 @@ def test_dead_letters_are_moved_back_or_elsewhere(server: SqsServer, sqs: Any) -
 def test_what_a_queue_has_here_is_part_of_its_settings(server: SqsServer, sqs: Any, tenant: str) -> None:
     """Which HTTP shows, and exports carry."""
     sqs.create_queue(QueueName="kept", Attributes={"DelaySeconds": "9"}, tags={"team": "a"})
-    info = server.run(server.server.service.get_queue(server.admin, tenant, "kept"))
+    info = server.run(server.server.service.queues.get(server.admin, tenant, "kept"))
     assert (info.config.tags, info.config.sqs is not None and info.config.sqs.delay_s) == ({"team": "a"}, 9)

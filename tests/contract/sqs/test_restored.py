@@ -20,7 +20,7 @@ def test_keys_go_on_signing_where_what_they_were_made_with_was_put_back(tmp_path
     with SqsServer(tmp_path / "data") as server:
         key = server.key()
         client_of(server.url, key.key_id, key.secret).create_queue(QueueName="work")
-        made = server.run(server.server.service.create_backup(server.admin))
+        made = server.run(server.server.service.backups.create(server.admin))
     (backup,) = tmp_path.glob(f"*/{made.name}")
     with pytest.raises(Invalid, match="key maker"):
         restore_backup(backup, tmp_path / "no", key_maker=tmp_path / "data" / "audit_key")

@@ -11,6 +11,7 @@ import pytest
 
 from tenantq.domain.access import Grant
 from tenantq.service import Call
+from tenantq.service.audit_trail import AuditQuery
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.signed import FORM, fetch, json_call, presign, query_call, send, sign
 from tests.contract.sqs.sqs_server import ADMIN_TOKEN, SqsServer, client_of
@@ -29,7 +30,7 @@ def test_a_key_signs_from_the_day_it_is_made_and_no_longer_than_it_holds(server:
     key, other = server.key(tenant), server.key(tenant)
     first, second = (client_of(server.url, one.key_id, one.secret) for one in (key, other))
     first.create_queue(QueueName="work")
-    server.run(server.server.service.revoke_key(server.admin, tenant, key.key_id))
+    server.run(server.server.service.access.revoke_key(server.admin, tenant, key.key_id))
     assert code(first.list_queues) == "InvalidClientTokenId"
     assert len(second.list_queues()["QueueUrls"]) == 1
 
@@ -45,7 +46,9 @@ def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenan
     ):
         assert code(client_of(server.url, id, secret).send_message, QueueUrl="x", MessageBody="m") == wanted
     server.clock.advance(2_000)
-    page = server.run(server.server.service.audit_platform(server.admin, action="add", result="DENIED"))
+    page = server.run(
+        server.server.service.audit.query_platform(server.admin, AuditQuery(action="add", result="DENIED"))
+    )
     rows = [row for row in page.rows if row.seq > since]
     assert sum(row.count for row in rows) == 3
     assert {(row.principal, row.error_code) for row in rows} == {("unknown", "unauthenticated")}
@@ -53,7 +56,7 @@ def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenan
 
 def test_a_key_whose_secret_is_not_known_says_that_a_new_one_is_needed(server: SqsServer) -> None:
     """As one has it that an administrator chose."""
-    (admin,) = server.run(server.server.service.list_platform_keys(server.admin))
+    (admin,) = server.run(server.server.service.access.list_platform_keys(server.admin))
     told = refusal(client_of(server.url, admin.key_id, ADMIN_TOKEN).list_queues)
     assert told[0] == "InvalidClientTokenId"
     assert "Make a new key" in told[1]
@@ -160,7 +163,7 @@ def test_a_role_allows_here_what_it_allows_elsewhere(server: SqsServer, tenant: 
     assert code(producer.create_queue, QueueName="other") == "AccessDenied"
     assert code(consumer.delete_queue, QueueUrl=url) == "AccessDenied"
     server.clock.advance(2_000)
-    rows = server.run(server.server.service.audit(server.admin, tenant, result="DENIED")).rows
+    rows = server.run(server.server.service.audit.query(server.admin, tenant, AuditQuery(result="DENIED"))).rows
     assert sorted({row.op for row in rows}) == ["add", "delete_queue", "poll", "purge", "put_queue"]
 
 
@@ -206,7 +209,7 @@ def test_a_principal_with_grants_elsewhere_works_there_by_url(server: SqsServer)
     url = server.client("host").create_queue(QueueName="jobs")["QueueUrl"]
     key = server.key("fleet")
     service = server.server.service
-    server.run(service.put_grant(server.admin, "host", f"key:{key.key_id}", Grant(role="consumer")))
+    server.run(service.access.put_grant(server.admin, "host", f"key:{key.key_id}", Grant(role="consumer")))
     server.client("host").send_message(QueueUrl=url, MessageBody="m")
     fleet = client_of(server.url, key.key_id, key.secret)
     assert fleet.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "m"
@@ -270,5 +273,5 @@ def test_a_restart_keeps_keys_and_handles_and_a_lost_file_only_ends_signatures(t
     file.unlink()
     with SqsServer(tmp_path) as third:
         assert "Make a new key" in refusal(client_of(third.url, key.key_id, key.secret).list_queues)[1]
-        assert third.run(third.server.service.list_queues(Call(bearer=key.token), None))
+        assert third.run(third.server.service.queues.list(Call(bearer=key.token), None))
         assert third.client().list_queues()["QueueUrls"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from tenantq.http import HttpListener
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _NoService:
-    durability = "fsync"
+    status = SimpleNamespace(durability="fsync")
 
 
 class _EmptyCache(HeadCache):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
@@ -11,14 +11,17 @@ from tenantq.domain.limits import PAGE_MAX
 from tenantq.http.reply import Reply, Stream, json_reply
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
+from tenantq.service.audit_trail import AuditQuery
 from tenantq.wire import AuditReply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tenantq.http.request import Request
     from tenantq.service import Service
     from tenantq.service.audit_trail import AuditPage
+
+    _Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
 
 _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audit.parquet"}
 
@@ -47,42 +50,31 @@ class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_field
     tenant: str | None = None
 
 
-class _Pages(Protocol):
-    async def __call__(self, **wanted: Any) -> AuditPage: ...
-
-
 async def audit(service: Service, request: Request, _: object) -> Reply | Stream:
     """Tell what was done in a tenant, by whom, with what outcome."""
-
-    async def page(**wanted: Any) -> AuditPage:
-        return await service.audit(request.call, request.tenant, **wanted)
-
-    return await _answer(request.query, page)
+    return await _answer(request.query, lambda query: service.audit.query(request.call, request.tenant, query))
 
 
 async def audit_platform(service: Service, request: Request, _: object) -> Reply | Stream:
     """Tell the same of all tenants and of the platform itself."""
-
-    async def page(**wanted: Any) -> AuditPage:
-        return await service.audit_platform(request.call, **wanted)
-
-    return await _answer(request.query, page)
+    return await _answer(request.query, lambda query: service.audit.query_platform(request.call, query))
 
 
-async def _answer(query: AuditParameters, page: _Pages) -> Reply | Stream:
-    wanted = msgspec.structs.asdict(query)
-    format, limit = wanted.pop("format"), wanted.pop("limit")
+async def _answer(parameters: AuditParameters, page: _Pages) -> Reply | Stream:
+    fields = msgspec.structs.asdict(parameters)
+    format, limit = fields.pop("format"), fields.pop("limit")
     if format == "json":
-        found = await page(**wanted, limit=limit or 100)
+        found = await page(AuditQuery(**fields, limit=limit or 100))
         return json_reply(AuditReply(rows=audit_events(found.rows), cursor=found.cursor, incomplete=found.incomplete))
     writer = audit_format(format)
-    first = await page(**wanted, limit=limit or PAGE_MAX)  # before anything is sent, so that a refusal is an answer
+    query = AuditQuery(**fields, limit=limit or PAGE_MAX)
+    first = await page(query)  # before anything is sent, so that a refusal gets its own status
     name = b'Content-Disposition: attachment; filename="%b"\r\n' % _NAMES[format]
-    return Stream(_parts(writer, page, wanted, first, limit), writer.content_type.encode(), name)
+    return Stream(_parts(writer, page, query, first, limit), writer.content_type.encode(), name)
 
 
 async def _parts(
-    writer: AuditFormat, page: _Pages, wanted: dict[str, Any], found: AuditPage, limit: int | None
+    writer: AuditFormat, page: _Pages, query: AuditQuery, found: AuditPage, limit: int | None
 ) -> AsyncIterator[bytes]:
     """Yield the file piece by piece. Every page passes the gates anew, so who loses the right to it loses the rest."""
     left = limit
@@ -93,5 +85,6 @@ async def _parts(
             left -= len(found.rows)
         if found.cursor is None or left == 0:
             break
-        found = await page(**{**wanted, "cursor": found.cursor}, limit=left or PAGE_MAX)
+        query = msgspec.structs.replace(query, cursor=found.cursor, limit=left or PAGE_MAX)
+        found = await page(query)
     yield await asyncio.to_thread(writer.end)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def create_backup(service: Service, request: Request, body: BackupRequest) -> Reply:
     """Back the server up while it works."""
-    made = await service.create_backup(request.call, body.name, segments=body.segments)
+    made = await service.backups.create(request.call, body.name, segments=body.segments)
     reply = BackupReply(
         name=made.name,
         created_at=made.created_at,
@@ -38,6 +38,6 @@ async def list_backups(service: Service, request: Request, _: object) -> Reply:
             version=one.version,
             error=one.error,
         )
-        for one in await service.list_backups(request.call)
+        for one in await service.backups.list(request.call)
     ]
     return json_reply(BackupsReply(backups=backups))

@@ -62,7 +62,7 @@ class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def add(service: Service, request: Request, body: AddRequest) -> Reply:
     """Add messages; a message that cannot be read keeps its place as an error."""
     messages = [_new_message(message) for message in body.messages]
-    added = await service.add(request.call, request.tenant, request.queue, messages, body.key)
+    added = await service.messages.add(request.call, request.tenant, request.queue, messages, body.key)
     refusal = refusal_of_all(added)
     if refusal is not None:
         raise refusal
@@ -96,7 +96,7 @@ def _added_item(added: Added) -> AddedItem:
 
 async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
     """Lease messages of one queue."""
-    deliveries = await service.poll(
+    deliveries = await service.messages.poll(
         request.call,
         request.tenant,
         request.queue,
@@ -110,7 +110,7 @@ async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
 
 async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply:
     """Lease messages of one queue name across tenants."""
-    deliveries = await service.fleet_poll(
+    deliveries = await service.fleet.poll(
         request.call,
         body.queue,
         tenants=body.tenants,
@@ -155,13 +155,13 @@ async def ack(service: Service, request: Request, body: AckRequest) -> Reply:
     results = None
     if body.results is not None:
         results = [None if result is None else _result(result) for result in body.results]
-    outcomes = await service.ack(request.call, request.tenant, request.queue, body.receipts, results)
+    outcomes = await service.settlement.ack(request.call, request.tenant, request.queue, body.receipts, results)
     return _settled(body.receipts, outcomes)
 
 
 async def nack(service: Service, request: Request, body: NackRequest) -> Reply:
     """Give failed messages back."""
-    outcomes = await service.nack(
+    outcomes = await service.settlement.nack(
         request.call, request.tenant, request.queue, body.receipts, delay_ms=body.delay_ms, reason=body.reason
     )
     return _settled(body.receipts, outcomes)
@@ -169,19 +169,21 @@ async def nack(service: Service, request: Request, body: NackRequest) -> Reply:
 
 async def release(service: Service, request: Request, body: ReleaseRequest) -> Reply:
     """Give messages back untouched."""
-    outcomes = await service.release(request.call, request.tenant, request.queue, body.receipts)
+    outcomes = await service.settlement.release(request.call, request.tenant, request.queue, body.receipts)
     return _settled(body.receipts, outcomes)
 
 
 async def extend(service: Service, request: Request, body: ExtendRequest) -> Reply:
     """Let leases end later."""
-    outcomes = await service.extend(request.call, request.tenant, request.queue, body.receipts, lease_ms=body.lease_ms)
+    outcomes = await service.settlement.extend(
+        request.call, request.tenant, request.queue, body.receipts, lease_ms=body.lease_ms
+    )
     return _settled(body.receipts, outcomes)
 
 
 async def remove(service: Service, request: Request, body: RemoveRequest) -> Reply:
     """Delete messages by id."""
-    outcomes = await service.remove(request.call, request.tenant, request.queue, body.ids)
+    outcomes = await service.settlement.remove(request.call, request.tenant, request.queue, body.ids)
     items = [
         RemovedItem(id=id, ok=one.ok, error=None if one.error is None else item_error(one.error))
         for id, one in zip(body.ids, outcomes, strict=True)
@@ -214,19 +216,23 @@ def _settled(receipts: Sequence[str], outcomes: list[Outcome]) -> Reply:
 
 async def peek(service: Service, request: Request, body: PeekRequest) -> Reply:
     """Look at waiting messages."""
-    page = await service.peek(request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor)
+    page = await service.message_reads.peek(
+        request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor
+    )
     return json_reply(PeekReply(messages=[facts_of(one) for one in page.messages], cursor=page.cursor))
 
 
 async def get(service: Service, request: Request, _: object) -> Reply:
     """Tell everything known of one message."""
-    return json_reply(facts_of(await service.get(request.call, request.tenant, request.queue, request.name)))
+    return json_reply(
+        facts_of(await service.message_reads.get(request.call, request.tenant, request.queue, request.name))
+    )
 
 
 async def result(service: Service, request: Request, _: object) -> Reply:
     """Tell a message's result, waiting for it where asked to."""
     query: WaitQuery = request.query
-    found, hidden = await service.result(
+    found, hidden = await service.message_reads.result(
         request.call, request.tenant, request.queue, request.name, wait_ms=query.wait_ms
     )
     text, base64 = (None, None) if found.value is None else text_or_base64(found.value)
@@ -237,7 +243,7 @@ async def result(service: Service, request: Request, _: object) -> Reply:
 
 async def trace(service: Service, request: Request, _: object) -> Reply:
     """Tell a message's whole history."""
-    rows = await service.trace(request.call, request.tenant, request.queue, request.name)
+    rows = await service.message_reads.trace(request.call, request.tenant, request.queue, request.name)
     return json_reply(TraceReply(rows=[msgspec.to_builtins(row) for row in rows]))
 
 

@@ -39,9 +39,9 @@ async def healthz(_: Service, __: Request, ___: object) -> Reply:
 
 async def readyz(service: Service, request: Request, _: object) -> Reply:
     """Tell whether work should be sent here."""
-    details = service.readiness()
-    if service.fellows is not None:
-        details["shards"] = service.fellows.readiness()
+    details = service.status.readiness()
+    if shards := service.other_shards.readiness():
+        details["shards"] = shards
     if request.listener.is_closing or not request.listener.is_ready:
         return json_reply(Readiness("closing", details), 503, b"Retry-After: 1\r\n")
     if not details.get("ready"):
@@ -51,15 +51,12 @@ async def readyz(service: Service, request: Request, _: object) -> Reply:
 
 async def metrics(service: Service, request: Request, _: object) -> Reply:
     """Tell the service's and the listener's figures as Prometheus reads them."""
-    text = await service.metrics(request.call)
-    if service.fellows is not None:
-        text = await service.fellows.metrics(text)
-    return Reply(text, 200, PROMETHEUS)
+    return Reply(await service.status.metrics(request.call), 200, PROMETHEUS)
 
 
 async def topology(service: Service, request: Request, _: object) -> Reply:
     """Tell the shards that this server knows."""
-    return json_reply(await service.topology(request.call))
+    return json_reply(await service.status.topology(request.call))
 
 
 async def openapi(_: Service, request: Request, __: object) -> Reply:

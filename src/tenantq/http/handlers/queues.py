@@ -24,34 +24,34 @@ from tenantq.wire import (
 )
 
 if TYPE_CHECKING:
-    from tenantq.engine.ops.redrive import RedriveTask
     from tenantq.http.handlers.page_query import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import QueueInfo, Service
+    from tenantq.service.redrives import RedriveInfo
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:
     """Make a queue or change it."""
-    created, queue = await service.put_queue(request.call, request.tenant, request.queue, body)
+    created, queue = await service.queues.put(request.call, request.tenant, request.queue, body)
     return json_reply(_queue(queue), 201 if created else 200)
 
 
 async def get_queue(service: Service, request: Request, _: object) -> Reply:
     """Tell a queue's configuration and figures."""
-    return json_reply(_queue(await service.get_queue(request.call, request.tenant, request.queue)))
+    return json_reply(_queue(await service.queues.get(request.call, request.tenant, request.queue)))
 
 
 async def list_queues(service: Service, request: Request, _: object) -> Reply:
     """Tell a tenant's queues, by name."""
     query: PageQuery = request.query
-    queues = await service.list_queues(request.call, request.tenant, after=query.cursor, limit=query.limit)
+    queues = await service.queues.list(request.call, request.tenant, after=query.cursor, limit=query.limit)
     cursor = queues[-1].name if len(queues) == query.limit else None
     return json_reply(QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor))
 
 
 async def import_part(service: Service, request: Request, body: ImportRequest) -> Reply:
     """Take in one part of an export."""
-    taken = await service.import_part(
+    taken = await service.exports.import_part(
         request.call,
         request.tenant,
         request.queue,
@@ -77,7 +77,7 @@ async def digest(service: Service, request: Request, _: object) -> Reply:
     """Tell what stands for everything in a queue."""
     query: DigestQuery = request.query
     return json_reply(
-        await service.digest(request.call, request.tenant, request.queue, at=query.at, export=query.export)
+        await service.exports.digest(request.call, request.tenant, request.queue, at=query.at, export=query.export)
     )
 
 
@@ -85,29 +85,29 @@ async def suspend_queue(service: Service, request: Request, body: SuspendRequest
     """Take and hand out no more of a queue's work."""
     assert request.tenant is not None, "the route has the tenant in its path"
     return json_reply(
-        _queue(await service.suspend_queue(request.call, request.tenant, request.queue, body.reason, body.mode))
+        _queue(await service.queues.suspend(request.call, request.tenant, request.queue, body.reason, body.mode))
     )
 
 
 async def reopen_queue(service: Service, request: Request, _: object) -> Reply:
     """Let a suspended queue work again."""
     assert request.tenant is not None, "the route has the tenant in its path"
-    return json_reply(_queue(await service.reopen_queue(request.call, request.tenant, request.queue)))
+    return json_reply(_queue(await service.queues.unsuspend(request.call, request.tenant, request.queue)))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> Reply:
     """Stop deliveries."""
-    return json_reply(_queue(await service.pause_queue(request.call, request.tenant, request.queue)))
+    return json_reply(_queue(await service.queues.pause(request.call, request.tenant, request.queue)))
 
 
 async def resume_queue(service: Service, request: Request, _: object) -> Reply:
     """Deliver again."""
-    return json_reply(_queue(await service.resume_queue(request.call, request.tenant, request.queue)))
+    return json_reply(_queue(await service.queues.resume(request.call, request.tenant, request.queue)))
 
 
 async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Reply:
     """Begin to delete a queue."""
-    await service.delete_queue(
+    await service.queues.delete(
         request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason, force=body.force
     )
     return Reply(b"{}", 202)
@@ -115,7 +115,9 @@ async def delete_queue(service: Service, request: Request, body: DestroyRequest)
 
 async def purge(service: Service, request: Request, body: DestroyRequest) -> Reply:
     """Empty a queue."""
-    purged = await service.purge(request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason)
+    purged = await service.queues.purge(
+        request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason
+    )
     return json_reply(PurgeReply(purged=purged))
 
 
@@ -123,7 +125,7 @@ async def redrive(service: Service, request: Request, body: RedriveRequest) -> R
     """Begin to send dead letters back."""
     wanted = body.filter
     ids = frozenset(wanted.ids) if wanted.ids is not None else None
-    task = await service.redrive(
+    task = await service.redrives.start(
         request.call,
         request.tenant,
         request.queue,
@@ -136,12 +138,14 @@ async def redrive(service: Service, request: Request, body: RedriveRequest) -> R
 
 async def redrive_status(service: Service, request: Request, _: object) -> Reply:
     """Tell how far a redrive is."""
-    return json_reply(_redrive(await service.redrive_status(request.call, request.tenant, request.queue, request.name)))
+    return json_reply(_redrive(await service.redrives.get(request.call, request.tenant, request.queue, request.name)))
 
 
 async def cancel_redrive(service: Service, request: Request, _: object) -> Reply:
     """Stop a redrive; what was moved stays moved."""
-    return json_reply(_redrive(await service.cancel_redrive(request.call, request.tenant, request.queue, request.name)))
+    return json_reply(
+        _redrive(await service.redrives.cancel(request.call, request.tenant, request.queue, request.name))
+    )
 
 
 def _queue(queue: QueueInfo) -> QueueReply:
@@ -152,5 +156,5 @@ def _queue(queue: QueueInfo) -> QueueReply:
     )  # fmt: skip
 
 
-def _redrive(task: RedriveTask) -> RedriveReply:
+def _redrive(task: RedriveInfo) -> RedriveReply:
     return RedriveReply(task=task.id, state=task.state, moved=task.moved, skipped=task.skipped, dry_run=task.dry_run)

@@ -26,7 +26,7 @@ class SnapshotQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def open_snapshot(service: Service, request: Request, body: SnapshotRequest) -> Reply:
     """Keep what a queue holds now."""
-    taken = await service.open_snapshot(
+    taken = await service.message_reads.open_snapshot(
         request.call, request.tenant, request.queue, keep_ms=body.keep_ms, part_messages=body.part_messages
     )
     reply = SnapshotReply(
@@ -38,7 +38,7 @@ async def open_snapshot(service: Service, request: Request, body: SnapshotReques
 async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
     """Tell a page of a snapshot."""
     query: SnapshotQuery = request.query
-    page = await service.read_snapshot(
+    page = await service.message_reads.read_snapshot(
         request.call,
         request.tenant,
         request.queue,
@@ -52,5 +52,5 @@ async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
 
 async def close_snapshot(service: Service, request: Request, _: object) -> Reply:
     """Let a snapshot go."""
-    await service.close_snapshot(request.call, request.tenant, request.queue, request.name)
+    await service.message_reads.close_snapshot(request.call, request.tenant, request.queue, request.name)
     return NO_CONTENT

@@ -33,19 +33,19 @@ class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
 
 async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
     """Make a tenant or change it."""
-    created, tenant = await service.put_tenant(request.call, _named(request), body)
+    created, tenant = await service.tenants.put(request.call, _named(request), body)
     return json_reply(_tenant(tenant), 201 if created else 200)
 
 
 async def get_tenant(service: Service, request: Request, _: object) -> Reply:
     """Tell how a tenant is configured."""
-    return json_reply(_tenant(await service.get_tenant(request.call, request.tenant)))
+    return json_reply(_tenant(await service.tenants.get(request.call, request.tenant)))
 
 
 async def list_tenants(service: Service, request: Request, _: object) -> Reply:
     """Tell all tenants, by name."""
     query: TenantsQuery = request.query
-    tenants = await service.list_tenants(
+    tenants = await service.tenants.list(
         request.call, after=query.cursor, limit=query.limit, figures=query.figures == "true"
     )
     cursor = tenants[-1].name if len(tenants) == query.limit else None
@@ -54,54 +54,54 @@ async def list_tenants(service: Service, request: Request, _: object) -> Reply:
 
 async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
     """Stop a tenant's work."""
-    return json_reply(_tenant(await service.suspend_tenant(request.call, _named(request), body.reason, body.mode)))
+    return json_reply(_tenant(await service.tenants.suspend(request.call, _named(request), body.reason, body.mode)))
 
 
 async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
     """Let a suspended tenant work again."""
-    return json_reply(_tenant(await service.resume_tenant(request.call, _named(request))))
+    return json_reply(_tenant(await service.tenants.resume(request.call, _named(request))))
 
 
 async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> Reply:
     """Put a tenant under legal hold."""
-    return json_reply(_tenant(await service.hold_tenant(request.call, _named(request), body.reason)))
+    return json_reply(_tenant(await service.legal_holds.place(request.call, _named(request), body.reason)))
 
 
 async def release_hold(service: Service, request: Request, body: ReasonRequest) -> Reply:
     """Take a tenant out of legal hold."""
-    return json_reply(_tenant(await service.release_hold(request.call, _named(request), body.reason)))
+    return json_reply(_tenant(await service.legal_holds.release(request.call, _named(request), body.reason)))
 
 
 async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> Reply:
     """Delete a tenant and everything it has; tell what was erased."""
     return json_reply(
-        await service.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
+        await service.erasures.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
     )
 
 
 async def list_erasures(service: Service, request: Request, _: object) -> Reply:
     """Tell all tenants that were erased."""
-    return json_reply({"erasures": await service.list_erasures(request.call)})
+    return json_reply({"erasures": await service.erasures.list(request.call)})
 
 
 async def get_erasure(service: Service, request: Request, _: object) -> Reply:
     """Give the certificate of one erasure."""
-    return json_reply(await service.get_erasure(request.call, request.name))
+    return json_reply(await service.erasures.get(request.call, request.name))
 
 
 async def get_encryption(service: Service, request: Request, _: object) -> Reply:
     """Tell how a tenant is encrypted."""
-    return json_reply(await service.get_encryption(request.call, request.tenant))
+    return json_reply(await service.encryption.get(request.call, request.tenant))
 
 
 async def rotate_keys(service: Service, request: Request, _: object) -> Reply:
     """Make a new data key."""
-    return json_reply(await service.rotate_keys(request.call, request.tenant))
+    return json_reply(await service.encryption.rotate(request.call, request.tenant))
 
 
 async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
     """Wrap all data keys anew."""
-    return json_reply(await service.rewrap_keys(request.call, request.tenant))
+    return json_reply(await service.encryption.rewrap(request.call, request.tenant))
 
 
 class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,14 +113,14 @@ class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def export(service: Service, request: Request, _: object) -> Stream:
     """Send everything that a tenant has, or one queue of it."""
     query: ExportQuery = request.query
-    exporting = await service.export(request.call, request.tenant, query.queue)
+    exporting = await service.exports.export(request.call, request.tenant, query.queue)
     name = f'Content-Disposition: attachment; filename="{exporting.tenant}.tar"\r\n'.encode()
     return Stream(exporting, BYTES, name)
 
 
 async def usage(service: Service, request: Request, _: object) -> Reply:
     """Tell a tenant's quotas against its usage."""
-    return json_reply(await service.usage(request.call, request.tenant))
+    return json_reply(await service.tenants.usage(request.call, request.tenant))
 
 
 def _named(request: Request) -> str:

@@ -8,6 +8,7 @@ from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.message import SYSTEM, NewMessage
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.errors import Forbidden, NotFound, TenantqError
+from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
 from tenantq.service.self_checks.check import CheckResult
 
@@ -53,7 +54,7 @@ class IsolationProbe:
         """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
         if tenant not in self._shard.tenants_served():
             await self._shard.put_tenant(tenant, SYSTEM, quotas=_QUOTAS)
-        made = self._service.gates.keys.new_key()
+        made = self._service.admission.keys.new_key()
         now = self._shard.wall_ms()
         key = StoredKey(
             id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=SYSTEM.principal,
@@ -67,43 +68,43 @@ class IsolationProbe:
         service = self._service
         if _QUEUE in self._shard.queues(mine):
             await self._shard.purge(mine, _QUEUE, caller=SYSTEM)  # what a run that was cut short left
-        (added,) = await service.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
-        (held,) = await service.poll(owner, None, _QUEUE, lease_ms=60_000)
-        await service.put_queue(thief, None, _QUEUE, {})
+        (added,) = await service.messages.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
+        (held,) = await service.messages.poll(owner, None, _QUEUE, lease_ms=60_000)
+        await service.queues.put(thief, None, _QUEUE, {})
         through = [name for name, act in self._crossings(thief, mine, held.id, held.receipt) if not await _refused(act)]
         for name, act in (
-            ("get by id in its own queue", service.get(thief, theirs, _QUEUE, added.id)),
-            ("trace by id in its own queue", service.trace(thief, theirs, _QUEUE, added.id)),
+            ("get by id in its own queue", service.message_reads.get(thief, theirs, _QUEUE, added.id)),
+            ("trace by id in its own queue", service.message_reads.trace(thief, theirs, _QUEUE, added.id)),
         ):
             if not await _refused(act):
                 through.append(name)
         for name, outcomes in (
-            ("ack of its receipt", await service.ack(thief, theirs, _QUEUE, [held.receipt])),
-            ("remove of its id", await service.remove(thief, theirs, _QUEUE, [held.id])),
+            ("ack of its receipt", await service.settlement.ack(thief, theirs, _QUEUE, [held.receipt])),
+            ("remove of its id", await service.settlement.remove(thief, theirs, _QUEUE, [held.id])),
         ):
             if any(one.ok for one in outcomes):
                 through.append(name)
-        rows = (await service.audit(thief, None, limit=100, message=held.id)).rows
-        if any(row.principal != principal for row in rows) or await service.poll(thief, None, _QUEUE):
+        rows = (await service.audit.query(thief, None, AuditQuery(limit=100, message=held.id))).rows
+        if any(row.principal != principal for row in rows) or await service.messages.poll(thief, None, _QUEUE):
             through.append("a look into its own tenant shows another's")
-        (settled,) = await service.ack(owner, None, _QUEUE, [held.receipt])
+        (settled,) = await service.settlement.ack(owner, None, _QUEUE, [held.receipt])
         return through if settled.ok else [*through, "the owner's lease was taken away"]
 
     def _crossings(self, thief: Call, mine: str, id: str, receipt: str) -> list[tuple[str, Awaitable[Any]]]:
         """Return calls with the other tenant's name in them."""
         service = self._service
         return [
-            ("add", service.add(thief, mine, _QUEUE, [NewMessage(body=b"probe")])),
-            ("poll", service.poll(thief, mine, _QUEUE)),
-            ("peek", service.peek(thief, mine, _QUEUE)),
-            ("get", service.get(thief, mine, _QUEUE, id)),
-            ("result", service.result(thief, mine, _QUEUE, id)),
-            ("ack", service.ack(thief, mine, _QUEUE, [receipt])),
-            ("remove", service.remove(thief, mine, _QUEUE, [id])),
-            ("list_queues", service.list_queues(thief, mine)),
-            ("usage", service.usage(thief, mine)),
-            ("audit", service.audit(thief, mine)),
-            ("create_key", service.create_key(thief, mine, "probe", Grant(role="viewer"))),
+            ("add", service.messages.add(thief, mine, _QUEUE, [NewMessage(body=b"probe")])),
+            ("poll", service.messages.poll(thief, mine, _QUEUE)),
+            ("peek", service.message_reads.peek(thief, mine, _QUEUE)),
+            ("get", service.message_reads.get(thief, mine, _QUEUE, id)),
+            ("result", service.message_reads.result(thief, mine, _QUEUE, id)),
+            ("ack", service.settlement.ack(thief, mine, _QUEUE, [receipt])),
+            ("remove", service.settlement.remove(thief, mine, _QUEUE, [id])),
+            ("list_queues", service.queues.list(thief, mine)),
+            ("usage", service.tenants.usage(thief, mine)),
+            ("audit", service.audit.query(thief, mine)),
+            ("create_key", service.access.create_key(thief, mine, "probe", Grant(role="viewer"))),
         ]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import Clock, Timer
-    from tenantq.service.gatekeeper import Gatekeeper
+    from tenantq.service.admission import Admission
 
 log = logging.getLogger("tenantq")
 
@@ -41,14 +41,14 @@ class SelfChecks:
         self,
         checks: Sequence[SelfCheck],
         shard: Shard,
-        gates: Gatekeeper,
+        admission: Admission,
         clock: Clock,
         settings: CheckSettings,
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._checks = checks
         self._shard = shard
-        self._gates = gates
+        self._admission = admission
         self._clock = clock
         self._settings = check_checks(settings)
         self._background = background
@@ -115,7 +115,7 @@ class SelfChecks:
             log.error("the self-check %s failed: %s", name, result.text)
             if state.status != "failed":
                 details = f"{name}: {result.text}"[:_TEXT_CHARS_MAX]
-                self._gates.traces.raise_alert(
+                self._admission.notes.raise_alert(
                     Alert(kind="self_check", tenant="", principal="", details=details, severity="critical", at=now)
                 )
         state.status = "ok" if result.ok else "failed"

@@ -16,8 +16,8 @@ from tenantq.sqs.failures import INVALID_VALUE, NO_SUCH_RESOURCE, UNSUPPORTED, S
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 
 if TYPE_CHECKING:
-    from tenantq.engine.ops.redrive import RedriveTask
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.redrives import RedriveInfo
+    from tenantq.service.sqs_lookup import FoundQueue
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 RATE_MAX: Final = 500
@@ -32,17 +32,17 @@ class Handle(msgspec.Struct, frozen=True):
     source: str  # ARN
 
 
-async def start_message_move_task(visit: SqsCall) -> Result:
+async def start_message_move_task(sqs_call: SqsCall) -> Result:
     """Begin to send dead letters back, or to another queue."""
-    given = visit.read(StartMessageMoveTask)
-    source = await _source(visit, given.source_arn)
+    given = sqs_call.read(StartMessageMoveTask)
+    source = await _source(sqs_call, given.source_arn)
     rate = given.max_number_of_messages_per_second
     if rate is not None and not 1 <= rate <= RATE_MAX:
         raise invalid_value("MaxNumberOfMessagesPerSecond", rate, f"Must be between 1 and {RATE_MAX}, if provided.")
     to = None
     if given.destination_arn:
         address = parse_queue_arn(given.destination_arn)
-        found = await _find(visit, address.number, address.name)
+        found = await _find(sqs_call, address.number, address.name)
         if found.tenant_id != source.tenant_id:
             raise invalid_value("DestinationArn", given.destination_arn, "It is another account's.")
         if found.name.endswith(FIFO_SUFFIX) != source.fifo:
@@ -50,59 +50,64 @@ async def start_message_move_task(visit: SqsCall) -> Result:
         if found.name == source.name:
             raise SqsFailure(INVALID_VALUE, "Source queue arn and destination queue arn cannot be the same.")
         to = found.name
-    _, senders = await visit.service.find_queues(visit.call, source.tenant_id, dead_letter=source.name)
-    if not senders:
+    senders = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, source.tenant_id, dead_letter=source.name)
+    if not senders.names:
         raise SqsFailure(INVALID_VALUE, "Source queue must be configured as a Dead Letter Queue.")
-    if any(task.state == "running" for task in await visit.service.redrives(visit.call, source.tenant, source.name)):
+    if any(
+        task.state == "running"
+        for task in await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
+    ):
         raise SqsFailure(
             UNSUPPORTED,
             "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
         )
-    task = await visit.service.redrive(visit.call, source.tenant, source.name, filter=RedriveFilter(to=to), rate=rate)
-    return {"TaskHandle": _handle(visit, source, task)}
+    task = await sqs_call.service.redrives.start(
+        sqs_call.call, source.tenant, source.name, filter=RedriveFilter(to=to), rate=rate
+    )
+    return {"TaskHandle": _handle(sqs_call, source, task)}
 
 
-async def list_message_move_tasks(visit: SqsCall) -> Result:
+async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
     """Return the newest tasks of a dead-letter queue."""
-    given = visit.read(ListMessageMoveTasks)
-    source = await _source(visit, given.source_arn)
+    given = sqs_call.read(ListMessageMoveTasks)
+    source = await _source(sqs_call, given.source_arn)
     most = 1 if given.max_results is None else given.max_results
     if not 1 <= most <= TASKS_MAX:
         raise invalid_value("MaxResults", most, f"Must be between 1 and {TASKS_MAX}, if provided.")
-    tasks = await visit.service.redrives(visit.call, source.tenant, source.name)
-    return {"Results": [_shown(visit, source, task) for task in tasks[:most]]}
+    tasks = await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
+    return {"Results": [_shown(sqs_call, source, task) for task in tasks[:most]]}
 
 
-async def cancel_message_move_task(visit: SqsCall) -> Result:
+async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
     """Stop a task; what it moved stays moved."""
-    given = visit.read(CancelMessageMoveTask)
+    given = sqs_call.read(CancelMessageMoveTask)
     if not given.task_handle:
         raise missing("TaskHandle")
     try:
         handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
         raise invalid_value("TaskHandle", given.task_handle, "It is not a valid task handle.") from error
-    source = await _source(visit, handle.source)
-    tasks = await visit.service.redrives(visit.call, source.tenant, source.name)
+    source = await _source(sqs_call, handle.source)
+    tasks = await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
     task = next((one for one in tasks if one.id == handle.task), None)
     if task is None:
         raise SqsFailure(NO_SUCH_RESOURCE, "Task does not exist.")
     if task.state != "running":
         raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
-    await visit.service.cancel_redrive(visit.call, source.tenant, source.name, handle.task)
+    await sqs_call.service.redrives.cancel(sqs_call.call, source.tenant, source.name, handle.task)
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
-async def _source(visit: SqsCall, arn: str | None) -> FoundQueue:
+async def _source(sqs_call: SqsCall, arn: str | None) -> FoundQueue:
     if not arn:
         raise missing("SourceArn")
     address = parse_queue_arn(arn)
-    return await _find(visit, address.number, address.name)
+    return await _find(sqs_call, address.number, address.name)
 
 
-async def _find(visit: SqsCall, number: int | None, name: str) -> FoundQueue:
+async def _find(sqs_call: SqsCall, number: int | None, name: str) -> FoundQueue:
     try:
-        return await visit.service.find_queue(visit.call, number, "redrive", name)
+        return await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, number, "redrive", name)
     except NotFound as error:
         raise SqsFailure(
             NO_SUCH_RESOURCE,
@@ -110,23 +115,23 @@ async def _find(visit: SqsCall, number: int | None, name: str) -> FoundQueue:
         ) from error
 
 
-def _handle(visit: SqsCall, source: FoundQueue, task: RedriveTask) -> str:
-    arn = visit.arn(source.tenant_id, source.name)
+def _handle(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> str:
+    arn = sqs_call.arn(source.tenant_id, source.name)
     return base64.b64encode(msgspec.json.encode(Handle(task.id, arn))).decode()
 
 
-def _shown(visit: SqsCall, source: FoundQueue, task: RedriveTask) -> dict[str, Any]:
+def _shown(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "Status": _STATUS[task.state],
-        "SourceArn": visit.arn(source.tenant_id, source.name),
+        "SourceArn": sqs_call.arn(source.tenant_id, source.name),
         "ApproximateNumberOfMessagesMoved": task.moved,
         "ApproximateNumberOfMessagesToMove": task.found,
         "StartedTimestamp": task.started_at,
     }
     if task.state == "running":
-        shown["TaskHandle"] = _handle(visit, source, task)
-    if task.filter.to is not None:
-        shown["DestinationArn"] = visit.arn(source.tenant_id, task.filter.to)
+        shown["TaskHandle"] = _handle(sqs_call, source, task)
+    if task.to is not None:
+        shown["DestinationArn"] = sqs_call.arn(source.tenant_id, task.to)
     if task.rate is not None:
         shown["MaxNumberOfMessagesPerSecond"] = task.rate
     return shown

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.domain.config import QueueConfig
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 ACTIONS_MAX: Final = 7
@@ -28,10 +28,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def add_permission(visit: SqsCall) -> Result:
+async def add_permission(sqs_call: SqsCall) -> Result:
     """Put a statement into the policy."""
-    given = visit.read(AddPermission)
-    queue = await visit.queue(given.queue_url, "put_queue")
+    given = sqs_call.read(AddPermission)
+    queue = await sqs_call.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
     if not given.accounts:
         raise missing("AWSAccountIds")
@@ -52,7 +52,7 @@ async def add_permission(visit: SqsCall) -> Result:
         "Effect": "Allow",
         "Principal": {"AWS": principals if len(principals) > 1 else principals[0]},
         "Action": actions if len(actions) > 1 else actions[0],
-        "Resource": visit.arn(queue.tenant_id, queue.name),
+        "Resource": sqs_call.arn(queue.tenant_id, queue.name),
     }
 
     def added(policy: dict[str, Any]) -> dict[str, Any]:
@@ -60,14 +60,14 @@ async def add_permission(visit: SqsCall) -> Result:
             raise invalid_value("Label", label, "Already exists.")
         return {**policy, "Statement": [*policy["Statement"], statement]}
 
-    await _edit(visit, queue, added)
+    await _edit(sqs_call, queue, added)
     return None
 
 
-async def remove_permission(visit: SqsCall) -> Result:
+async def remove_permission(sqs_call: SqsCall) -> Result:
     """Take a statement out of the policy."""
-    given = visit.read(RemovePermission)
-    queue = await visit.queue(given.queue_url, "put_queue")
+    given = sqs_call.read(RemovePermission)
+    queue = await sqs_call.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
 
     def left(policy: dict[str, Any]) -> dict[str, Any] | None:
@@ -76,22 +76,24 @@ async def remove_permission(visit: SqsCall) -> Result:
             raise invalid_value("Label", label, "can't find label.")
         return {**policy, "Statement": others} if others else None
 
-    await _edit(visit, queue, left)
+    await _edit(sqs_call, queue, left)
     return None
 
 
-async def _edit(visit: SqsCall, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+async def _edit(
+    sqs_call: SqsCall, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]
+) -> None:
     """Change the policy as it is by then, so that calls at the same time lose nothing of each other."""
 
     def edit(config: QueueConfig) -> dict[str, Any]:
-        policy = change(_policy(visit, queue, (config.sqs or SqsQueue()).policy))
+        policy = change(_policy(sqs_call, queue, (config.sqs or SqsQueue()).policy))
         return {"sqs": {"policy": _encode(policy).decode() if policy is not None else ""}}
 
-    await visit.service.edit_queue(visit.call, queue.tenant, queue.name, edit)
+    await sqs_call.edit_queue(queue, edit)
 
 
-def _policy(visit: SqsCall, queue: FoundQueue, text: str) -> dict[str, Any]:
-    arn = visit.arn(queue.tenant_id, queue.name)
+def _policy(sqs_call: SqsCall, queue: FoundQueue, text: str) -> dict[str, Any]:
+    arn = sqs_call.arn(queue.tenant_id, queue.name)
     policy = _decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
     statements: Any = policy.get("Statement", [])
     listed = statements if isinstance(statements, list) else [statements]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.errors import Draining, NotFound
-from tenantq.service.finding import FoundQueue
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (
     DELETED_RECENTLY,
@@ -44,31 +43,31 @@ from tenantq.sqs.requests import (
 )
 
 if TYPE_CHECKING:
-    from tenantq.engine.queue_state import TenantState
+    from tenantq.service.sqs_lookup import FoundQueues, FoundTenant
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 PAGE_MAX: Final = 1_000
 _WHY: Final = "asked for over Amazon SQS"
 
 
-async def create_queue(visit: SqsCall) -> Result:
+async def create_queue(sqs_call: SqsCall) -> Result:
     """Make a queue, or find the one of this name that is just so."""
-    given = visit.read(CreateQueue)
+    given = sqs_call.read(CreateQueue)
     if not given.queue_name:
         raise missing("QueueName")
     name, attributes = given.queue_name, given.attributes or {}
     _check_name(name, attributes)
     fifo = name.endswith(FIFO_SUFFIX)
-    state = await visit.service.find_tenant(visit.call, None, "put_queue", name)
+    tenant = await sqs_call.service.sqs_lookup.find_tenant(sqs_call.call, None, "put_queue", name)
     changes = read_attributes(attributes, fifo=fifo)
-    result: Result = {"QueueUrl": visit.url(state.id, name)}
-    if _is_there(visit, state, name, attributes):
+    result: Result = {"QueueUrl": sqs_call.url(tenant.id, name)}
+    if _exists(sqs_call, tenant, attributes):
         return result
-    if visit.shared.deletions.is_on(state.id, name):
+    if sqs_call.state.deletions.is_on(tenant.id, name):
         raise _deleted_recently()
     check_throughput(changes, SqsQueue())
-    await _check_redrive(visit, changes, attributes, state.id, name)
-    now_s = visit.shared.clock.wall_ms() // 1_000
+    await _check_redrive(sqs_call, changes, attributes, tenant.id, name)
+    now_s = sqs_call.state.clock.wall_ms() // 1_000
     tags = given.tags or given.other_tags
     settings: dict[str, Any] = {
         **NEW_QUEUE,
@@ -77,21 +76,21 @@ async def create_queue(visit: SqsCall) -> Result:
         **({"tags": tags} if tags else {}),
     }
     try:
-        made = await visit.service.make_queue(visit.call, state.name, name, settings)
+        made = await sqs_call.service.queues.create(sqs_call.call, tenant.name, name, settings)
     except Draining as error:
         raise _deleted_recently() from error
-    if not made and not _is_there(visit, state, name, attributes):  # somebody else was quicker
-        raise _deleted_recently()
+    if not made:  # another call has created it meanwhile
+        tenant = await sqs_call.service.sqs_lookup.find_tenant(sqs_call.call, None, "put_queue", name)
+        if not _exists(sqs_call, tenant, attributes):
+            raise _deleted_recently()
     return result
 
 
-def _is_there(visit: SqsCall, state: TenantState, name: str, attributes: dict[str, str]) -> bool:
-    """Tell whether there is a queue of this name; raise if it has other attributes than these."""
-    there = state.queues.get(name)
-    if there is None or there.status == "draining":
+def _exists(sqs_call: SqsCall, tenant: FoundTenant, attributes: dict[str, str]) -> bool:
+    """Return whether the queue exists. Raises if its attributes differ from these."""
+    if tenant.queue is None:
         return False
-    found = FoundQueue(state.name, state.id, name, there.id, there.config)
-    other = first_difference(shown_attributes(found, visit.region, None), attributes)
+    other = first_difference(shown_attributes(tenant.queue, sqs_call.region, None), attributes)
     if other is not None:
         raise SqsFailure(
             NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {other}"
@@ -114,7 +113,7 @@ def _check_name(name: str, attributes: dict[str, str]) -> None:
 
 
 async def _check_redrive(
-    visit: SqsCall, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
+    sqs_call: SqsCall, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
 ) -> None:
     """Raise unless dead letters can go where they are to go: a queue of the same tenant and kind that takes them."""
     if changes.redrive is None:
@@ -122,10 +121,10 @@ async def _check_redrive(
     target, text = changes.redrive.target, attributes["RedrivePolicy"]
     if target.number not in {0, tenant_id}:
         with suppress(NotFound):  # who may not see it leaves a trace
-            await visit.service.find_queue(visit.call, target.number, "put_queue", target.name)
+            await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, target.number, "put_queue", target.name)
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be owned by the same account as the source.")
     try:
-        found = await visit.service.find_queue(visit.call, tenant_id, "put_queue", target.name)
+        found = await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, tenant_id, "put_queue", target.name)
     except NotFound as error:
         raise invalid_value("RedrivePolicy", text, "Dead letter target does not exist.") from error
     if found.fifo != source.endswith(FIFO_SUFFIX):
@@ -143,9 +142,9 @@ def _deleted_recently() -> SqsFailure:
     )
 
 
-async def get_queue_url(visit: SqsCall) -> Result:
+async def get_queue_url(sqs_call: SqsCall) -> Result:
     """Return the URL of a queue by its name."""
-    given = visit.read(GetQueueUrl)
+    given = sqs_call.read(GetQueueUrl)
     if not given.queue_name:
         raise missing("QueueName")
     number = None
@@ -155,29 +154,29 @@ async def get_queue_url(visit: SqsCall) -> Result:
             raise invalid_value("QueueOwnerAWSAccountId", given.owner, "An account has 12 digits.")
     if not is_queue_name(given.queue_name):
         raise SqsFailure(NO_SUCH_QUEUE, "The specified queue does not exist.")
-    queue = await visit.service.find_queue(visit.call, number, "get_queue", given.queue_name)
-    return {"QueueUrl": visit.url(queue.tenant_id, queue.name)}
+    queue = await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, number, "get_queue", given.queue_name)
+    return {"QueueUrl": sqs_call.url(queue.tenant_id, queue.name)}
 
 
-async def list_queues(visit: SqsCall) -> Result:
+async def list_queues(sqs_call: SqsCall) -> Result:
     """Return a page of queues by name, where asked to those that begin with something."""
-    given = visit.read(ListQueues)
-    state, names = await visit.service.find_queues(visit.call, None, prefix=given.queue_name_prefix or "")
-    return _page(visit, state.id, names, given, "QueueUrls")
+    given = sqs_call.read(ListQueues)
+    found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, None, prefix=given.queue_name_prefix or "")
+    return _page(sqs_call, found, given, "QueueUrls")
 
 
-async def list_dead_letter_source_queues(visit: SqsCall) -> Result:
+async def list_dead_letter_source_queues(sqs_call: SqsCall) -> Result:
     """Return the queues whose dead letters go to one."""
-    given = visit.read(ListDeadLetterSourceQueues)
-    queue = await visit.queue(given.queue_url, "get_queue")
-    state, names = await visit.service.find_queues(visit.call, queue.tenant_id, dead_letter=queue.name)
-    return {"queueUrls": [], **_page(visit, state.id, names, given, "queueUrls")}
+    given = sqs_call.read(ListDeadLetterSourceQueues)
+    queue = await sqs_call.queue(given.queue_url, "get_queue")
+    found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, queue.tenant_id, dead_letter=queue.name)
+    return {"queueUrls": [], **_page(sqs_call, found, given, "queueUrls")}
 
 
 def _page(
-    visit: SqsCall, tenant_id: int, names: list[str], given: ListQueues | ListDeadLetterSourceQueues, field: str
+    sqs_call: SqsCall, found: FoundQueues, given: ListQueues | ListDeadLetterSourceQueues, field: str
 ) -> dict[str, Any]:
-    most = given.max_results
+    most, names = given.max_results, found.names
     if most is not None and not 1 <= most <= PAGE_MAX:
         raise invalid_value("MaxResults", most, f"MaxResults must be an integer between 1 and {PAGE_MAX}.")
     if given.next_token:
@@ -186,7 +185,7 @@ def _page(
     page = names[: most or PAGE_MAX]
     result: dict[str, Any] = {}
     if page:
-        result[field] = [visit.url(tenant_id, name) for name in page]
+        result[field] = [sqs_call.url(found.tenant_id, name) for name in page]
     if most is not None and len(names) > len(page):
         result["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
     return result
@@ -199,55 +198,57 @@ def _last_name(token: str) -> str:
         raise invalid_value("NextToken", token, "It is not one that was returned by an earlier call.") from error
 
 
-async def get_queue_attributes(visit: SqsCall) -> Result:
+async def get_queue_attributes(sqs_call: SqsCall) -> Result:
     """Return what is asked for of a queue."""
-    given = visit.read(GetQueueAttributes)
-    queue = await visit.queue(given.queue_url, "get_queue")
+    given = sqs_call.read(GetQueueAttributes)
+    queue = await sqs_call.queue(given.queue_url, "get_queue")
     wanted = given.attribute_names or []
     stats = None
     if "All" in wanted or any(name in FIGURES for name in wanted):
-        stats = (await visit.service.get_queue(visit.call, queue.tenant, queue.name)).stats
-    shown = chosen(shown_attributes(queue, visit.region, stats), wanted) if wanted else {}
+        stats = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).stats
+    shown = chosen(shown_attributes(queue, sqs_call.region, stats), wanted) if wanted else {}
     return {"Attributes": shown} if shown else {}
 
 
-async def set_queue_attributes(visit: SqsCall) -> Result:
+async def set_queue_attributes(sqs_call: SqsCall) -> Result:
     """Change attributes of a queue; the others stay."""
-    given = visit.read(SetQueueAttributes)
-    queue = await visit.queue(given.queue_url, "put_queue")
+    given = sqs_call.read(SetQueueAttributes)
+    queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.attributes:
         raise missing("Attribute.Name")
     changes = read_attributes(given.attributes, fifo=queue.fifo)
     check_throughput(changes, queue.config.sqs or SqsQueue())
-    await _check_redrive(visit, changes, given.attributes, queue.tenant_id, queue.name)
+    await _check_redrive(sqs_call, changes, given.attributes, queue.tenant_id, queue.name)
     if changes.redrive is not None and changes.redrive.target.name == queue.name:
         raise invalid_value(
             "RedrivePolicy", given.attributes["RedrivePolicy"], "A queue cannot be its own dead-letter queue."
         )
-    modified = {"modified_at": visit.shared.clock.wall_ms() // 1_000}
+    modified = {"modified_at": sqs_call.state.clock.wall_ms() // 1_000}
     settings = {**changes.settings, "sqs": {**changes.sqs, **modified}}
     if changes.redrive is not None:
         settings["dead_on_poll"] = True
-    await visit.service.put_queue(visit.call, queue.tenant, queue.name, settings)
+    await sqs_call.service.queues.put(sqs_call.call, queue.tenant, queue.name, settings)
     return None
 
 
-async def purge_queue(visit: SqsCall) -> Result:
+async def purge_queue(sqs_call: SqsCall) -> Result:
     """Empty a queue: what waits, what is in flight, and what is remembered of duplicates."""
-    queue = await visit.queue(visit.read(Parameters).queue_url, "purge")
-    purges = visit.shared.purges
+    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "purge")
+    purges = sqs_call.state.purges
     if purges.is_on(queue.tenant_id, queue.name):
         raise SqsFailure(
             PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
         )
-    await visit.service.purge(visit.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY)
+    await sqs_call.service.queues.purge(sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY)
     purges.note(queue.tenant_id, queue.name)
     return None
 
 
-async def delete_queue(visit: SqsCall) -> Result:
+async def delete_queue(sqs_call: SqsCall) -> Result:
     """Delete a queue with everything in it, leased or not."""
-    queue = await visit.queue(visit.read(Parameters).queue_url, "delete_queue")
-    await visit.service.delete_queue(visit.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY, force=True)
-    visit.shared.deletions.note(queue.tenant_id, queue.name)
+    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "delete_queue")
+    await sqs_call.service.queues.delete(
+        sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY, force=True
+    )
+    sqs_call.state.deletions.note(queue.tenant_id, queue.name)
     return None

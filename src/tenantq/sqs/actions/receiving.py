@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.domain.message import Delivery, Outcome
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 MESSAGES_MAX: Final = 10
@@ -37,10 +37,10 @@ _BRIEFLY_MS: Final = 1_000  # a lease that is given back before anybody hears of
 # ---- receiving ----
 
 
-async def receive_message(visit: SqsCall) -> Result:
+async def receive_message(sqs_call: SqsCall) -> Result:
     """Lease up to ten messages, waiting for the first where asked to."""
-    given = visit.read(ReceiveMessage)
-    queue = await visit.queue(given.queue_url, "poll")
+    given = sqs_call.read(ReceiveMessage)
+    queue = await sqs_call.queue(given.queue_url, "poll")
     sqs = queue.config.sqs or SqsQueue()
     most = 1 if given.max_number_of_messages is None else given.max_number_of_messages
     if not 1 <= most <= MESSAGES_MAX:
@@ -62,37 +62,37 @@ async def receive_message(visit: SqsCall) -> Result:
         _check_visibility(visibility_s)
     at_once = sqs.visible_at_once if visibility_s is None else visibility_s == 0
     lease_ms = _BRIEFLY_MS if at_once else visibility_s * 1_000 if visibility_s is not None else None
-    polled = visit.service.poll(
-        visit.call,
+    polled = sqs_call.service.messages.poll(
+        sqs_call.call,
         queue.tenant,
         queue.name,
         max=most,
-        wait_ms=0 if visit.is_closing else wait_s * 1_000,
+        wait_ms=0 if sqs_call.is_closing else wait_s * 1_000,
         lease_ms=lease_ms,
-        give_back=at_once,
+        expire_at_once=at_once,
         whole_groups=True,
     )
-    got: list[Delivery] = await visit.waiting(polled, []) if wait_s else await polled
+    got: list[Delivery] = await sqs_call.waiting(polled, []) if wait_s else await polled
     if not got:
         return {}
     facts = {*(given.attribute_names or ()), *(given.message_system_attribute_names or ())}
     wanted = given.message_attribute_names or ()
     held_ms = lease_ms if lease_ms is not None else queue.config.lease_ms
-    return {"Messages": [_shown(visit, queue, one, facts, wanted, held_ms) for one in got]}
+    return {"Messages": [_shown(sqs_call, queue, one, facts, wanted, held_ms) for one in got]}
 
 
 def _shown(
-    visit: SqsCall, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], held_ms: int
+    sqs_call: SqsCall, queue: FoundQueue, one: Delivery, facts: set[str], wanted: Sequence[str], held_ms: int
 ) -> dict[str, Any]:
     text = body_text(one.body)
     shown: dict[str, Any] = {
         "MessageId": one.id,
-        "ReceiptHandle": visit.shared.handles.handle(queue, one.receipt),
+        "ReceiptHandle": sqs_call.state.handles.handle(queue, one.receipt),
         "MD5OfBody": body_digest(one.body if text is not None else base64.b64encode(one.body)),
         "Body": text if text is not None else base64.b64encode(one.body).decode(),
     }
     if facts:
-        known = _facts(visit, queue, one, held_ms)
+        known = _facts(sqs_call, queue, one, held_ms)
         told = known if "All" in facts else {name: value for name, value in known.items() if name in facts}
         if told:
             shown["Attributes"] = told
@@ -113,7 +113,7 @@ def body_text(body: bytes) -> str | None:
     return text if is_legal(text) else None
 
 
-def _facts(visit: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
+def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
     """Return what the system knows of a message."""
     known = {
         "SenderId": account_of(queue.tenant_id),
@@ -131,32 +131,34 @@ def _facts(visit: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) -> di
     if one.origin:
         if queue.fifo:
             known[DEDUPLICATION_ID] = one.id  # as its move gives it
-        known["DeadLetterQueueSourceArn"] = visit.arn(queue.tenant_id, one.origin)
+        known["DeadLetterQueueSourceArn"] = sqs_call.arn(queue.tenant_id, one.origin)
     return known
 
 
 # ---- settling ----
 
 
-async def delete_message(visit: SqsCall) -> Result:
+async def delete_message(sqs_call: SqsCall) -> Result:
     """Finish a message. On a standard queue any receipt does, and again does no harm."""
-    given = visit.read(DeleteMessage)
-    queue = await visit.queue(given.queue_url, "ack")
-    receipt = await _receipt(visit, queue, "ack", given.receipt_handle)
-    (outcome,) = await visit.service.ack_any(visit.call, queue.tenant, queue.name, [receipt])
+    given = sqs_call.read(DeleteMessage)
+    queue = await sqs_call.queue(given.queue_url, "ack")
+    receipt = await _receipt(sqs_call, queue, "ack", given.receipt_handle)
+    (outcome,) = await sqs_call.service.settlement.ack_any(sqs_call.call, queue.tenant, queue.name, [receipt])
     if not outcome.ok:
         raise _not_deleted(outcome, given.receipt_handle)
     return None
 
 
-async def delete_message_batch(visit: SqsCall) -> Result:
+async def delete_message_batch(sqs_call: SqsCall) -> Result:
     """Finish up to ten messages."""
-    given = visit.read(DeleteMessageBatch)
-    queue = await visit.queue(given.queue_url, "ack")
+    given = sqs_call.read(DeleteMessageBatch)
+    queue = await sqs_call.queue(given.queue_url, "ack")
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
-    receipts = [await _receipt_or_failure(visit, queue, "ack", entry.receipt_handle) for entry in entries]
+    receipts = [await _receipt_or_failure(sqs_call, queue, "ack", entry.receipt_handle) for entry in entries]
     good = [one for one in receipts if isinstance(one, str)]
-    settled = iter(await visit.service.ack_any(visit.call, queue.tenant, queue.name, good) if good else ())
+    settled = iter(
+        await sqs_call.service.settlement.ack_any(sqs_call.call, queue.tenant, queue.name, good) if good else ()
+    )
     done: list[dict[str, Any] | TenantqError] = []
     for entry, receipt in zip(entries, receipts, strict=True):
         if isinstance(receipt, TenantqError):
@@ -173,50 +175,55 @@ def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
     return outcome.error
 
 
-async def change_message_visibility(visit: SqsCall) -> Result:
+async def change_message_visibility(sqs_call: SqsCall) -> Result:
     """Let a lease end later, or now."""
-    given = visit.read(ChangeMessageVisibility)
-    queue = await visit.queue(given.queue_url, "extend")
-    receipt = await _receipt(visit, queue, "extend", given.receipt_handle)
-    (done,) = await _change(visit, queue, _visibility_s(given), [receipt])
+    given = sqs_call.read(ChangeMessageVisibility)
+    queue = await sqs_call.queue(given.queue_url, "extend")
+    receipt = await _receipt(sqs_call, queue, "extend", given.receipt_handle)
+    (done,) = await _change(sqs_call, queue, _visibility_s(given), [receipt])
     if isinstance(done, TenantqError):
         raise done
     return None
 
 
-async def change_message_visibility_batch(visit: SqsCall) -> Result:
+async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
     """Let up to ten leases end later, or now."""
-    given = visit.read(ChangeMessageVisibilityBatch)
-    queue = await visit.queue(given.queue_url, "extend")
+    given = sqs_call.read(ChangeMessageVisibilityBatch)
+    queue = await sqs_call.queue(given.queue_url, "extend")
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     done: list[dict[str, Any] | TenantqError] = [{} for _ in entries]
     alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: places and receipts
     for place, entry in enumerate(entries):
         try:
-            receipt = await _receipt(visit, queue, "extend", entry.receipt_handle)
+            receipt = await _receipt(sqs_call, queue, "extend", entry.receipt_handle)
             alike.setdefault(_visibility_s(entry), []).append((place, receipt))
         except SqsFailure as failure:
             done[place] = failure
     for seconds, ones in alike.items():
-        changed = await _change(visit, queue, seconds, [receipt for _, receipt in ones])
+        changed = await _change(sqs_call, queue, seconds, [receipt for _, receipt in ones])
         for (place, _), one in zip(ones, changed, strict=True):
             done[place] = one
     return outcomes(entries, done)
 
 
 async def _change(
-    visit: SqsCall, queue: FoundQueue, seconds: int, receipts: list[str]
+    sqs_call: SqsCall, queue: FoundQueue, seconds: int, receipts: list[str]
 ) -> list[dict[str, Any] | TenantqError]:
-    changed = await visit.service.change_leases(
-        visit.call, queue.tenant, queue.name, receipts, lease_ms=seconds * 1_000, held_ms_max=VISIBILITY_S_MAX * 1_000
+    changed = await sqs_call.service.settlement.change_leases(
+        sqs_call.call,
+        queue.tenant,
+        queue.name,
+        receipts,
+        lease_ms=seconds * 1_000,
+        held_ms_max=VISIBILITY_S_MAX * 1_000,
     )
     return [
-        {} if one.ok else _not_changed(visit, queue, seconds, receipt, one)
+        {} if one.ok else _not_changed(sqs_call, queue, seconds, receipt, one)
         for one, receipt in zip(changed, receipts, strict=True)
     ]
 
 
-def _not_changed(visit: SqsCall, queue: FoundQueue, seconds: int, receipt: str, outcome: Outcome) -> TenantqError:
+def _not_changed(sqs_call: SqsCall, queue: FoundQueue, seconds: int, receipt: str, outcome: Outcome) -> TenantqError:
     if isinstance(outcome.error, Invalid):
         return invalid_value(
             "VisibilityTimeout",
@@ -224,7 +231,7 @@ def _not_changed(visit: SqsCall, queue: FoundQueue, seconds: int, receipt: str, 
             f"Total VisibilityTimeout for the message is beyond the limit [{VISIBILITY_S_MAX} seconds]",
         )
     if outcome.error is None or isinstance(outcome.error, LeaseLost):
-        handle = visit.shared.handles.handle(queue, receipt)
+        handle = sqs_call.state.handles.handle(queue, receipt)
         return invalid_value(
             "ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change."
         )
@@ -243,20 +250,22 @@ def _check_visibility(seconds: int) -> int:
     return seconds
 
 
-async def _receipt(visit: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str:
+async def _receipt(sqs_call: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str:
     """Return the receipt of a handle. One that this queue never gave out may be another tenant's: it leaves a trace."""
     if not handle:
         raise missing("ReceiptHandle")
     try:
-        return visit.shared.handles.receipt(queue, handle)
+        return sqs_call.state.handles.receipt(queue, handle)
     except SqsFailure:
         lost = LeaseLost(tenant=queue.tenant, queue=queue.name)
-        await visit.service.note_refused(visit.call, queue.tenant, action, queue.name, lost)
+        await sqs_call.service.sqs_lookup.note_refused(sqs_call.call, queue.tenant, action, queue.name, lost)
         raise
 
 
-async def _receipt_or_failure(visit: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str | TenantqError:
+async def _receipt_or_failure(
+    sqs_call: SqsCall, queue: FoundQueue, action: str, handle: str | None
+) -> str | TenantqError:
     try:
-        return await _receipt(visit, queue, action, handle)
+        return await _receipt(sqs_call, queue, action, handle)
     except SqsFailure as failure:
         return failure

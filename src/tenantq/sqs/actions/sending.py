@@ -34,7 +34,7 @@ from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
 
 if TYPE_CHECKING:
     from tenantq.domain.message import Added
-    from tenantq.service.finding import FoundQueue
+    from tenantq.service.sqs_lookup import FoundQueue
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 DELAY_S_MAX: Final = 900
@@ -51,21 +51,21 @@ class Outgoing(msgspec.Struct, frozen=True):
     told: dict[str, Any]
 
 
-async def send_message(visit: SqsCall) -> Result:
+async def send_message(sqs_call: SqsCall) -> Result:
     """Send one message."""
-    given = visit.read(SendMessage)
-    queue = await visit.queue(given.queue_url, "add")
+    given = sqs_call.read(SendMessage)
+    queue = await sqs_call.queue(given.queue_url, "add")
     outgoing = _outgoing(queue, given)
-    (added,) = await visit.service.add(visit.call, queue.tenant, queue.name, [outgoing.message])
+    (added,) = await sqs_call.service.messages.add(sqs_call.call, queue.tenant, queue.name, [outgoing.message])
     if added.error is not None:
         raise added.error
     return _sent(queue, outgoing, added)
 
 
-async def send_message_batch(visit: SqsCall) -> Result:
+async def send_message_batch(sqs_call: SqsCall) -> Result:
     """Send up to ten messages; one that cannot be sent holds the others not up."""
-    given = visit.read(SendMessageBatch)
-    queue = await visit.queue(given.queue_url, "add")
+    given = sqs_call.read(SendMessageBatch)
+    queue = await sqs_call.queue(given.queue_url, "add")
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
     prepared: list[Outgoing | TenantqError] = []
     for entry in entries:
@@ -83,7 +83,7 @@ async def send_message_batch(visit: SqsCall) -> Result:
     messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
     done: list[dict[str, Any] | TenantqError] = []
     for one, added in zip(
-        prepared, await visit.service.add(visit.call, queue.tenant, queue.name, messages), strict=True
+        prepared, await sqs_call.service.messages.add(sqs_call.call, queue.tenant, queue.name, messages), strict=True
     ):
         if isinstance(one, TenantqError):
             done.append(one)

@@ -11,36 +11,31 @@ if TYPE_CHECKING:
     from tenantq.sqs.sqs_call import Result, SqsCall
 
 
-async def tag_queue(visit: SqsCall) -> Result:
+async def tag_queue(sqs_call: SqsCall) -> Result:
     """Add tags, in place of those of the same names."""
-    given = visit.read(TagQueue)
-    queue = await visit.queue(given.queue_url, "put_queue")
+    given = sqs_call.read(TagQueue)
+    queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.tags:
         raise missing("Tags")
     added = given.tags
-    await visit.service.edit_queue(
-        visit.call, queue.tenant, queue.name, lambda config: {"tags": {**config.tags, **added}}
-    )
+    await sqs_call.edit_queue(queue, lambda config: {"tags": {**config.tags, **added}})
     return None
 
 
-async def untag_queue(visit: SqsCall) -> Result:
+async def untag_queue(sqs_call: SqsCall) -> Result:
     """Take tags away; one that is not there is gone already."""
-    given = visit.read(UntagQueue)
-    queue = await visit.queue(given.queue_url, "put_queue")
+    given = sqs_call.read(UntagQueue)
+    queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.tag_keys:
         raise missing("TagKeys")
     gone = frozenset(given.tag_keys)
-    await visit.service.edit_queue(
-        visit.call,
-        queue.tenant,
-        queue.name,
-        lambda config: {"tags": {name: value for name, value in config.tags.items() if name not in gone}},
+    await sqs_call.edit_queue(
+        queue, lambda config: {"tags": {name: value for name, value in config.tags.items() if name not in gone}}
     )
     return None
 
 
-async def list_queue_tags(visit: SqsCall) -> Result:
+async def list_queue_tags(sqs_call: SqsCall) -> Result:
     """Return all tags of a queue."""
-    queue = await visit.queue(visit.read(Parameters).queue_url, "get_queue")
+    queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "get_queue")
     return {"Tags": queue.config.tags} if queue.config.tags else {}

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tenantq.runtime.histogram import Histogram
 
 
-class Entered:
-    """Who it is of, and its place. Leave it when the call is done; ``with entered:`` does so in any case."""
+class AdmittedCall:
+    """The caller, its tenant and its slot. ``with admitted:`` releases the slot when the call ends."""
 
-    __slots__ = ("_clock", "_since_us", "_took", "caller", "principal", "state", "tenant", "ticket")
+    __slots__ = ("_clock", "_durations", "_since_us", "caller", "principal", "state", "tenant", "ticket")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Entered:
         caller: Caller,
         ticket: Ticket,
         clock: Clock,
-        took: Histogram | None,
+        durations: Histogram | None,
         since_us: int,
     ) -> None:
         self.principal = principal
@@ -36,18 +36,18 @@ class Entered:
         self.caller = caller
         self.ticket = ticket
         self._clock = clock
-        self._took = took  # where to count how long it took; None: it is not measured, or was
+        self._durations = durations  # None: the call is not measured, or was measured already
         self._since_us = since_us
 
     def park(self) -> None:
-        """Let others have its place: from here on it only waits, and what it waits is not counted."""
-        self._count()
+        """Release the slot while the call waits for messages. The waiting time is not measured."""
+        self._measure()
         self.ticket.park()
 
-    def _count(self) -> None:
-        took, self._took = self._took, None
-        if took is not None:
-            took.count(self._clock.monotonic_us() - self._since_us)
+    def _measure(self) -> None:
+        durations, self._durations = self._durations, None
+        if durations is not None:
+            durations.count(self._clock.monotonic_us() - self._since_us)
 
     def __enter__(self) -> Self:
         return self
@@ -55,5 +55,5 @@ class Entered:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._count()
+        self._measure()
         self.ticket.release()

@@ -1,4 +1,4 @@
-"""How a server's encryption is put together: key management, vault, and what the service asks."""
+"""Sets up the encryption of a server: key management, vault and message encryption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
 
-def open_sealing(
+def open_encryption(
     shard: Shard,
     data_dir: Path,
     clock: Clock,
@@ -32,7 +32,7 @@ def open_sealing(
     vault: VaultSettings | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> MessageEncryption:
-    """Return what encrypts the tenants of an open shard, with a keyring in ``data_dir`` where none is configured; Invalid."""
+    """Return the message encryption of an open shard, with a keyring in ``data_dir`` if none is configured. Raises Invalid."""
     kms = kms or KmsSettings()
     book = StoredDataKeys(shard)
     local = kms.local

@@ -1,0 +1,196 @@
+"""Access: API keys of tenants and of the platform, grants, and revoked tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.domain import limits
+from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
+from tenantq.domain.message import Caller, check_int, check_text
+from tenantq.engine.access_store import PLATFORM
+from tenantq.errors import Conflict, Invalid
+from tenantq.gates.api_key import check_token, token_hash
+from tenantq.gates.authorize import PLATFORM_ACTIONS
+from tenantq.wire import CreatedKey, GrantItem, KeyItem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenantq.domain.access import Principal
+    from tenantq.engine.access_store import AccessStore
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+
+PRINCIPAL_CHARS_MAX: Final = 300
+BOOTSTRAP: Final = Caller("system")
+
+
+class Access:
+    """Manages credentials and what they may do."""
+
+    def __init__(self, shard: Shard, admission: Admission) -> None:
+        self._shard = shard
+        self._admission = admission
+
+    async def log_in(self, call: Call) -> Principal:
+        """Return the principal of a credential; raise Unauthenticated, and note it, if it is not valid."""
+        return await self._admission.identify(call, "login")
+
+    async def bootstrap(self, admin_token: str | None, show: Callable[[str], None] | None = None) -> None:
+        """Ensure that a platform administrator exists, with ``admin_token`` or with a generated token.
+
+        A generated token is stored only after ``show`` has shown it. If that raises, or without ``show``, no administrator
+        is created, and the next start generates another token.
+        """
+        if admin_token is not None:
+            hash = token_hash(check_token(admin_token))
+            if self._shard.access.key(hash) is None:
+                await self._put_platform_key(hash.hex()[:16], hash)
+            return
+        if show is None or self._administrators():
+            return
+        made = self._admission.keys.new_key()
+        show(made.token)
+        await self._put_platform_key(made.id, made.token_hash)
+
+    async def _put_platform_key(self, id: str, hash: bytes) -> None:
+        key = StoredKey(
+            id=id, tenant=None, name="first administrator", grant=Grant(role="platform-admin"), token_hash=hash,
+            created_at=self._shard.wall_ms(), created_by=BOOTSTRAP.principal,
+        )  # fmt: skip
+        await self._shard.put_key(key, BOOTSTRAP)
+
+    async def create_key(self, call: Call, tenant: str | None, name: str, grant: Grant) -> CreatedKey:
+        """Create an API key. Its secret is returned only here and never stored."""
+        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_grant(grant)
+        with await self._admission.admit(call, tenant, "create_key") as admitted:
+            self._admission.check_may_grant(call, admitted, "create_key", grant)
+            return await self._make_key(admitted.tenant, name, grant, admitted.caller)
+
+    async def list_keys(self, call: Call, tenant: str | None) -> list[KeyItem]:
+        """Return the keys of a tenant without their secrets."""
+        with await self._admission.admit(call, tenant, "list_keys") as admitted:
+            return key_items(self._shard, self._admission, admitted.state.id)
+
+    async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
+        """Revoke a key."""
+        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
+        with await self._admission.admit(call, tenant, "revoke_key") as admitted:
+            await self._shard.revoke_key(admitted.tenant, key_id, admitted.caller)
+            self._admission.signals.forget(f"key:{key_id}")
+
+    async def create_platform_key(self, call: Call, name: str, grant: Grant) -> CreatedKey:
+        """Create an API key of the platform: for an administrator, or for single actions such as metrics."""
+        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_grant(grant)
+        caller = await self._admission.admit_platform(call, "create_platform_key", grant=grant)
+        with self._admission.notes.noting_failure(caller, "", "create_platform_key"):
+            if grant.role not in {None, "platform-admin"}:
+                raise Invalid("role: a key of the platform is platform-admin, or has actions of the platform")
+            if grant.queues != ("*",):
+                raise Invalid("queues: the platform has none; leave them out")
+            if not PLATFORM_ACTIONS.issuperset(grant.actions):
+                raise Invalid(f"actions: those of the platform are {', '.join(sorted(PLATFORM_ACTIONS))}")
+        return await self._make_key(None, name, grant, caller)
+
+    async def list_platform_keys(self, call: Call) -> list[KeyItem]:
+        """Return the keys of the platform without their secrets."""
+        await self._admission.admit_platform(call, "list_platform_keys")
+        return key_items(self._shard, self._admission, PLATFORM)
+
+    async def revoke_platform_key(self, call: Call, key_id: str) -> None:
+        """Revoke a key of the platform. Raises Conflict for the last administrator's key, because nobody could replace it."""
+        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
+        caller = await self._admission.admit_platform(call, "revoke_platform_key")
+        with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
+            if self._administrators() == {key_id}:
+                raise Conflict("this is the last key of an administrator: make another one first")
+        await self._shard.revoke_key(None, key_id, caller)
+        self._admission.signals.forget(f"key:{key_id}")
+
+    async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
+        """Store a grant for a principal in the tenant."""
+        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
+        if not can_be_granted_to(principal):
+            raise Invalid("principal: is key:<key id>, jwt:<subject> or cert:<name>")
+        check_grant(grant)
+        with await self._admission.admit(call, tenant, "put_grant") as admitted:
+            self._admission.check_may_grant(call, admitted, "put_grant", grant)
+            await self._shard.put_grant(admitted.tenant, principal, grant, admitted.caller)
+
+    async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
+        """Delete the grant of a principal in the tenant."""
+        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
+        with await self._admission.admit(call, tenant, "delete_grant") as admitted:
+            await self._shard.delete_grant(admitted.tenant, principal, admitted.caller)
+
+    async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
+        """Return the stored grants of a tenant."""
+        with await self._admission.admit(call, tenant, "list_grants") as admitted:
+            return grant_items(self._shard.access, admitted.tenant)
+
+    async def revoke_token(
+        self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
+    ) -> None:
+        """Revoke JSON web tokens of the tenant before they expire: one by its ID, or all tokens of a principal."""
+        for field, value in (("token_id", token_id), ("principal", principal)):
+            if value is not None:
+                check_text(field, value, PRINCIPAL_CHARS_MAX)
+        if token_id is None and principal is None:
+            raise Invalid("token_id, principal: give one of them")
+        check_int("until", until, 0, limits.TIME_MS_MAX)
+        with await self._admission.admit(call, tenant, "revoke_token") as admitted:
+            await self._shard.revoke_token(
+                admitted.tenant, token_id=token_id, principal=principal, until=until, caller=admitted.caller
+            )
+
+    def _administrators(self) -> set[str]:
+        """Return the IDs of the valid keys of platform administrators."""
+        now = self._shard.wall_ms()
+        return {
+            key.id
+            for key in self._shard.access.keys(PLATFORM).values()
+            if key.revoked_at is None and key.grant.role == "platform-admin" and not _is_over(key.grant, now)
+        }
+
+    async def _make_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
+        made = self._admission.keys.new_key()
+        key = StoredKey(
+            id=made.id, tenant=tenant, name=name, grant=grant, token_hash=made.token_hash,
+            created_at=self._shard.wall_ms(), created_by=caller.principal,
+        )  # fmt: skip
+        await self._shard.put_key(key, caller)
+        return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
+
+
+def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem]:
+    """Return the keys of a tenant, or of the platform, without their secrets."""
+    access, last_used = shard.access, admission.authenticator.last_used
+    items: list[KeyItem] = []
+    for key in access.keys(owner_id).values():
+        use, grant = access.use(key.id), key.grant
+        items.append(
+            KeyItem(
+                key_id=key.id, name=key.name, role=grant.role, actions=grant.actions, queues=grant.queues,
+                expires_at=grant.expires_at, created_at=key.created_at, created_by=key.created_by,
+                revoked_at=key.revoked_at,
+                last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
+            )
+        )  # fmt: skip
+    return items
+
+
+def grant_items(access: AccessStore, tenant: str) -> list[GrantItem]:
+    """Return the stored grants of a tenant."""
+    return [
+        GrantItem(
+            principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at
+        )
+        for principal, grant in access.grants_in(tenant).items()
+    ]  # fmt: skip
+
+
+def _is_over(grant: Grant, now_ms: int) -> bool:
+    return grant.expires_at is not None and grant.expires_at <= now_ms

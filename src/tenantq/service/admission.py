@@ -1,0 +1,345 @@
+"""Admission: authenticate, authorize, check residency, charge the rate limit, take a slot. Refused calls are noted in the journal."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tenantq.domain.access import KeyUse
+from tenantq.domain.message import Caller
+from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
+from tenantq.domain.rates import Concurrency
+from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
+from tenantq.gates.authenticate import Authenticator
+from tenantq.gates.authorize import Authorizer
+from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.gates.rate_limit import RateLimits
+from tenantq.gates.signature import ALGORITHM, Signatures
+from tenantq.gates.slots import Slots
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.audit_notes import AuditNotes
+from tenantq.service.gate_counters import GateCounters
+from tenantq.service.residency import MOVES_CONTENTS, Residency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tenantq.domain.access import Grant, Principal
+    from tenantq.domain.rates import Limits
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.shard import Shard
+    from tenantq.gates.certificate import CertificateMap
+    from tenantq.gates.json_web_token import JwtVerifier
+    from tenantq.gates.slots import SlotKind
+    from tenantq.runtime.clock import Clock, Timer
+    from tenantq.service.call import Call
+    from tenantq.service.gate_settings import GateSettings
+
+RateKind = Literal["read", "write"]
+_CLEAN_UP_MS: Final = 1_000
+_PLATFORM: Final = ""  # owner of slots that belong to no tenant
+_STORE_KEY_USES_EVERY: Final = 60  # clean-ups between two writes of when keys were last used
+
+
+class Admission:
+    """Applies the gates in one order for every transport."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        settings: GateSettings,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        jwt: JwtVerifier | None = None,
+        certificates: CertificateMap | None = None,
+        keys: KeyMaker | None = None,
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self.in_background = background
+        self.authenticator = Authenticator(
+            shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
+        )
+        self.keys = keys if keys is not None else KeyMaker.passing()
+        self.signatures = Signatures(shard.access, self.keys, clock)
+        self.authorizer = Authorizer(shard.access, clock)
+        self.rates = RateLimits(clock)
+        self.slots = Slots(
+            clock,
+            server_requests=settings.server_requests,
+            connection_requests=settings.connection_requests,
+            waiting_per_tenant=settings.waiting_per_tenant,
+            wait_ms=settings.slot_wait_ms,
+        )
+        self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
+        self.residency = Residency(shard)
+        self.counters = GateCounters()
+        self.notes = AuditNotes(shard, clock, settings, background, self.counters)
+        self.signals = self.notes.signals
+        self._clean_ups = 0
+        self._timer: Timer | None = clock.call_later(_CLEAN_UP_MS, self._clean_up)
+
+    async def close(self) -> None:
+        """Write pending notes to the journal and stop the periodic clean-up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.notes.flush()
+        await self._store_key_uses()
+
+    # ---- authenticate ----
+
+    async def identify(self, call: Call, action: str) -> Principal:
+        """Return the caller's principal; raise Unauthenticated, and note it, if the credential is not valid."""
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is None:
+            try:
+                principal = await self.authenticator.authenticate(call.bearer, call.certificate)
+            except TenantqError as error:
+                self.notes.note_refusal(call, None, None, action, None, error)
+                raise
+        self._watch_key(principal, call)
+        return principal
+
+    def unproved_bearer(self, bearer: str | None) -> str | None:
+        """Return the token that a signed request claims to hold, without checking its signature; other bearers unchanged."""
+        scheme, _, key_id = (bearer or "").partition(" ")
+        return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
+
+    def _watch_key(self, principal: Principal, call: Call) -> None:
+        if principal.id.startswith("key:"):
+            self.signals.key_used(principal.id, principal.tenant or "", call.remote)
+
+    # ---- authorize ----
+
+    async def authorize(self, call: Call, tenant: str | None, action: str, queue: str | None) -> None:
+        """Raise, and note it, if the caller may not make this call. Nothing is charged and no slot is taken.
+
+        Transports call it before they do expensive work for a request or describe what is wrong with it. ``tenant`` None means
+        the credential's own tenant, an empty one the platform.
+        """
+        principal = await self.identify(call, action)
+        self.authorize_principal(
+            call, principal, tenant if tenant is not None else own_tenant(principal), action, queue
+        )
+
+    def authorize_principal(
+        self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None
+    ) -> None:
+        """Raise Forbidden, and note it, unless the principal may do this; Conflict if the shard's region rules it out."""
+        try:
+            self.authorizer.check(principal, tenant, action, queue)
+            if action in MOVES_CONTENTS:
+                self.residency.check(tenant)
+        except TenantqError as error:
+            self.notes.note_refusal(call, principal, tenant, action, queue, error)
+            raise
+
+    def check_residency_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
+        """Raise Conflict, and note it, before the body is read, if the caller is known to be authorized."""
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is not None and self.authorizer.allowed(principal, tenant, action, queue):
+            try:
+                self.residency.check(tenant)
+            except Conflict as error:
+                self.notes.note_refusal(call, principal, tenant, action, queue, error)
+                raise
+
+    def check_may_grant(self, call: Call, admitted: AdmittedCall, action: str, grant: Grant) -> None:
+        """Raise Forbidden, and note it, if the grant exceeds what its giver holds."""
+        try:
+            self.authorizer.check_may_grant(admitted.principal, admitted.tenant, grant)
+        except TenantqError as error:
+            self.notes.note_refusal(call, admitted.principal, admitted.tenant, action, None, error)
+            raise
+
+    # ---- admit ----
+
+    async def admit(
+        self,
+        call: Call,
+        tenant: str | None,
+        action: str,
+        queue: str | None = None,
+        *,
+        slot: SlotKind | None = None,
+        rate: RateKind | None = None,
+        ops: int = 1,
+        size: int = 0,
+        wait_ms: int = 0,
+    ) -> AdmittedCall:
+        """Pass a call through all gates, or raise why it is refused. ``tenant`` None means the credential's own tenant."""
+        since_us = self._clock.monotonic_us()
+        principal = self.authenticator.cached(call.bearer, call.certificate)
+        if principal is None:
+            principal = await self.identify(call, action)
+        else:
+            self._watch_key(principal, call)
+        name = tenant if tenant is not None else own_tenant(principal)
+        paid = None
+        waited = False
+        try:
+            _check_is_text(name)
+            self.authorizer.check(principal, name, action, queue)
+            state = self._shard.tenant_state(name)
+            if self.residency.misplaced and action in MOVES_CONTENTS:
+                self.residency.check(name)
+            if rate is not None:
+                bill = _bill(state, queue, rate, ops, size)
+                if wait_ms:
+                    waited = self.rates.wait_ms(*bill[:5]) > 0
+                    await self.rates.admit_within(*bill, wait_ms=wait_ms)  # before a slot is taken: it only waits
+                    paid = bill
+            ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
+            if ticket is None:
+                waited = True
+                ticket = await self.slots.take(name, queue, slot, state.config.concurrency, call.connection)
+            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            if waited:
+                waited_us = self._clock.monotonic_us() - since_us
+                self.counters.waits.count(waited_us)
+                since_us += waited_us
+            durations = self.counters.durations[action]
+            admitted = AdmittedCall(principal, state, caller, ticket, self._clock, durations, since_us)
+            try:
+                if rate is not None and paid is None:
+                    self.rates.admit(*bill)
+                    paid = bill
+                if waited:
+                    await self._authorize_again(call, admitted, action, queue)
+            except BaseException:
+                ticket.release()
+                raise
+        except BaseException as error:
+            if paid is not None:
+                self.rates.give_back(*paid)
+            if isinstance(error, TenantqError):
+                self.notes.note_refusal(call, principal, name, action, queue, error)
+            raise
+        self.counters.admitted[action] += 1
+        return admitted
+
+    async def admit_queue(
+        self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1
+    ) -> AdmittedCall:
+        """Check the queue's name, then admit the call."""
+        check_queue_name(queue)
+        return await self.admit(call, tenant, action, queue, rate=rate, ops=ops)
+
+    async def admit_fleet(self, call: Call, principal: Principal) -> AdmittedCall:
+        """Admit a poll over many tenants. It takes a slot of the credential's own tenant, or of the platform."""
+        name = principal.tenant
+        is_here = name is not None and (
+            self.authenticator.elsewhere is None or self.authenticator.elsewhere.is_here(name)
+        )
+        try:
+            state = self._shard.tenant_state(name if is_here and name is not None else DEFAULT_TENANT)
+            # The limits of a tenant on another shard are not known here.
+            limits = state.config.concurrency if is_here else Concurrency()
+            ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
+        except TenantqError as error:
+            self.notes.note_refusal(call, principal, own_tenant(principal), "poll", None, error)
+            raise
+        self.counters.admitted["poll"] += 1
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        return AdmittedCall(principal, state, caller, ticket, self._clock, None, 0)
+
+    async def admit_platform(self, call: Call, action: str, tenant: str = "", *, grant: Grant | None = None) -> Caller:
+        """Admit an action of the platform: about all tenants, about ``tenant`` itself, or one that gives ``grant`` away."""
+        principal = await self.identify(call, action)
+        try:
+            _check_is_text(tenant)
+            self.authorizer.check(principal, tenant, action)
+            if grant is not None:
+                self.authorizer.check_may_grant(principal, tenant, grant)
+        except TenantqError as error:
+            self.notes.note_refusal(call, principal, tenant or None, action, None, error)
+            raise
+        self.counters.admitted[action] += 1
+        return Caller(principal.id, call.remote, call.request_id, call.user_agent)
+
+    async def admit_any(self, call: Call, action: str) -> Principal:
+        """Admit every valid credential: for what belongs to no tenant and is no secret."""
+        principal = await self.identify(call, action)
+        self.counters.admitted[action] += 1
+        return principal
+
+    def admit_consumer(
+        self, call: Call, principal: Principal, state: TenantState, queue: str, consumer: str | None, wait_ms: int
+    ) -> None:
+        """Count the caller among the queue's consumers; raise QuotaExceeded if that is one too many."""
+        name = f"{principal.id} {consumer or call.remote}"
+        if len(name) > CONSUMER_CHARS_MAX:
+            name = sha256(name.encode()).hexdigest()
+        self.consumers.note(state.name, queue, name, state.config.quotas.consumers_per_queue, wait_ms=wait_ms)
+
+    async def confirm(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
+        """Raise, and note it, if a call that waited is not authorized any more."""
+        try:
+            await self._authorize_again(call, admitted, action, queue)
+        except TenantqError as error:
+            self.notes.note_refusal(call, admitted.principal, admitted.tenant, action, queue, error)
+            raise
+
+    async def _authorize_again(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
+        """Raise if the credential, its grants or the tenant have gone while the call waited."""
+        if admitted.state.gone:
+            raise NotFound("no such tenant", tenant=admitted.tenant)
+        admitted.principal = await self.authenticator.authenticate(call.bearer, call.certificate)
+        self.authorizer.check(admitted.principal, admitted.tenant, action, queue)
+
+    # ---- rate limits ----
+
+    def charge(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Charge what a call used beyond what it paid on admission."""
+        self.rates.charge(*_bill(admitted.state, queue, kind, ops, size))
+
+    def refund(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Refund what was paid for work that was not done."""
+        self.rates.give_back(*_bill(admitted.state, queue, kind, ops, size))
+
+    def remaining(self, admitted: AdmittedCall, queue: str, kind: RateKind) -> int | None:
+        """Return how many more operations the rate limits would admit now; None means any number."""
+        return self.rates.left(*_bill(admitted.state, queue, kind, 0, 0)[:5])
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop the state of a deleted tenant, so that a new one of the same name starts fresh."""
+        self.rates.forget(tenant)
+        self.consumers.forget(tenant)
+        self.counters.throttled.pop(tenant, None)
+
+    # ---- clean-up ----
+
+    def _clean_up(self) -> None:
+        self._timer = self._clock.call_later(_CLEAN_UP_MS, self._clean_up)
+        self.slots.reconcile()
+        self.rates.collect()
+        self.consumers.collect()
+        self._clean_ups += 1
+        if self._clean_ups % _STORE_KEY_USES_EVERY == 0:
+            self.in_background(self._store_key_uses())
+
+    async def _store_key_uses(self) -> None:
+        used = self.authenticator.last_used
+        uses = {key_id: KeyUse(at, self.signals.places(f"key:{key_id}")) for key_id, at in used.items()}
+        used.clear()
+        await self._shard.note_key_use(uses)
+
+
+def own_tenant(principal: Principal) -> str:
+    """Return the tenant that a call without one means: the credential's own, or the default tenant for the platform's."""
+    return principal.tenant if principal.tenant is not None else DEFAULT_TENANT
+
+
+def _bill(
+    state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int
+) -> tuple[str, Limits, str | None, Limits | None, RateKind, int, int]:
+    found = state.queues.get(queue) if queue is not None else None
+    return state.name, state.config.limits, queue, found.config.limits if found is not None else None, kind, ops, size
+
+
+def _check_is_text(name: object) -> None:
+    if type(name) is not str:
+        raise Invalid(f"tenant: a name is text, not {type(name).__name__}")

@@ -1,0 +1,60 @@
+"""Backups of the whole server: create and list them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.errors import Conflict
+from tenantq.service.audit_notes import audit_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.backup.backups import BackupItem, Backups
+    from tenantq.backup.manifest import BackupManifest
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+    from tenantq.service.other_shards import OtherShards
+
+
+class ServerBackups:
+    """Creates and lists backups for the platform's administrators."""
+
+    def __init__(self, shard: Shard, admission: Admission, other_shards: OtherShards, backups: Backups | None) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._other_shards = other_shards
+        self._backups = backups  # None: no directory for them
+
+    async def create(self, call: Call, name: str | None = None, *, segments: bool = True) -> BackupManifest:
+        """Back up everything that was acknowledged before this call, on all shards, while the server keeps working."""
+        caller = await self._admission.admit_platform(call, "create_backup")
+        with self._admission.notes.noting_failure(caller, "", "create_backup"):
+            made = await self.create_local(name, segments=segments)
+            parts = await self._other_shards.back_up(made.name, segments=segments)
+            files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
+            made = msgspec.structs.replace(made, files={**made.files, **files})
+        details = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
+        await self._shard.note_entries([audit_entry("create_backup", "", caller, details)])
+        return made
+
+    async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:
+        """Back up this shard, for a caller that was authorized."""
+        return await self._directory().create(name, segments=segments)
+
+    async def list(self, call: Call) -> Sequence[BackupItem]:
+        """Return the backups of all shards."""
+        await self._admission.admit_platform(call, "list_backups")
+        return await self._other_shards.backups(await self.list_local())
+
+    async def list_local(self) -> Sequence[BackupItem]:
+        """Return this shard's backups, for a caller that was authorized."""
+        return await self._directory().listed()
+
+    def _directory(self) -> Backups:
+        if self._backups is None:
+            raise Conflict("this server has no place for backups")
+        return self._backups

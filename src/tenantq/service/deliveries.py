@@ -1,0 +1,80 @@
+"""Deliveries between the engine and the caller: encrypted ones are opened, and those that the caller may not have are released."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from tenantq.errors import NotFound, SealBroken, TenantqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from tenantq.domain.message import Delivery
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.encryption import MessageEncryption
+
+log = logging.getLogger("tenantq")
+
+
+class Deliveries:
+    """Opens and releases leased messages, for polls of one queue and of many tenants."""
+
+    def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._encryption = encryption
+
+    async def open(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return leased messages of one tenant decrypted.
+
+        If the keys are not available, all are released without using an attempt. A message that cannot be decrypted is
+        nacked, so that it ends up among the dead letters. Raises SealBroken if none can be decrypted.
+        """
+        first = deliveries[0]
+        async with self.released_on_failure(deliveries, admitted):
+            with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "poll", first.queue):
+                opened = await self._encryption.open_deliveries(self._shard.tenant_state(first.tenant).id, deliveries)
+        if opened.broken:
+            await self._nack_broken(opened.broken, admitted)
+            if not opened.whole:
+                broken = opened.broken[0]
+                raise SealBroken(tenant=broken.tenant, queue=broken.queue, id=broken.id)
+        return opened.whole
+
+    @contextlib.asynccontextmanager
+    async def released_on_failure(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> AsyncIterator[None]:
+        """Release the deliveries if the block fails, or if the caller has gone."""
+        try:
+            yield
+        except TenantqError:
+            await self.release(deliveries, admitted)
+            raise
+        except asyncio.CancelledError:
+            self._admission.in_background(self.release(deliveries, admitted))
+            raise
+
+    async def release(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> None:
+        """Return leases without using an attempt."""
+        for (tenant, queue), receipts in receipts_by_queue(deliveries).items():
+            with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
+                await self._shard.release(tenant, queue, receipts, admitted.caller)
+
+    async def _nack_broken(self, broken: list[Delivery], admitted: AdmittedCall) -> None:
+        self._encryption.broken += len(broken)
+        for (tenant, queue), receipts in receipts_by_queue(broken).items():
+            log.error("%d messages of %s/%s do not open: their stored bytes were changed", len(receipts), tenant, queue)
+            with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
+                await self._shard.nack(tenant, queue, receipts, reason=SealBroken.code, caller=admitted.caller)
+
+
+def receipts_by_queue(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[str]]:
+    """Return the receipts by tenant and queue."""
+    receipts: dict[tuple[str, str], list[str]] = {}
+    for one in deliveries:
+        receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)
+    return receipts

@@ -1,0 +1,124 @@
+"""Exports and imports: move everything that a tenant has to another server, or to another tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name
+from tenantq.errors import Forbidden, Invalid, TooLarge
+from tenantq.service.access import key_items
+from tenantq.service.audit_notes import audit_entry
+from tenantq.service.exported_lines import export_id, stored_message, stored_result, taken_key
+from tenantq.service.tenant_export import TenantExport, digest_of
+from tenantq.wire import DigestReply, ExportedKey, ExportedMessage, ExportedResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.engine.ops.import_part import ImportedPart
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.audit_trail import AuditTrail
+    from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
+
+
+class Exports:
+    """Exports tenants and queues, and imports exported parts."""
+
+    def __init__(
+        self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._encryption = encryption
+        self._audit_trail = audit_trail
+
+    async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
+        """Start to export everything that a tenant has now, or one queue of it. Close the returned stream in any case."""
+        if queue is not None:
+            await self._admission.identify(call, "export")  # before its name is checked
+            check_queue_name(queue)
+        admitted = await self._admission.admit(call, tenant, "export", queue)
+        try:
+            if queue is None:
+                self._check_may_export_all(call, admitted)
+            snapshot = await self._shard.snapshot(admitted.tenant, queue)
+            details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
+            await self._shard.note_entries([audit_entry("export", admitted.tenant, admitted.caller, details)])
+            keys = key_items(self._shard, self._admission, admitted.state.id)
+            return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
+        except BaseException:
+            admitted.ticket.release()
+            raise
+
+    def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
+        """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
+        if self._admission.authorizer.patterns(admitted.principal, admitted.tenant, "export") is not None:
+            error = Forbidden("You may export some queues only: name one with ?queue=.", tenant=admitted.tenant)
+            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "export", None, error)
+            raise error
+
+    async def import_part(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        *,
+        export: str,
+        part: int,
+        messages: list[ExportedMessage],
+        results: list[ExportedResult],
+        idempotency: Sequence[ExportedKey] = (),
+    ) -> ImportedPart:
+        """Import one part of an export. Parts have to come in order; a repeated part changes nothing."""
+        check_queue_name(queue)
+        check_int("part", part, 1, 1 << 40)
+        raw_export = export_id(export)
+        _check_lines("messages", messages, ExportedMessage)
+        _check_lines("results", results, ExportedResult)
+        _check_lines("idempotency", [] if idempotency == () else idempotency, ExportedKey)
+        if len(messages) + len(results) + len(idempotency) > limits.BATCH_MESSAGES_MAX:
+            raise Invalid(f"messages, results, idempotency: more than {limits.BATCH_MESSAGES_MAX} in one part")
+        stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
+        if len({one.raw_id for one in stored}) != len(stored):
+            raise Invalid("messages: an id stands there twice")
+        size = sum(len(one.body) for one in stored)
+        if size > limits.BATCH_BYTES_MAX:
+            raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
+        kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
+        known = [taken_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
+        size = sum(len(one.ids) for one in known)
+        if size > limits.EXPORTED_IDS_BYTES_MAX:
+            raise TooLarge(
+                f"idempotency: {size} bytes of ids in one part, the limit is {limits.EXPORTED_IDS_BYTES_MAX}"
+            )
+        with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
+            if admitted.state.config.encryption.enabled:
+                stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
+            return await self._shard.take_in(
+                admitted.tenant, queue, raw_export, part, stored, kept, admitted.caller, known
+            )
+
+    async def digest(
+        self, call: Call, tenant: str | None, queue: str, *, at: int | None = None, export: str | None = None
+    ) -> DigestReply:
+        """Return a digest of what a queue holds beyond ``at``, and how many parts of an export it has imported."""
+        if at is not None:
+            check_int("at", at, 0, limits.TIME_MS_MAX)
+        raw_export = export_id(export) if export is not None else None
+        with await self._admission.admit_queue(call, tenant, "export", queue) as admitted:
+            snapshot = await self._shard.snapshot(admitted.tenant, queue)
+            try:
+                part = self._shard.taken_part(admitted.tenant, queue, raw_export) if raw_export is not None else 0
+                return await digest_of(snapshot, at if at is not None else snapshot.at, self._shard.wall_ms(), part)
+            finally:
+                snapshot.close()
+
+
+def _check_lines(field: str, lines: object, kind: type) -> None:
+    if not isinstance(lines, list) or not all(isinstance(line, kind) for line in lines):
+        raise Invalid(f"{field}: must be a list of lines of an export")

@@ -1,0 +1,223 @@
+"""Fleet polls: lease messages of one queue name in every tenant that the caller may poll."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.domain import limits
+from tenantq.engine.shard import check_poll
+from tenantq.errors import Invalid, TenantqError
+from tenantq.service.messages import check_consumer
+
+if TYPE_CHECKING:
+    from tenantq.domain.access import Principal
+    from tenantq.domain.message import Delivery
+    from tenantq.domain.rates import Limits
+    from tenantq.engine.shard import Shard
+    from tenantq.runtime.clock import Clock
+    from tenantq.service.admission import Admission
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.call import Call
+    from tenantq.service.deliveries import Deliveries
+    from tenantq.service.encryption import MessageEncryption
+
+
+class FleetPolls:
+    """Polls for workers that serve many tenants."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        admission: Admission,
+        clock: Clock,
+        deliveries: Deliveries,
+        encryption: MessageEncryption,
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._clock = clock
+        self._deliveries = deliveries
+        self._encryption = encryption
+        self._debts: dict[tuple[str, str], None] = {}  # tenants and queues whose rate limit fleets have used up
+
+    async def poll(
+        self,
+        call: Call,
+        queue: str,
+        *,
+        tenants: list[str] | None = None,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+    ) -> list[Delivery]:
+        """Lease messages of one queue name in every tenant the caller may poll, or in those named."""
+        check_poll(queue, max, wait_ms, lease_ms)
+        check_consumer(consumer)
+        _check_tenants(tenants)
+        started_ms = self._clock.monotonic_ms()
+        principal = await self._admission.identify(call, "poll")
+        allowed = self._allowed_tenants(call, principal, queue, tenants)
+        with await self._admission.admit_fleet(call, principal) as admitted:
+            admitted.park()
+            allowed = self._admit_consumer(call, admitted, queue, allowed, consumer, named=tenants is not None)
+            while True:
+                left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms) if wait_ms else 0
+                excluded = self._excluded_tenants(queue, left_ms)
+                served = allowed
+                if excluded:
+                    everyone = allowed if allowed is not None else self._shard.tenants_served()
+                    served = [name for name in everyone if name not in excluded]
+                got = await self._shard.fleet_poll(
+                    queue,
+                    tenants=served,
+                    max=max,
+                    wait_ms=_least(left_ms, *excluded.values()),
+                    lease_ms=lease_ms,
+                    caller=admitted.caller,
+                )
+                failure = None
+                if got and self._shard.data_keys:
+                    got, failure = await self._open(admitted, got)
+                for one in got:
+                    self._charge(one.tenant, queue, len(one.body))
+                if got and wait_ms:
+                    return await self._keep_allowed(call, admitted, queue, tenants, got)
+                over = self._clock.monotonic_ms() - started_ms >= wait_ms
+                if failure is not None and not got:
+                    if over:
+                        raise failure
+                    continue
+                if got or not excluded or over:
+                    return got
+
+    def _allowed_tenants(
+        self, call: Call, principal: Principal, queue: str, tenants: list[str] | None
+    ) -> list[str] | None:
+        """Return the tenants to poll, None for all. Raises Forbidden if one of those named is not allowed."""
+        if tenants is not None:
+            for name in tenants:
+                self._admission.authorize_principal(call, principal, name, "poll", queue)
+            return tenants
+        allowed = self._admission.authorizer.tenants_for(principal, "poll", queue)
+        if allowed is not None:
+            known = self._shard.tenants_served()
+            allowed = [name for name in allowed if name in known]
+            if not allowed:
+                self._admission.authorize_principal(call, principal, principal.tenant or "", "poll", queue)
+        return allowed
+
+    def _admit_consumer(
+        self,
+        call: Call,
+        admitted: AdmittedCall,
+        queue: str,
+        allowed: list[str] | None,
+        consumer: str | None,
+        *,
+        named: bool,
+    ) -> list[str] | None:
+        """Return the tenants whose quota admits one more consumer; raise if the caller named one that does not.
+
+        A fleet over all tenants belongs to the platform and counts as no tenant's consumer.
+        """
+        if allowed is None:
+            return None
+        served, admitting = self._shard.tenants_served(), []
+        refusal: TenantqError | None = None
+        for name in allowed:
+            state = served.get(name)
+            if state is not None and state.config.quotas.consumers_per_queue is not None:
+                try:
+                    self._admission.admit_consumer(call, admitted.principal, state, queue, consumer, 0)
+                except TenantqError as error:
+                    refusal = error
+                    continue
+            admitting.append(name)
+        if refusal is not None and (named or not admitting):
+            self._admission.notes.note_refusal(call, admitted.principal, refusal.tenant, "poll", queue, refusal)
+            raise refusal
+        return admitting
+
+    def _excluded_tenants(self, queue: str, left_ms: int) -> dict[str, int]:
+        """Return the tenants to leave out for now, and for how many milliseconds.
+
+        Their rate limit is used up, their keys are not available, or they do not allow the shard's region.
+        """
+        excluded: dict[str, int] = {}
+        for tenant, name in list(self._debts):
+            limits = self._limits(tenant, name)
+            wait_ms = self._admission.rates.wait_ms(*limits, "read") if limits is not None else 0
+            if not wait_ms:
+                del self._debts[tenant, name]
+            elif name == queue:
+                excluded[tenant] = wait_ms
+        excluded.update(self._encryption.resting())
+        residency = self._admission.residency
+        if residency.misplaced:
+            excluded.update(dict.fromkeys(residency.misplaced_now(), left_ms))
+        return excluded
+
+    def _charge(self, tenant: str, queue: str, size: int) -> None:
+        """Charge a tenant for a message that a fleet leased."""
+        limits = self._limits(tenant, queue)
+        if limits is not None:
+            rates = self._admission.rates
+            rates.charge(*limits, "read", 1, size)
+            if rates.wait_ms(*limits, "read"):
+                self._debts[tenant, queue] = None
+
+    def _limits(self, tenant: str, queue: str) -> tuple[str, Limits, str, Limits | None] | None:
+        state = self._shard.tenants_served().get(tenant)
+        if state is None:
+            return None
+        found = state.queues.get(queue)
+        return tenant, state.config.limits, queue, found.config.limits if found is not None else None
+
+    async def _keep_allowed(
+        self, call: Call, admitted: AdmittedCall, queue: str, tenants: list[str] | None, got: list[Delivery]
+    ) -> list[Delivery]:
+        """Return the messages that a caller who waited may still have, and release the others."""
+        async with self._deliveries.released_on_failure(got, admitted):
+            admitted.principal = await self._admission.identify(call, "poll")
+            allowed = self._allowed_tenants(call, admitted.principal, queue, tenants)
+        if allowed is None:
+            return got
+        await self._deliveries.release([one for one in got if one.tenant not in allowed], admitted)
+        return [one for one in got if one.tenant in allowed]
+
+    async def _open(self, admitted: AdmittedCall, got: list[Delivery]) -> tuple[list[Delivery], TenantqError | None]:
+        """Return the messages that can be decrypted, and the last error of the others. Tenants that failed are left out for a while."""
+        failure: TenantqError | None = None
+        by_tenant: dict[str, list[Delivery]] = {}
+        for one in got:
+            if one.sealed:
+                by_tenant.setdefault(one.tenant, []).append(one)
+        opened: dict[str, Delivery] = {}
+        for tenant, sealed in by_tenant.items():
+            try:
+                opened.update({one.receipt: one for one in await self._deliveries.open(admitted, sealed)})
+            except TenantqError as error:
+                failure = error
+                self._encryption.rest(tenant)
+        return [
+            one if not one.sealed else opened[one.receipt] for one in got if not one.sealed or one.receipt in opened
+        ], failure
+
+
+def _check_tenants(tenants: object) -> None:
+    if tenants is None:
+        return
+    if not isinstance(tenants, list | tuple) or not 1 <= len(tenants) <= limits.FLEET_TENANTS_MAX:
+        raise wrong_tenants()
+    if not all(type(name) is str for name in tenants):
+        raise Invalid("tenants: a name is text")
+
+
+def wrong_tenants() -> Invalid:
+    """Return the error for a fleet poll that names no tenant, or too many."""
+    return Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names; leave it out to mean all")
+
+
+def _least(*waits_ms: int) -> int:
+    return max(0, min(waits_ms))

@@ -1,0 +1,41 @@
+"""Legal hold: protects a tenant's data from deletion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.service.call import TenantInfo
+from tenantq.service.request_checks import check_reason
+
+if TYPE_CHECKING:
+    from tenantq.domain.message import Caller
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+
+
+class LegalHolds:
+    """Places tenants under legal hold and releases them."""
+
+    def __init__(self, shard: Shard, admission: Admission) -> None:
+        self._shard = shard
+        self._admission = admission
+
+    async def place(self, call: Call, tenant: str, reason: str) -> TenantInfo:
+        """Place a tenant under legal hold, or change the reason of its hold."""
+        caller = await self._admit(call, tenant, "hold_tenant", reason)
+        await self._shard.hold_tenant(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self._shard.tenant_state(tenant))
+
+    async def release(self, call: Call, tenant: str, reason: str) -> TenantInfo:
+        """Release a tenant from legal hold."""
+        caller = await self._admit(call, tenant, "release_hold", reason)
+        await self._shard.release_hold(tenant, reason=reason, caller=caller)
+        return TenantInfo.of(self._shard.tenant_state(tenant))
+
+    async def _admit(self, call: Call, tenant: str, action: str, reason: str) -> Caller:
+        caller = await self._admission.admit_platform(call, action, tenant)
+        with self._admission.notes.noting_failure(caller, tenant, action):
+            self._shard.tenant_state(tenant)
+            check_reason(reason)
+        return caller

@@ -1,0 +1,157 @@
+"""Message reads: messages, results and histories, without a lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenantq.domain.message import Facts, Page, Result
+from tenantq.errors import NotFound, SealBroken
+from tenantq.runtime.randomness import id_bytes, id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import TypeVar
+
+    from tenantq.engine.queue_snapshots import SnapshotFacts
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.record import JournalRow
+    from tenantq.service.admission import Admission
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.audit_trail import AuditTrail
+    from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
+
+    _T = TypeVar("_T")
+
+
+class MessageReads:
+    """Shows the messages of a queue. Callers without the right to read bodies see messages without them."""
+
+    def __init__(
+        self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._encryption = encryption
+        self._audit_trail = audit_trail
+
+    async def peek(
+        self, call: Call, tenant: str | None, queue: str, *, limit: int = 10, cursor: str | None = None
+    ) -> Page:
+        """Return a page of waiting messages."""
+        with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
+            page = await self._found(
+                call, admitted, "peek", queue, self._shard.peek(admitted.tenant, queue, limit=limit, cursor=cursor)
+            )
+            return await self._shown(admitted, queue, page)
+
+    async def _shown(self, admitted: AdmittedCall, queue: str, page: Page) -> Page:
+        """Return the page as the caller may see it, and charge it. One message was paid for on admission."""
+        seen = page.messages
+        if not self._may_read(admitted, queue):
+            seen = [_hidden(one) for one in seen]
+        else:
+            if admitted.state.id in self._shard.data_keys:
+                seen = await self._encryption.open_facts(admitted.state.id, seen)
+            if seen:
+                self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
+        self._admission.charge(
+            admitted, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen)
+        )
+        return Page(seen, page.cursor)
+
+    async def open_snapshot(
+        self, call: Call, tenant: str | None, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
+    ) -> SnapshotFacts:
+        """Keep everything that a queue holds now, to be read in pages."""
+        with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
+            opening = self._shard.open_snapshot(admitted.tenant, queue, keep_ms=keep_ms, part_messages=part_messages)
+            return await self._found(call, admitted, "peek", queue, opening)
+
+    async def read_snapshot(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        id: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return a page of a snapshot in order of message IDs."""
+        with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
+            try:
+                page = self._shard.read_snapshot(admitted.tenant, queue, id, start=start, end=end, limit=limit)
+            except NotFound as error:
+                self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "peek", queue, error)
+                raise
+            return await self._shown(admitted, queue, page)
+
+    async def close_snapshot(self, call: Call, tenant: str | None, queue: str, id: str) -> None:
+        """Close a snapshot before it expires."""
+        with await self._admission.admit_queue(call, tenant, "peek", queue) as admitted:
+            self._shard.close_snapshot(admitted.tenant, queue, id)
+
+    async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> Facts:
+        """Return everything known about a message."""
+        with await self._admission.admit_queue(call, tenant, "get", queue, rate="read") as admitted:
+            facts = await self._found(call, admitted, "get", queue, self._shard.get(admitted.tenant, queue, id))
+            seen = facts
+            if not self._may_read(admitted, queue):
+                seen = _hidden(facts)
+            else:
+                if facts.sealed:
+                    (seen,) = await self._encryption.open_facts(admitted.state.id, [facts])
+                    if seen.body_error:
+                        raise SealBroken(tenant=admitted.tenant, queue=queue, id=facts.id)
+                self._admission.notes.note_read(admitted, "get", queue, f"message {facts.id}")
+            self._admission.charge(admitted, queue, "read", 0, len(seen.body))
+            return seen
+
+    async def result(
+        self, call: Call, tenant: str | None, queue: str, id: str, *, wait_ms: int = 0
+    ) -> tuple[Result, bool]:
+        """Return the result of a message, and whether its value is hidden from the caller."""
+        with await self._admission.admit_queue(call, tenant, "result", queue, rate="read") as admitted:
+            if wait_ms:
+                admitted.park()
+            asked = self._shard.result(admitted.tenant, queue, id, wait_ms=wait_ms)
+            found = await self._found(call, admitted, "result", queue, asked)
+            if wait_ms:
+                await self._admission.confirm(call, admitted, "result", queue)
+            if self._may_read(admitted, queue) or found.value is None:
+                if found.sealed:
+                    found = await self._encryption.open_result(admitted.state.id, queue, id_bytes(id), found)
+                if found.value is not None and self._may_read(admitted, queue):
+                    self._admission.notes.note_read(admitted, "result", queue, f"message {id_text(id_bytes(id))}")
+                self._admission.charge(admitted, queue, "read", 0, len(found.value or b""))
+                return found, False
+            return msgspec.structs.replace(found, value=None, sealed=False), True
+
+    async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[JournalRow]:
+        """Return the journal rows about one message, from the store and, if some were trimmed, from exported segments."""
+        with await self._admission.admit_queue(call, tenant, "trace", queue, rate="read") as admitted:
+            since = max(1, admitted.state.since)
+            if self._shard.journal_span[0] <= since or queue not in admitted.state.queues:
+                asked = self._shard.trace(admitted.tenant, queue, id)
+            else:
+                asked = self._audit_trail.history(admitted.tenant, queue, id, first_seq=since)
+            return await self._found(call, admitted, "trace", queue, asked)
+
+    async def _found(self, call: Call, admitted: AdmittedCall, action: str, queue: str, asked: Awaitable[_T]) -> _T:
+        """Return what was asked for. A read of something unknown is noted, because it may belong to another tenant."""
+        try:
+            return await asked
+        except NotFound as error:
+            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, action, queue, error)
+            raise
+
+    def _may_read(self, admitted: AdmittedCall, queue: str) -> bool:
+        return self._admission.authorizer.allowed(admitted.principal, admitted.tenant, "read_body", queue)
+
+
+def _hidden(facts: Facts) -> Facts:
+    return msgspec.structs.replace(facts, body=b"", attributes={}, sealed_attributes=b"", group=None, hidden=True)

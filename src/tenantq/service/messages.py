@@ -1,0 +1,230 @@
+"""Messages: adds them to a queue and leases them to consumers."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tenantq.domain import limits
+from tenantq.domain.message import NewMessage, check_batch, check_text
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.shard import check_poll
+from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.domain.message import Added, Delivery
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.exporter import Exporter
+    from tenantq.runtime.clock import Clock
+    from tenantq.service.admission import Admission
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.call import Call
+    from tenantq.service.deliveries import Deliveries
+    from tenantq.service.encryption import MessageEncryption
+
+
+class Messages:
+    """Adds messages and polls one queue."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        admission: Admission,
+        clock: Clock,
+        deliveries: Deliveries,
+        encryption: MessageEncryption,
+        exporter: Exporter | None,
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._clock = clock
+        self._deliveries = deliveries
+        self._encryption = encryption
+        self._exporter = exporter
+
+    async def add(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
+        key: str | None = None,
+    ) -> list[Added]:
+        """Add messages and return one result per message, in order. An error in place of a message keeps its place.
+
+        A batch that was added under the same ``key`` before is not added again.
+        """
+        check_queue_name(queue)
+        check_batch("messages", messages)
+        sizes = [len(one.body) if isinstance(one, NewMessage) and type(one.body) is bytes else 0 for one in messages]
+        admission, size = self._admission, sum(sizes)
+        admitted = await admission.admit(
+            call, tenant, "add", queue, slot="add", rate="write", ops=len(messages), size=size
+        )
+        with admitted:
+            try:
+                if self._exporter is not None and self._exporter.is_behind:
+                    raise self._journal_behind(admitted, queue)
+                added = await self._add(admitted, queue, messages, key)
+            except TenantqError:
+                admission.refund(admitted, queue, "write", len(messages), size)
+                raise
+            refused = [size for one, size in zip(added, sizes, strict=True) if one.error is not None]
+            if refused:
+                admission.refund(admitted, queue, "write", len(refused), sum(refused))
+            return added
+
+    def _journal_behind(self, admitted: AdmittedCall, queue: str) -> JournalBehind:
+        """Return, and note, the error for adds while too much of the journal waits for its export."""
+        assert self._exporter is not None
+        text = f"{self._exporter.lag_bytes} bytes of the journal wait for their export, more than allowed; "
+        text += "messages are taken again when it has caught up, polls and acks go on"
+        error = JournalBehind(text, tenant=admitted.tenant, queue=queue)
+        self._admission.notes.note_failure(admitted.caller, admitted.tenant, "add", queue, error)
+        return error
+
+    async def _add(
+        self, admitted: AdmittedCall, queue: str, messages: Sequence[NewMessage | TenantqError], key: str | None
+    ) -> list[Added]:
+        """Add messages to the shard, encrypted if the tenant's messages are."""
+        state = admitted.state
+        digests: tuple[bytes, ...] = ()
+        if not state.config.encryption.enabled:
+            plain = messages
+            if state.id in self._shard.data_keys:
+                known = await self._encryption.recognise(state, messages, key)
+                plain, digests = known.messages, known.digests
+            try:
+                return await self._shard.add(
+                    admitted.tenant, queue, plain, admitted.caller, batch_key=key, batch_digests=digests
+                )
+            except Conflict:
+                if not state.config.encryption.enabled:
+                    raise
+                # Encryption was switched on while the messages waited for their round.
+        with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "add", queue):
+            batch = await self._encryption.seal_messages(state, queue, messages, key)
+        return await self._shard.add(
+            admitted.tenant, queue, batch.messages, admitted.caller, batch_key=key, batch_digests=batch.digests,
+            sealed_plain=batch.plain,
+        )  # fmt: skip
+
+    async def poll(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        *,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+        expire_at_once: bool = False,
+        whole_groups: bool = False,
+    ) -> list[Delivery]:
+        """Lease up to ``max`` messages; wait up to ``wait_ms`` for the first one and for the rate limit.
+
+        With ``expire_at_once`` each lease ends as soon as it is delivered and counts as an attempt. With ``whole_groups``
+        several messages of one group are leased together.
+        """
+        check_poll(queue, max, wait_ms, lease_ms)
+        check_consumer(consumer)
+        started_ms = self._clock.monotonic_ms()
+        admission = self._admission
+        admitted = await admission.admit(call, tenant, "poll", queue, slot="poll", rate="read", wait_ms=wait_ms)
+        with admitted:
+            try:
+                self._admit_consumer(call, admitted, queue, consumer, wait_ms)
+                found = admitted.state.queues.get(queue)
+                left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms) if wait_ms else 0
+                got: list[Delivery] = []
+                if left_ms <= 0 or found is None or found.ready > 0:
+                    got = await self._poll_now(admitted, queue, max, lease_ms, whole_groups=whole_groups)
+                if not got and left_ms > 0:
+                    admitted.park()
+                    got = await self._poll_later(
+                        call, admitted, queue, max, left_ms, lease_ms, whole_groups=whole_groups
+                    )
+            except TenantqError:
+                admission.refund(admitted, queue, "read", 1, 0)
+                raise
+            if got and expire_at_once:
+                receipts = [one.receipt for one in got]
+                with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
+                    await self._shard.nack(admitted.tenant, queue, receipts, delay_ms=0, caller=admitted.caller)
+            return got
+
+    async def _poll_now(
+        self, admitted: AdmittedCall, queue: str, max: int, lease_ms: int | None, *, whole_groups: bool
+    ) -> list[Delivery]:
+        """Lease what is ready and within the rate limits. The most that may be used is charged first, the rest refunded."""
+        admission = self._admission
+        left = admission.remaining(admitted, queue, "read")
+        extra = 0  # beyond the one that was paid on admission
+        if left is not None:
+            max = _within_rate(max, left)
+            extra = max - 1
+            admission.charge(admitted, queue, "read", extra, 0)
+        used = 0
+        try:
+            got = await self._shard.poll(
+                admitted.tenant, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups, caller=admitted.caller
+            )
+            if got and admitted.state.id in self._shard.data_keys:
+                got = await self._deliveries.open(admitted, got)
+            used = len(got) - 1 if got else 0
+        finally:
+            if extra > used:
+                admission.refund(admitted, queue, "read", extra - used, 0)
+        admission.charge(admitted, queue, "read", 0, sum(len(one.body) for one in got))
+        return got
+
+    async def _poll_later(
+        self,
+        call: Call,
+        admitted: AdmittedCall,
+        queue: str,
+        max: int,
+        wait_ms: int,
+        lease_ms: int | None,
+        *,
+        whole_groups: bool,
+    ) -> list[Delivery]:
+        """Wait for messages. They are delivered only if the caller is still authorized."""
+        admission = self._admission
+        left = admission.remaining(admitted, queue, "read")
+        if left is not None:
+            max = _within_rate(max, left)
+        got = await self._shard.poll(
+            admitted.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, whole_groups=whole_groups,
+            caller=admitted.caller,
+        )  # fmt: skip
+        if got:
+            async with self._deliveries.released_on_failure(got, admitted):
+                await admission.confirm(call, admitted, "poll", queue)
+            if admitted.state.id in self._shard.data_keys:
+                got = await self._deliveries.open(admitted, got)
+            admission.charge(admitted, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
+        return got
+
+    def _admit_consumer(
+        self, call: Call, admitted: AdmittedCall, queue: str, consumer: str | None, wait_ms: int
+    ) -> None:
+        try:
+            self._admission.admit_consumer(call, admitted.principal, admitted.state, queue, consumer, wait_ms)
+        except TenantqError as error:
+            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "poll", queue, error)
+            raise
+
+
+def check_consumer(consumer: str | None) -> None:
+    """Raise Invalid if a poll may not name its consumer like this."""
+    if consumer is not None:
+        check_text("consumer", consumer, limits.CONSUMER_CHARS_MAX)
+
+
+def _within_rate(max: int, left: int) -> int:
+    """Return how many messages a poll may ask for that has paid for one and has ``left`` more operations."""
+    return min(max, left + 1) if left > 0 else 1

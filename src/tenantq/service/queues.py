@@ -1,0 +1,135 @@
+"""Queues: create, change, list, pause, suspend, purge and delete them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.domain.names import check_queue_name
+from tenantq.errors import Conflict
+from tenantq.service.call import QueueInfo
+from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.domain.config import QueueConfig
+    from tenantq.engine.queue_state import SuspensionMode
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+
+
+class _ConfigChanged(Conflict):
+    """The configuration of the queue has changed."""
+
+
+class Queues:
+    """Manages the queues of a tenant."""
+
+    def __init__(self, shard: Shard, admission: Admission) -> None:
+        self._shard = shard
+        self._admission = admission
+
+    async def get(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Return a queue."""
+        with await self._admission.admit_queue(call, tenant, "get_queue", queue) as admitted:
+            return self._info(admitted.tenant, queue)
+
+    async def list(
+        self, call: Call, tenant: str | None, *, after: str | None = None, limit: int = 100
+    ) -> Sequence[QueueInfo]:
+        """Return a page of the tenant's queues that the caller may see, by name."""
+        check_int("limit", limit, 1, limits.PAGE_MAX)
+        with await self._admission.admit(call, tenant, "list_queues") as admitted:
+            allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
+            seen = [name for name in self._shard.queues(owner) if allowed(principal, owner, "list_queues", name)]
+            return [self._info(owner, name) for name in page_of_names(seen, after, limit)]
+
+    async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:
+        """Create a queue or change its settings; return whether it is new."""
+        with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
+            created = await self._shard.put_queue(admitted.tenant, queue, admitted.caller, **check_settings(changes))
+            return created, self._info(admitted.tenant, queue)
+
+    async def create(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
+        """Create a queue and return True, or return False and change nothing if it exists."""
+        with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
+            return await self._shard.make_queue(admitted.tenant, queue, admitted.caller, **check_settings(settings))
+
+    async def change(
+        self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig
+    ) -> bool:
+        """Change the settings of a queue if its configuration is still as ``expected``; return whether it was."""
+
+        def edit(config: QueueConfig) -> dict[str, Any]:
+            if config != expected:
+                raise _ConfigChanged
+            return changes
+
+        with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
+            try:
+                await self._shard.edit_queue(admitted.tenant, queue, edit, admitted.caller)
+            except _ConfigChanged:
+                return False
+            return True
+
+    async def pause(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Stop deliveries. Messages can still be added."""
+        with await self._admission.admit_queue(call, tenant, "pause_queue", queue) as admitted:
+            await self._shard.pause_queue(admitted.tenant, queue, admitted.caller)
+            return self._info(admitted.tenant, queue)
+
+    async def resume(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
+        """Resume the deliveries of a paused queue."""
+        with await self._admission.admit_queue(call, tenant, "resume_queue", queue) as admitted:
+            await self._shard.resume_queue(admitted.tenant, queue, admitted.caller)
+            return self._info(admitted.tenant, queue)
+
+    async def suspend(
+        self, call: Call, tenant: str, queue: str, reason: str = "", mode: SuspensionMode = "settle"
+    ) -> QueueInfo:
+        """Refuse adds and polls of one queue. Like the suspension of a tenant, this is an action of the platform."""
+        check_queue_name(queue)
+        caller = await self._admission.admit_platform(call, "suspend_tenant", tenant)
+        await self._shard.suspend_queue(tenant, queue, reason=reason, mode=mode, caller=caller)
+        return self._info(tenant, queue)
+
+    async def unsuspend(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
+        """End the suspension of a queue."""
+        check_queue_name(queue)
+        caller = await self._admission.admit_platform(call, "resume_tenant", tenant)
+        await self._shard.reopen_queue(tenant, queue, reason=reason, caller=caller)
+        return self._info(tenant, queue)
+
+    async def delete(
+        self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str, force: bool = False
+    ) -> None:
+        """Start to delete a queue. It is gone once its leases have settled, or at once with ``force``.
+
+        Only the platform can delete a frozen queue, and only with ``force``.
+        """
+        with await self._admission.admit_queue(call, tenant, "delete_queue", queue) as admitted:
+            with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "delete_queue", queue):
+                check_destroy(queue, confirm, reason)
+            await self._shard.delete_queue(
+                admitted.tenant,
+                queue,
+                force=force,
+                even_frozen=admitted.principal.is_platform_admin,
+                reason=reason,
+                caller=admitted.caller,
+            )
+
+    async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
+        """Remove all messages of a queue; return how many were removed."""
+        with await self._admission.admit_queue(call, tenant, "purge", queue) as admitted:
+            with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "purge", queue):
+                check_destroy(queue, confirm, reason)
+            return await self._shard.purge(admitted.tenant, queue, reason=reason, caller=admitted.caller)
+
+    def _info(self, tenant: str, queue: str) -> QueueInfo:
+        stats = self._shard.stats(tenant, queue)
+        state = self._shard.tenant_state(tenant).queues[queue]
+        return QueueInfo(tenant, queue, state.id, state.config, stats, state.suspension)

@@ -1,0 +1,41 @@
+"""Checks of request arguments that several facets share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenantq.domain import limits
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def check_settings(changes: object) -> dict[str, Any]:
+    """Return ``changes`` if it is an object whose names are text; else raise Invalid."""
+    if not isinstance(changes, dict):
+        raise Invalid(f"settings: must be an object, not {type(changes).__name__}")
+    for name in changes:
+        if type(name) is not str:
+            raise Invalid(f"settings: the name of one is text, not {type(name).__name__}")
+    return changes
+
+
+def check_destroy(name: str, confirm: str, reason: str) -> None:
+    """Raise Invalid unless ``confirm`` repeats the name and a meaningful reason is given."""
+    if confirm != name:
+        raise Invalid("confirm: repeat the name of what is to go")
+    check_reason(reason)
+
+
+def check_reason(reason: str) -> None:
+    """Raise Invalid unless the reason is long enough to mean something."""
+    if type(reason) is not str or len(reason.strip()) < limits.REASON_CHARS_MIN:
+        raise Invalid(f"reason: say why in {limits.REASON_CHARS_MIN} characters or more")
+
+
+def page_of_names(names: Iterable[str], after: str | None, limit: int) -> list[str]:
+    """Return the first ``limit`` names behind ``after``, sorted."""
+    if after is not None and type(after) is not str:
+        raise Invalid(f"after: must be the last name of the page before, not {type(after).__name__}")
+    return sorted(name for name in names if after is None or name > after)[:limit]

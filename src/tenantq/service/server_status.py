@@ -1,0 +1,97 @@
+"""Status of the server: readiness, metrics and topology."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.service.problems import detail_of
+from tenantq.store.opening import FORMAT
+from tenantq.wire import ShardItem, TopologyReply
+
+if TYPE_CHECKING:
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.exporter import Exporter
+    from tenantq.journal.signing import SigningKey
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
+    from tenantq.service.metrics import Metrics
+    from tenantq.service.other_shards import OtherShards
+    from tenantq.service.self_checks import SelfChecks
+
+VERSION: Final = version("tenantq")
+
+
+class ServerStatus:
+    """Answers operators and their tools."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        admission: Admission,
+        metrics: Metrics,
+        encryption: MessageEncryption,
+        exporter: Exporter | None,
+        signing_key: SigningKey | None,
+        other_shards: OtherShards,
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._metrics = metrics
+        self._encryption = encryption
+        self._exporter = exporter
+        self._signing_key = signing_key
+        self._other_shards = other_shards
+        self.checks: SelfChecks | None = None  # set once the server has started them
+
+    @property
+    def durability(self) -> str:
+        """What a reply guarantees: "fsync" or "os"."""
+        return self._shard.durability
+
+    async def metrics(self, call: Call) -> bytes:
+        """Return the metrics of all shards in the text format of Prometheus."""
+        await self._admission.admit_platform(call, "metrics")
+        return await self._other_shards.metrics(self._metrics.text())
+
+    def metrics_local(self) -> bytes:
+        """Return this shard's metrics, for a caller that was authorized."""
+        return self._metrics.text()
+
+    async def topology(self, call: Call) -> TopologyReply:
+        """Return the shards of this server, to every valid credential."""
+        await self._admission.admit_any(call, "topology")
+        settings = self._shard.settings
+        name, region = settings.name or self._shard.shard_name, settings.region or ""
+        return TopologyReply(
+            shards=self._other_shards.shards(ShardItem(name=name, region=region, address=settings.address or "")),
+            server=self._signing_key.public.id if self._signing_key is not None else "",
+            version=VERSION,
+            format=FORMAT,
+            now=self._shard.wall_ms(),
+            encryption=True,
+        )
+
+    def readiness(self) -> dict[str, Any]:
+        """Return whether requests can be served, and if not, why. No credential is needed."""
+        shard, exporter = self._shard, self._exporter
+        reason = detail_of(shard.failure) if shard.failure is not None else ""
+        if shard.failure is None and shard.is_doubtful:
+            reason = "the store does not answer, and another server may own it by now"
+        first, last = shard.journal_span
+        is_behind = exporter is not None and exporter.is_behind
+        return {
+            "status": "failed" if reason else "ready",
+            "ready": not reason,
+            "reason": reason,
+            "durability": self.durability,
+            "version": VERSION,
+            "journal_records": last - first + 1,
+            "journal_lag": exporter.lag_records if exporter is not None else None,
+            "journal_lag_bytes": exporter.lag_bytes if exporter is not None else None,
+            "keys": self._encryption.health().summary,
+            "adds": "refused: the journal waits for its export" if is_behind else "taken",
+            "journal_export": exporter.failure or "ok" if exporter is not None else "off",
+            "checks": self.checks.shown() if self.checks is not None else {},
+        }

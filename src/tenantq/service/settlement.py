@@ -1,0 +1,134 @@
+"""Settlement: acknowledges, returns and extends leases, and removes messages by ID."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.domain.message import check_batch
+from tenantq.domain.names import FIFO_SUFFIX
+from tenantq.engine.ops.settle import OK, parse_receipt
+from tenantq.errors import Conflict, NotFound
+from tenantq.service.reasons import label_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.domain.message import Outcome, Result
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
+
+
+class Settlement:
+    """Settles leased messages. Rate limits never delay settlement, because a delay would use up attempts."""
+
+    def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._encryption = encryption
+
+    async def ack(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        receipts: Sequence[str],
+        results: Sequence[Result | None] | None = None,
+    ) -> list[Outcome]:
+        """Acknowledge leased messages and store their results."""
+        with await self._admission.admit_queue(call, tenant, "ack", queue) as admitted:
+            state, given = admitted.state, results
+            if results is not None and state.config.encryption.enabled:
+                given = await self._encryption.seal_results(state, queue, receipts, results)
+            try:
+                return await self._shard.ack(admitted.tenant, queue, receipts, results=given, caller=admitted.caller)
+            except Conflict:
+                if results is None or given is not results or not state.config.encryption.enabled:
+                    raise
+            given = await self._encryption.seal_results(
+                state, queue, receipts, results
+            )  # encryption was switched on meanwhile
+            return await self._shard.ack(admitted.tenant, queue, receipts, results=given, caller=admitted.caller)
+
+    async def ack_any(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        """Acknowledge messages by any receipt they ever had, even if the lease has ended or another caller holds one now.
+
+        A message that does not exist any more counts as acknowledged. On a FIFO queue only the current receipt is valid:
+        other receipts get LeaseLost.
+        """
+        with await self._admission.admit_queue(call, tenant, "ack", queue) as admitted:
+            owner, caller = admitted.tenant, admitted.caller
+            outcomes = await self._shard.ack(owner, queue, receipts, caller=caller)
+            lost = {
+                index: parsed[0]
+                for index, (outcome, receipt) in enumerate(zip(outcomes, receipts, strict=True))
+                if not outcome.ok and (parsed := parse_receipt(receipt)) is not None
+            }
+            if lost and not queue.endswith(FIFO_SUFFIX):
+                removed = await self._shard.remove(owner, queue, list(lost.values()), caller)
+                for index, outcome in zip(lost, removed, strict=True):
+                    outcomes[index] = OK if outcome.ok or isinstance(outcome.error, NotFound) else outcome
+            else:
+                for index, id in lost.items():
+                    try:
+                        await self._shard.get(owner, queue, id)
+                    except NotFound:
+                        outcomes[index] = OK
+            return outcomes
+
+    async def nack(
+        self,
+        call: Call,
+        tenant: str | None,
+        queue: str,
+        receipts: Sequence[str],
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+    ) -> list[Outcome]:
+        """Return failed messages to the queue."""
+        with await self._admission.admit_queue(call, tenant, "nack", queue) as admitted:
+            encryption = admitted.state.config.encryption
+            if encryption.enabled and not encryption.plain_reasons:
+                reason = label_of(reason)
+            return await self._shard.nack(
+                admitted.tenant, queue, receipts, delay_ms=delay_ms, reason=reason, caller=admitted.caller
+            )
+
+    async def release(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        """Return messages at once, without using an attempt."""
+        with await self._admission.admit_queue(call, tenant, "release", queue) as admitted:
+            return await self._shard.release(admitted.tenant, queue, receipts, admitted.caller)
+
+    async def extend(
+        self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str], *, lease_ms: int
+    ) -> list[Outcome]:
+        """Extend leases to end ``lease_ms`` from now."""
+        with await self._admission.admit_queue(call, tenant, "extend", queue) as admitted:
+            return await self._shard.extend(admitted.tenant, queue, receipts, lease_ms=lease_ms, caller=admitted.caller)
+
+    async def change_leases(
+        self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str], *, lease_ms: int, held_ms_max: int
+    ) -> list[Outcome]:
+        """Set leases to end ``lease_ms`` from now, or at once if 0, by any receipt of their messages. Needs the right to extend only.
+
+        A lease that would last longer than ``held_ms_max`` in total is Invalid. On a FIFO queue only the current receipt is valid.
+        """
+        with await self._admission.admit_queue(call, tenant, "extend", queue) as admitted:
+            any_receipt = not queue.endswith(FIFO_SUFFIX)
+            owner, caller = admitted.tenant, admitted.caller
+            if not lease_ms:
+                return await self._shard.nack(
+                    owner, queue, receipts, delay_ms=0, any_receipt=any_receipt, caller=caller
+                )
+            return await self._shard.extend(
+                owner, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max,
+                caller=caller,
+            )  # fmt: skip
+
+    async def remove(self, call: Call, tenant: str | None, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Delete messages by ID."""
+        check_batch("ids", ids)
+        with await self._admission.admit_queue(call, tenant, "remove", queue, rate="write", ops=len(ids)) as admitted:
+            return await self._shard.remove(admitted.tenant, queue, ids, admitted.caller)

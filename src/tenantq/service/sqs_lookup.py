@@ -1,0 +1,166 @@
+"""SQS lookup: resolves signed requests and the numeric tenant addresses of Amazon SQS to credentials, tenants and queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenantq.domain.config import QueueConfig
+from tenantq.domain.message import check_int
+from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
+from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
+from tenantq.service.admission import own_tenant
+
+if TYPE_CHECKING:
+    from tenantq.domain.access import Principal
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.engine.shard import Shard
+    from tenantq.gates.signature import SignedRequest
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+
+_NUMBER_MAX: Final = 10**12 - 1  # account numbers have twelve digits
+_READS: Final = frozenset(("get_queue", "list_queues"))
+
+
+class FoundQueue(msgspec.Struct, frozen=True):
+    """A queue that the caller may use, with its configuration at this time."""
+
+    tenant: str
+    tenant_id: int
+    name: str
+    id: int
+    config: QueueConfig
+
+    @property
+    def fifo(self) -> bool:
+        """Whether its messages keep their order."""
+        return self.name.endswith(FIFO_SUFFIX)
+
+
+class FoundTenant(msgspec.Struct, frozen=True):
+    """A tenant that the caller may use, and its queue of the name asked for, if there is one."""
+
+    name: str
+    id: int
+    queue: FoundQueue | None
+
+
+class FoundQueues(msgspec.Struct, frozen=True):
+    """The queues of a tenant that the caller may see."""
+
+    tenant_id: int
+    names: list[str]  # sorted
+
+
+class SqsLookup:
+    """Finds tenants by number and queues by tenant number and name."""
+
+    def __init__(self, shard: Shard, admission: Admission) -> None:
+        self._shard = shard
+        self._admission = admission
+
+    def sign_in(self, call: Call, signed: SignedRequest | SignatureRefused, action: str) -> Call:
+        """Return the call with the credential that its signature proves, in place of any other it carried.
+
+        Raises SignatureRefused, and notes it, if the signature proves nothing.
+        """
+        try:
+            if isinstance(signed, SignatureRefused):
+                raise signed
+            token = self._admission.signatures.token(signed)
+        except TenantqError as error:
+            self._admission.notes.note_refusal(call, None, None, action, None, error)
+            raise
+        return msgspec.structs.replace(call, bearer=token)
+
+    async def note_refused(self, call: Call, tenant: str, action: str, queue: str, error: TenantqError) -> None:
+        """Note a request that its transport refuses, because it may name something of another tenant."""
+        principal = await self._admission.identify(call, action)
+        self._admission.notes.note_refusal(call, principal, tenant, action, queue, error)
+
+    async def find_tenant(self, call: Call, number: int | None, action: str, queue: str) -> FoundTenant:
+        """Return the tenant of this number, None for the credential's own, if the caller may do this there."""
+        check_queue_name(queue)
+        _, state = await self._authorize(call, number, action, queue)
+        return FoundTenant(state.name, state.id, _found_queue(state, queue))
+
+    async def find_queue(self, call: Call, number: int | None, action: str, queue: str) -> FoundQueue:
+        """Return a queue that the caller may do this with. Raises NotFound if it is being deleted."""
+        check_queue_name(queue)
+        principal, state = await self._authorize(call, number, action, queue)
+        found = _found_queue(state, queue)
+        if found is None:
+            error = NotFound("no such queue", tenant=state.name, queue=queue)
+            self._admission.notes.note_refusal(call, principal, state.name, action, queue, error)
+            raise error
+        return found
+
+    async def find_queues(
+        self, call: Call, number: int | None, *, prefix: str = "", dead_letter: str | None = None
+    ) -> FoundQueues:
+        """Return the queues of a tenant that the caller may see.
+
+        With ``dead_letter``, only the queues whose configuration names that queue for their dead letters.
+        """
+        if type(prefix) is not str:
+            raise Invalid(f"prefix: must be text, not {type(prefix).__name__}")
+        if dead_letter is not None:
+            check_queue_name(dead_letter)
+        principal, state = await self._authorize(call, number, "list_queues", None)
+        allowed = self._admission.authorizer.allowed
+        names = sorted(
+            name
+            for name, queue in state.queues.items()
+            if name.startswith(prefix)
+            and queue.status != "draining"
+            and (dead_letter is None or (queue.config.dead_letter == dead_letter and queue.config.max_attempts > 0))
+            and allowed(principal, state.name, "list_queues", name)
+        )
+        return FoundQueues(state.id, names)
+
+    async def _authorize(
+        self, call: Call, number: int | None, action: str, queue: str | None
+    ) -> tuple[Principal, TenantState]:
+        """Return the caller and the tenant. For strangers a tenant does not exist; their request is noted as refused."""
+        if number is not None:
+            check_int("number", number, 0, _NUMBER_MAX)
+        principal = await self._admission.identify(call, action)
+        name = own_tenant(principal) if not number else self._tenant_name(number)
+        try:
+            self._admission.authorize_principal(call, principal, name, action, queue)
+        except Forbidden as error:
+            if self._admission.authorizer.is_stranger(principal, name):
+                raise NotFound("no such queue", queue=queue) from error
+            raise
+        state = self._shard.tenant_state(name)
+        if action in _READS:
+            self._charge_read(call, principal, state, action, queue)
+        return principal, state
+
+    def _charge_read(
+        self, call: Call, principal: Principal, state: TenantState, action: str, queue: str | None
+    ) -> None:
+        """Charge one read. Only lookups that are the whole action are charged here; other actions are charged when done."""
+        found = state.queues.get(queue) if queue is not None else None
+        limits = found.config.limits if found is not None else None
+        try:
+            self._admission.rates.admit(state.name, state.config.limits, queue, limits, "read", 1, 0)
+        except TenantqError as error:
+            self._admission.notes.note_refusal(call, principal, state.name, action, queue, error)
+            raise
+
+    def _tenant_name(self, number: int) -> str:
+        """Return the name of a tenant by its number, or a name that no tenant can have."""
+        try:
+            return self._shard.core.catalog.tenant_by_id(number).name
+        except NotFound:
+            return f"number {number}"
+
+
+def _found_queue(state: TenantState, queue: str) -> FoundQueue | None:
+    found = state.queues.get(queue)
+    if found is None or found.status == "draining":
+        return None
+    return FoundQueue(state.name, state.id, queue, found.id, found.config)

@@ -1,0 +1,212 @@
+"""A tenant export in progress: the archive of everything that a tenant or a queue had at one time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from tenantq.domain import limits
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+from tenantq.errors import SealBroken
+from tenantq.service.access import grant_items
+from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
+from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
+from tenantq.wire import DigestReply, ExportManifest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+
+    from tenantq.engine.shard import Shard
+    from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
+    from tenantq.journal.record import JournalRow
+    from tenantq.service.admitted_call import AdmittedCall
+    from tenantq.service.audit_trail import AuditTrail
+    from tenantq.service.encryption import MessageEncryption
+    from tenantq.wire import KeyItem
+
+_EXPORT_CHARS: Final = 32
+_T = TypeVar("_T", StoredMessage, StoredResult, TakenKey)
+
+
+class TenantExport:
+    """A stream of the archive. Iterate over it once, and close it in any case."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        audit_trail: AuditTrail,
+        encryption: MessageEncryption,
+        admitted: AdmittedCall,
+        snapshot: TenantSnapshot,
+        keys: list[KeyItem],
+    ) -> None:
+        self._shard = shard
+        self._audit_trail = audit_trail
+        self._encryption = encryption
+        self._admitted: AdmittedCall | None = admitted
+        self._snapshot = snapshot
+        self._keys = keys
+        self._archive = Archive(snapshot.at)
+        self._parts = self._write()
+        self.tenant = snapshot.name
+        identity = f"{shard.shard_name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
+        if snapshot.queue_id is not None:
+            identity += f"/{snapshot.queue_id}"
+        # The digests of encrypted bodies depend on a secret of this server, so another server cannot use them.
+        self._drops_digests = snapshot.config.encryption.enabled or snapshot.id in shard.data_keys
+        self.id = hashlib.sha256(identity.encode()).hexdigest()[:_EXPORT_CHARS]
+
+    def close(self) -> None:
+        """Release the snapshot and the slot of the call."""
+        if self._admitted is not None:
+            admitted, self._admitted = self._admitted, None
+            admitted.ticket.release()
+            self._snapshot.close()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._parts)
+
+    async def aclose(self) -> None:
+        """Stop the export and close it."""
+        await self._parts.aclose()
+        self.close()
+
+    async def _write(self) -> AsyncGenerator[bytes]:
+        """Yield the archive, a few MiB at a time."""
+        archive, snapshot = self._archive, self._snapshot
+        yield archive.file("tenant", "tenant.json", [tenant_line(snapshot, self.id)])
+        for part in archive.parts("queues", [queue_line(queue) for queue in snapshot.queues]):
+            yield part
+        for number, queue in enumerate(snapshot.queues, 1):
+            async for part in self._queue(queue, f"queue-{number:06}"):
+                yield part
+        if snapshot.queue_id is None:
+            async for part in self._tenant_files():
+                yield part
+        yield archive.member(MANIFEST, encode_line(self._manifest())) + END
+
+    async def _tenant_files(self) -> AsyncIterator[bytes]:
+        archive = self._archive
+        for part in archive.parts("keys", self._keys):
+            yield part
+        for part in archive.parts("grants", grant_items(self._shard.access, self.tenant)):
+            yield part
+        number = 0
+        async for rows in self._audit():
+            number += 1
+            yield archive.file("audit", f"audit-{number:06}.jsonl", rows)
+
+    async def _queue(self, queue: QueueCopy, home: str) -> AsyncIterator[bytes]:
+        """Yield the messages and results of a queue, decrypted. Those that cannot be decrypted are counted and left out."""
+        archive, part = self._archive, 0
+        async for messages in _pages(self._snapshot.messages(queue)):
+            whole = await self._opened(queue.name, messages)
+            if whole:
+                part += 1
+                name = f"{home}/messages-{part:06}.jsonl"
+                yield await asyncio.to_thread(
+                    archive.file, "messages", name, map(message_line, whole), queue=queue.name, part=part
+                )
+        async for results in _pages(self._snapshot.results(queue)):
+            kept = await self._opened_results(queue.name, results)
+            if kept:
+                part += 1
+                name = f"{home}/results-{part:06}.jsonl"
+                yield await asyncio.to_thread(
+                    archive.file, "results", name, map(result_line, kept), queue=queue.name, part=part
+                )
+        async for keys in _pages(self._snapshot.idempotency(queue)):
+            part += 1
+            name = f"{home}/idempotency-{part:06}.jsonl"
+            if self._drops_digests:
+                keys = [msgspec.structs.replace(key, body_digest=b"") for key in keys]  # noqa: PLW2901  # the same keys
+            yield archive.file("idempotency", name, map(key_line, keys), queue=queue.name, part=part)
+
+    async def _opened(self, queue: str, messages: list[StoredMessage]) -> list[StoredMessage]:
+        opened = await self._encryption.open_stored(self._snapshot.id, queue, messages)
+        return self._without_broken(opened)
+
+    async def _opened_results(self, queue: str, results: list[StoredResult]) -> list[StoredResult]:
+        opened = await self._encryption.open_results(self._snapshot.id, queue, results)
+        return self._without_broken(opened)
+
+    def _without_broken(self, opened: Sequence[_T | SealBroken]) -> list[_T]:
+        whole = [one for one in opened if not isinstance(one, SealBroken)]
+        if len(whole) < len(opened):
+            counts = self._archive.counts
+            counts["unreadable"] = counts.get("unreadable", 0) + len(opened) - len(whole)
+        return whole
+
+    def _manifest(self) -> ExportManifest:
+        return ExportManifest(
+            format=FORMAT,
+            product="tenantq",
+            version=version("tenantq"),
+            export=self.id,
+            tenant=self.tenant,
+            shard=self._shard.shard_name,
+            created_at=self._snapshot.at,
+            last_seq=self._snapshot.seq,
+            counts=self._archive.counts,
+            files=self._archive.files,
+        )
+
+    async def _audit(self) -> AsyncIterator[list[JournalRow]]:
+        """Yield the journal rows about the tenant, from the store and from segments, up to the snapshot."""
+        snapshot, cursor = self._snapshot, None
+        while True:
+            query = AuditQuery(limit=PART_LINES, cursor=cursor)
+            page = await self._audit_trail.page(query, tenant=self.tenant, first_seq=snapshot.since)
+            rows = [row for row in page.rows if row.seq <= snapshot.seq]
+            if rows:
+                yield rows
+            cursor = page.cursor
+            if cursor is None or len(rows) < len(page.rows):
+                return
+
+
+async def digest_of(snapshot: TenantSnapshot, at: int, now: int, part: int) -> DigestReply:
+    """Return a digest of everything in the snapshot's one queue that expires after ``at``."""
+    (queue,) = snapshot.queues
+    total, messages, size, results = hashlib.sha256(), 0, 0, 0
+    async for page in _pages(snapshot.messages(queue)):
+        for one in page:
+            if one.expires_at is None or one.expires_at > at:
+                body = len(one.body) - (limits.SEAL_BYTES if one.sealed else 0)
+                total.update(one.raw_id + struct.pack(">QBI?", body, one.priority, one.attempts, one.dead is not None))
+                messages += 1
+                size += body
+    async for kept in _pages(snapshot.results(queue)):
+        living = [one.raw_id for one in kept if one.expires_at > at]
+        total.update(b"".join(living))
+        results += len(living)
+    return DigestReply(messages=messages, bytes=size, results=results, digest=total.hexdigest(), now=now, part=part)
+
+
+async def _pages(items: Iterator[_T]) -> AsyncIterator[list[_T]]:
+    """Yield items in lists of bounded size, read on a thread."""
+    while page := await asyncio.to_thread(_page, items):
+        yield page
+
+
+def _page(items: Iterator[_T]) -> list[_T]:
+    page: list[_T] = []
+    size = 0
+    for one in items:
+        page.append(one)
+        if isinstance(one, StoredMessage):
+            size += len(one.body)
+        else:
+            size += len(one.ids) if isinstance(one, TakenKey) else len(one.result.value or b"")
+        if len(page) == PART_LINES or size >= PART_BYTES:
+            break
+    return page

@@ -1,0 +1,133 @@
+"""Tenants: create, change, list and suspend them, and show their usage."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tenantq.domain import limits
+from tenantq.domain.config import TenantConfig, change_tenant
+from tenantq.domain.message import check_int
+from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
+from tenantq.errors import Conflict
+from tenantq.kms.interface import KeyRef
+from tenantq.service.call import TenantInfo
+from tenantq.service.request_checks import check_settings, page_of_names
+from tenantq.service.tenant_figures import figures_of, usage_items, worst
+from tenantq.wire import UsageReply
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenantq.engine.queue_state import SuspensionMode
+    from tenantq.engine.shard import Shard
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+    from tenantq.service.encryption import MessageEncryption
+    from tenantq.service.other_shards import OtherShards
+
+
+class Tenants:
+    """Manages tenants. All actions but ``get`` and ``usage`` are the platform's."""
+
+    def __init__(
+        self, shard: Shard, admission: Admission, encryption: MessageEncryption, other_shards: OtherShards
+    ) -> None:
+        self._shard = shard
+        self._admission = admission
+        self._encryption = encryption
+        self._other_shards = other_shards
+
+    async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
+        """Create a tenant or change its settings; return whether it is new."""
+        check_tenant_name(tenant)
+        caller = await self._admission.admit_platform(call, "put_tenant", tenant)
+        notes = self._admission.notes
+        if tenant in PROBE_TENANTS:
+            with notes.noting_failure(caller, "", "put_tenant"):
+                raise Conflict("this tenant is the server's own, for its isolation probe", tenant=tenant)
+        with notes.noting_failure(caller, tenant, "put_tenant"):
+            self._check_regions(tenant, check_settings(changes))
+            await self._check_encryption(tenant, changes)
+        may_create = self._other_shards.may_create(tenant)
+        created = await self._shard.put_tenant(tenant, caller, may_create, **changes)
+        return created, self._info(tenant)
+
+    def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
+        """Raise Conflict if the change would force the tenant to move to another shard of this server."""
+        if tenant not in self._shard.tenants_served() or not changes.get("regions"):
+            return
+        regions = change_tenant(TenantConfig(), {"regions": changes["regions"]}).regions
+        here = self._shard.settings.region
+        if here not in regions and self._other_shards.has_shard_in(regions):
+            raise Conflict(
+                f"regions: the tenant lives on shard {self._other_shards.number}, which is in {here or 'none'}; "
+                "it can be moved to another server only, with tenantq migrate",
+                tenant=tenant,
+            )
+
+    async def _check_encryption(self, tenant: str, changes: dict[str, Any]) -> None:
+        """Raise if the key that is to encrypt the tenant's messages does not work."""
+        if "encryption" not in changes:
+            return
+        state = self._shard.tenants_served().get(tenant)
+        before = state.config if state is not None else TenantConfig()
+        wanted = change_tenant(before, {"encryption": changes["encryption"]}).encryption
+        if wanted.key is not None:
+            KeyRef.parse(wanted.key)
+        if not wanted.enabled or (before.encryption.enabled and wanted.key == before.encryption.key):
+            return
+        await self._encryption.check_key(tenant, state.id if state is not None else None, wanted)
+
+    async def get(self, call: Call, tenant: str | None) -> TenantInfo:
+        """Return a tenant."""
+        with await self._admission.admit(call, tenant, "get_tenant") as admitted:
+            return TenantInfo.of(admitted.state)
+
+    async def list(
+        self, call: Call, *, after: str | None = None, limit: int = 100, figures: bool = False
+    ) -> Sequence[TenantInfo]:
+        """Return a page of the tenants of all shards by name, with their current figures if ``figures`` is set."""
+        check_int("limit", limit, 1, limits.PAGE_MAX)
+        await self._admission.admit_platform(call, "list_tenants")
+        found = await self.list_local(after, limit, figures=figures)
+        return await self._other_shards.tenants(found, after, limit, figures=figures)
+
+    async def list_local(self, after: str | None, limit: int, *, figures: bool) -> Sequence[TenantInfo]:
+        """Return a page of this shard's tenants, for a caller that was authorized."""
+        throttled = self._admission.counters.throttled
+        found = []
+        for name in page_of_names(self._shard.tenants(), after, limit):
+            state = self._shard.tenants_served().get(name)
+            if state is None:
+                continue  # deleted meanwhile
+            found.append(TenantInfo.of(state, figures_of(self._shard, state, throttled[name]) if figures else None))
+            if figures:
+                await asyncio.sleep(0)  # counting many queues takes time
+        return found
+
+    async def suspend(self, call: Call, tenant: str, reason: str = "", mode: SuspensionMode = "settle") -> TenantInfo:
+        """Refuse adds and polls of a tenant. Leased messages can be settled unless the mode is "freeze"."""
+        caller = await self._admission.admit_platform(call, "suspend_tenant", tenant)
+        await self._shard.suspend_tenant(tenant, reason=reason, mode=mode, caller=caller)
+        return self._info(tenant)
+
+    async def resume(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
+        """End the suspension of a tenant."""
+        caller = await self._admission.admit_platform(call, "resume_tenant", tenant)
+        await self._shard.resume_tenant(tenant, reason=reason, caller=caller)
+        return self._info(tenant)
+
+    async def usage(self, call: Call, tenant: str | None) -> UsageReply:
+        """Return the tenant's quotas and their usage."""
+        with await self._admission.admit(call, tenant, "usage") as admitted:
+            items = usage_items(self._shard, admitted.state)
+            return UsageReply(
+                tenant=admitted.tenant,
+                state=worst(item.state for item in items.values()),
+                quotas=items,
+                throttled_total=self._admission.counters.throttled[admitted.tenant],
+            )
+
+    def _info(self, tenant: str) -> TenantInfo:
+        return TenantInfo.of(self._shard.tenant_state(tenant))
