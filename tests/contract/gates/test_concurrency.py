@@ -313,7 +313,7 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
     acked: set[bytes] = set()
 
     async def act(tenant: str, call: Call) -> None:
-        kind = rng.choice(["add", "add", "poll", "long", "fleet", "result", *ACTS])
+        kind = rng.choice(["add", "add", "poll", "long", "fleet", "message_reads.result", *ACTS])
         if kind == "add":
             added.update([new.raw_id for new in await house.service.messages.add(call, None, "work", [message()])])
         elif kind in {"poll", "long", "fleet"}:
@@ -329,7 +329,13 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
                 (outcome,) = await house.service.settlement.ack(call, None, "work", [one.receipt])
                 if outcome.ok:
                     acked.add(one.raw_id)
-        elif kind not in {"purge", "delete_queue", "remove", "delete_tenant", "suspend_tenant"}:
+        elif kind not in {
+            "queues.purge",
+            "queues.delete",
+            "settlement.remove",
+            "erasures.delete_tenant",
+            "tenants.suspend",
+        }:
             await ACTS[kind][1](house.service, call, tenant)
 
     tasks: list[asyncio.Task[None]] = []
