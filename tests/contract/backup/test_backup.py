@@ -320,7 +320,7 @@ async def main():
     async with server_of(Path(sys.argv[1])) as server:
         await fill(server.shard)
         print("filled", flush=True)
-        await server.service.create_backup(CALL, "one")
+        await server.service.backups.create(CALL, "one")
 asyncio.run(main())
 """
 

@@ -102,7 +102,7 @@ async def prepare(house: House) -> dict[str, Any]:
     await house.service.access.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
     task = await house.service.redrives.start(owner, None, "slow", filter=RedriveFilter(), rate=1)
     await house.settled()
-    assert task.state == "running"
+    assert (await house.service.redrives.get(owner, None, "slow", task.id)).state == "running"
     platform_key = await house.service.access.create_platform_key(house.admin, "other", Grant(role="platform-admin"))
     return {"key": key_id, "task": task.id, "platform key": platform_key.key_id}
 

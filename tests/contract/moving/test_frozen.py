@@ -251,6 +251,7 @@ async def test_no_redrive_into_or_out_of_a_suspended_queue(house: House, mode: A
     await house.settled()
     await house.service.queues.suspend(house.admin, "acme", "lost", REASON, mode)
     await house.pass_time(10_000)
+    slow = await house.service.redrives.get(owner, None, "work", slow.id)
     assert (slow.state, slow.moved, house.shard.stats("acme", "lost").ready) == ("done", 1, 1)
     with pytest.raises(Suspended, match="queue is suspended"):
         await house.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
