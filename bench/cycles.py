@@ -46,7 +46,7 @@ async def cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> Non
 def _count_syncs(shard: Shard) -> list[None]:
     """Return a list that grows with every sync."""
     syncs: list[None] = []
-    committer = shard._committer
+    committer = shard.loop._committer
     assert committer is not None
     sync = committer._sync
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.table import Table, percentile
 from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import NewMessage
-from tenantq.engine.fair_lines import FairLines, Line
+from tenantq.engine.fair_lines import FairLines, TenantLine
 from tenantq.engine.shard import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.engine.operation import Operation
+    from tenantq.engine.fair_lines import Work
 
 _BODY = NewMessage(body=b"x" * 100)
 
@@ -26,7 +26,7 @@ class FifoLines(FairLines):
 
     def __init__(self, turn_cost: int) -> None:
         super().__init__(turn_cost)
-        self.waiting: deque[Operation] = deque()
+        self.waiting: deque[Any] = deque()
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
@@ -35,17 +35,17 @@ class FifoLines(FairLines):
     def shared(self) -> bool:
         return len(self.waiting) > 1
 
-    def push(self, line: Line, operation: Operation) -> None:  # noqa: ARG002
+    def push(self, line: TenantLine, operation: Work) -> None:  # noqa: ARG002
         self.waiting.append(operation)
 
-    def put_back(self, operations: list[Operation]) -> None:
+    def put_back(self, operations: list[Any]) -> None:
         self.waiting.extendleft(reversed(operations))
 
-    def next_line(self) -> Line:
-        return Line()  # nobody has had a turn before
+    def next_line(self) -> TenantLine:
+        return TenantLine()  # nobody has had a turn before
 
-    def take_turn(self, budget: float, *, whole: bool = True) -> list[Operation]:  # noqa: ARG002  # it is always whole
-        turn: list[Operation] = []
+    def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:  # noqa: ARG002  # it is always whole
+        turn: list[Any] = []
         while self.waiting and (not turn or budget > 0):
             turn.append(self.waiting.popleft())
             budget -= turn[-1].cost
@@ -80,10 +80,10 @@ class _Watch:
     def __init__(self, shard: Shard, tenant: str) -> None:
         self.rounds: list[float] = []
         self.engine_seconds = 0.0
-        pace, step = shard._budget, shard._step
-        pick = pace.pick
+        budget, step = shard.loop._budget, shard.loop._step
+        pick = budget.pick
 
-        def watched_pick(lines: FairLines) -> list[Operation]:
+        def watched_pick(lines: FairLines) -> list[Any]:
             operations = pick(lines)
             self.rounds += [float(shard.rounds - one.entered_round) for one in operations if one.tenant.name == tenant]
             return operations
@@ -93,8 +93,8 @@ class _Watch:
             step()
             self.engine_seconds += time.perf_counter() - started
 
-        pace.pick = watched_pick  # type: ignore[method-assign]
-        shard._step = watched_step  # type: ignore[method-assign]
+        budget.pick = watched_pick  # type: ignore[method-assign]
+        shard.loop._step = watched_step  # type: ignore[method-assign]
 
 
 async def _quiet_beside_flood(
@@ -136,7 +136,7 @@ async def _drain_seconds(directory: Path, name: str, operations: int) -> float:
             await shard.put_tenant(f"tenant-{i}")
             await shard.put_queue(f"tenant-{i}", "q")
         if name == "fifo":
-            shard.core.lines = FifoLines(8)
+            shard.state.lines = FifoLines(8)
         work = [shard.add(f"tenant-{n % 10}", "q", [_BODY]) for n in range(operations)]
         started = time.perf_counter()
         await asyncio.gather(*work)

@@ -17,6 +17,7 @@ from unittest import mock
 from bench.table import Table
 from tenantq.domain.access import Grant
 from tenantq.domain.message import NewMessage
+from tenantq.engine.effects import Effects
 from tenantq.engine.round import Round
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalEntry
@@ -85,9 +86,9 @@ def _no_journal() -> Iterator[None]:
     """Have rounds journal nothing: no entries, no columns, no record, no hash."""
     nothing = JournalEntry("nothing", "", "", "")
 
-    def log(round: Round, *_: object, **__: object) -> None:
-        if not round.entries:
-            round.entries.append(nothing)
+    def log(effects: Effects, *_: object, **__: object) -> None:
+        if not effects.entries:
+            effects.entries.append(nothing)
 
     def seal(_: Round, previous: bytes, __: bytes) -> tuple[bytes, int]:
         return previous, 0
@@ -96,7 +97,7 @@ def _no_journal() -> Iterator[None]:
         return 0
 
     with (
-        mock.patch.object(Round, "log", log),
+        mock.patch.object(Effects, "log", log),
         mock.patch.object(Round, "seal", seal),
         mock.patch("tenantq.engine.ops.add.column", column),
         mock.patch("tenantq.engine.delivery.column", column),

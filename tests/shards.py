@@ -45,9 +45,9 @@ async def settled(shard: Shard) -> None:
     """Return when the shard has nothing left to do at this moment of its clock."""
     while True:
         await asyncio.sleep(0)
-        await shard._idle.wait()
+        await shard.loop._idle.wait()
         await asyncio.sleep(0)  # whoever was answered last has heard of it
-        if not shard._step_scheduled and not shard.core.lines:
+        if not shard.loop._step_scheduled and not shard.state.lines:
             return
 
 
@@ -99,13 +99,13 @@ def freeze(live: Path, copy: Path) -> None:
 def examined(shard: Shard) -> Report:
     """Return what the doctor finds in the store of a shard that was closed."""
     opener = shard._open_store
-    return examine(shard._path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard._path)
+    return examine(shard.path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard.path)
 
 
 def stored_beat(shard: Shard) -> Beat | None:
     """Return the last beat of a shard that was closed."""
     opener = shard._open_store
-    store = opener.to_read(shard._path) if isinstance(opener, OnRedis) else RocksStore(shard._path, read_only=True)
+    store = opener.to_read(shard.path) if isinstance(opener, OnRedis) else RocksStore(shard.path, read_only=True)
     try:
         return store.last_beat()
     finally:
@@ -114,5 +114,5 @@ def stored_beat(shard: Shard) -> Beat | None:
 
 def on_a_slow_disk(shard: Shard) -> None:
     """Have the thread do the syncs, as it does where the disk is slow: a test that holds them does not hold the event loop."""
-    assert shard._committer is not None
-    shard._committer._probation = PROBATION
+    assert shard.loop._committer is not None
+    shard.loop._committer._probation = PROBATION

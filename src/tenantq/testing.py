@@ -291,8 +291,8 @@ class FakeServer:
         shard = self._shard
         while True:
             await asyncio.sleep(0)
-            await shard._idle.wait()  # noqa: SLF001  # a fake may look where a user may not
-            if not shard._step_scheduled and not shard.core.lines:  # noqa: SLF001  # likewise
+            await shard.loop._idle.wait()  # noqa: SLF001  # a fake may look where a user may not
+            if not shard.loop._step_scheduled and not shard.state.lines:  # noqa: SLF001  # likewise
                 return
 
     # ---- clients ----

@@ -112,7 +112,6 @@ BATCHES: dict[str, Call] = {
     "get id": lambda s, v: s.get(T, Q, v),
     "result id": lambda s, v: s.result(T, Q, v),
     "trace id": lambda s, v: s.trace(T, Q, v),
-    "finished task": lambda s, v: s.finished(v),
     "redrive ids": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=v)),
     "redrive an id": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=(v,))),  # type: ignore[arg-type]
     "redrive filter": lambda s, v: s.redrive(T, Q, filter=v),

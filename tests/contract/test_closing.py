@@ -23,13 +23,13 @@ class Gate:
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         on_a_slow_disk(shard)
         self._opened = threading.Event()
-        real = type(shard._store).sync
+        real = type(shard.state.store).sync
 
         def held(store: Store) -> None:
             self._opened.wait(30)
             real(store)
 
-        patch.setattr(type(shard._store), "sync", held)
+        patch.setattr(type(shard.state.store), "sync", held)
 
     def open(self) -> None:
         """Let all syncs go on."""
@@ -66,14 +66,14 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     """The heart says clean only of records that a sync has covered."""
     shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
     synced: list[int] = []
-    real = type(shard._store).sync
+    real = type(shard.state.store).sync
 
     def noted(store: Store) -> None:
-        at = shard._seq
+        at = shard.state.journal.seq
         real(store)
         synced.append(at)
 
-    monkeypatch.setattr(type(shard._store), "sync", noted)
+    monkeypatch.setattr(type(shard.state.store), "sync", noted)
     await shard.put_queue(T, Q)
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(30)]
     await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     assert last == 32
     assert (beat.seq, beat.clean) == (last, True)
     assert synced[-1] == last
-    assert shard._synced_seq == last
+    assert shard.state.journal.synced_seq == last
     shard = await open_shard()
     assert shard.stats(T, Q).ready == 30
 
@@ -156,7 +156,7 @@ async def test_a_trim_whose_write_fails_stops_the_shard(
     for _ in range(2):
         await shard.add(T, Q, [message()])
     with monkeypatch.context() as patch:
-        patch.setattr(type(shard._store), "write", failing)
+        patch.setattr(type(shard.state.store), "write", failing)
         with pytest.raises(StoreFailed, match="the disk is gone"):
             await shard.trim_journal(1)
     assert shard.failure is not None

@@ -102,14 +102,14 @@ async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_c
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=0)
     key = queue_prefix(1, 1) + added.raw_id
-    value = shard._store.get(shard._store.le, key)
+    value = shard.state.store.get(shard.state.store.le, key)
     assert value is not None
     row = unpack_lease(value)
     row.attempts = 0xFFFF - 1
-    batch = shard._store.new_batch()
-    batch.put(key, pack_lease(row), shard._store.le.handle)
-    shard._store.write(batch)
-    shard.core.leases.rows.clear()
+    batch = shard.state.store.new_batch()
+    batch.put(key, pack_lease(row), shard.state.store.le.handle)
+    shard.state.store.write(batch)
+    shard.state.leases.rows.clear()
     for _ in range(3):
         (got,) = await shard.poll(T, Q)
         assert got.attempt >= 0xFFFF
@@ -194,7 +194,7 @@ async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_
     await shard.nack(T, Q, [one.receipt for one in again])
     assert await shard.purge(T, DLQ, reason="obsolete orders") == 7
     assert shard.stats(T, Q).dead == 0
-    _, value = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 1_000)[-1]
+    _, value = shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 1_000)[-1]
     (row,) = rows(decode_record(value)[1])
     assert (row.op, row.queue, row.details) == ("purge", DLQ, "7 messages: obsolete orders")
 

@@ -44,7 +44,7 @@ async def test_a_group_has_one_message_in_flight_and_keeps_its_order(
     assert await drain(shard, queue) == "bc"
     stats = shard.stats(T, queue)
     assert (stats.ready, stats.blocked, stats.in_flight, stats.bytes) == (0, 0, 0, 0)
-    assert shard._store.scan(shard._store.gr, b"", b"\xff" * 64, 10) == []
+    assert shard.state.store.scan(shard.state.store.gr, b"", b"\xff" * 64, 10) == []
 
 
 async def test_groups_do_not_wait_for_each_other(shard: Shard) -> None:
@@ -152,7 +152,7 @@ async def test_removing_a_whole_group_in_one_batch_leaves_nothing(shard: Shard) 
     await shard.remove(T, Q, random.Random(3).sample(ids, 6))
     stats = shard.stats(T, Q)
     assert (stats.ready, stats.blocked, stats.bytes) == (0, 0, 0)
-    assert shard._store.scan(shard._store.gr, b"", b"\xff" * 64, 10) == []
+    assert shard.state.store.scan(shard.state.store.gr, b"", b"\xff" * 64, 10) == []
     await add(shard, "g")
     assert await drain(shard) == "g"
 

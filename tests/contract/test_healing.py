@@ -17,18 +17,18 @@ ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")  # sorts before every
 
 def inject(shard: Shard, **families: dict[bytes, bytes]) -> None:
     """Write rows behind the engine's back."""
-    batch = shard._store.new_batch()
+    batch = shard.state.store.new_batch()
     for name, values in families.items():
         for key, value in values.items():
-            batch.put(key, value, shard._store.family(name).handle)
-    shard._store.write(batch)
+            batch.put(key, value, shard.state.store.family(name).handle)
+    shard.state.store.write(batch)
 
 
 def lose(shard: Shard, id: bytes) -> None:
     """Delete a message's body behind the engine's back."""
-    batch = shard._store.new_batch()
-    batch.delete(prefix(shard) + id, shard._store.m.handle)
-    shard._store.write(batch)
+    batch = shard.state.store.new_batch()
+    batch.delete(prefix(shard) + id, shard.state.store.m.handle)
+    shard.state.store.write(batch)
 
 
 async def consume(shard: Shard) -> list[bytes]:
@@ -44,23 +44,23 @@ async def consume(shard: Shard) -> list[bytes]:
 
 def prefix(shard: Shard) -> bytes:
     """Return the bytes that all keys of the queue start with."""
-    return shard.core.catalog.tenant(T).queues[Q].prefix
+    return shard.state.catalog.tenant(T).queues[Q].prefix
 
 
 def healed(shard: Shard) -> list[JournalRow]:
     """Return the journal's rows about healing."""
-    found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 10_000)
+    found = shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 10_000)
     return [row for _, value in found for row in rows(decode_record(value)[1]) if row.op == "heal"]
 
 
 def count(shard: Shard, family: str) -> int:
     """Return how many rows a family holds."""
-    return len(shard._store.scan(shard._store.family(family), b"", b"\xff" * 64, 10_000))
+    return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 10_000))
 
 
 def lease(shard: Shard, deadline: int, *, token: int = 7, attempts: int = 1, group: bytes = b"") -> bytes:
     """Return a lease row that belongs to no message."""
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     return pack_lease(LeaseRow(attempts, token, deadline, now, now, 0, 4, 0, 0xFFFF, group))
 
 
@@ -80,10 +80,10 @@ async def works(shard: Shard) -> None:
 async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(shard: Shard, orphans: int) -> None:
     """In front of real messages, which all arrive."""
     await shard.add(T, Q, [message("a"), message("b")])
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     ids = [ORPHAN[:-2] + n.to_bytes(2) for n in range(orphans)]
     inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, id): b"" for id in ids})
-    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""  # as after a restart that found them
+    shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""  # as after a restart that found them
     got: set[bytes] = set()
     for _ in range(10):
         got |= {one.body for one in await shard.poll(T, Q, max=1_000)}
@@ -97,9 +97,9 @@ async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(sha
 async def test_63_healing_index_rows_leaves_the_counters_true(shard: Shard) -> None:
     """A row that was never counted is not counted out either, or the counters are recounted."""
     await shard.add(T, Q, [message("a"), message("b")])
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, ORPHAN): b""})
-    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""
+    shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""
     (first,) = await shard.poll(T, Q)
     (second,) = await shard.poll(T, Q)
     assert [first.body, second.body] == [b"a", b"b"]
@@ -121,7 +121,7 @@ async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: Manu
     """The sweep that finds it drops it and says so."""
     await shard.add(T, Q, [message("a")])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     inject(shard, li={deadline_key(prefix(shard), now + 500, ORPHAN): b""})
     await pass_time(shard, clock, 1_000)
     assert shard.stats(T, Q).healed_total == 1
@@ -140,7 +140,7 @@ async def test_63_a_deadline_that_is_not_its_leases_own_is_healed_and_the_lease_
     await shard.add(T, Q, [message("long"), message("short")])
     (long,) = await shard.poll(T, Q, lease_ms=60_000)
     await shard.poll(T, Q, lease_ms=1_000)
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     inject(shard, li={deadline_key(prefix(shard), now + 500, long.raw_id): b""})
     await pass_time(shard, clock, 1_000)
     assert [row.details for row in healed(shard)] == ["deadline row without a lease"]
@@ -159,7 +159,7 @@ async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
     """Whether it would have gone back in line or to the dead letters; nothing of it stays, no counter goes wrong."""
     await shard.add(T, Q, [message("a")])
     await shard.poll(T, Q, lease_ms=1_000)
-    until = shard.core.shard_clock.now_ms() + 500
+    until = shard.state.shard_clock.now_ms() + 500
     key = prefix(shard) + ORPHAN
     inject(
         shard,
@@ -178,7 +178,7 @@ async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
 async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: Shard) -> None:
     """A lease row alone, of no message, disturbs nobody."""
     await shard.add(T, Q, [message("a")])
-    until = shard.core.shard_clock.now_ms() + 500
+    until = shard.state.shard_clock.now_ms() + 500
     inject(shard, le={prefix(shard) + ORPHAN: lease(shard, until, token=0)})
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"a"]
     assert not (await shard.ack(T, Q, [f"{ORPHAN.hex()}{7:016x}"]))[0].ok
@@ -187,7 +187,7 @@ async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: S
 async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shard: Shard, clock: ManualClock) -> None:
     """Its receipt may be known; the counters still tell the truth afterwards."""
     await shard.put_queue(T, Q)
-    until = shard.core.shard_clock.now_ms() + 60_000
+    until = shard.state.shard_clock.now_ms() + 60_000
     inject(
         shard, le={prefix(shard) + ORPHAN: lease(shard, until)}, li={deadline_key(prefix(shard), until, ORPHAN): b""}
     )
@@ -200,7 +200,7 @@ async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shar
 async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: ManualClock) -> None:
     """Of a message, a key, a result, and of a kind that does not exist."""
     await shard.add(T, Q, [message("a", ttl_ms=1_000)])
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     kinds = (EXPIRES_TTL, EXPIRES_KEY, EXPIRES_RESULT, b"?")
     inject(shard, ex={expiry_key(prefix(shard), now + 500, kind, ORPHAN): b"" for kind in kinds})
     await pass_time(shard, clock, 1_000)
@@ -212,7 +212,7 @@ async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: M
 async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
     """The message's own time counts."""
     (added,) = await shard.add(T, Q, [message("a", ttl_ms=10_000)])
-    now = shard.core.shard_clock.now_ms()
+    now = shard.state.shard_clock.now_ms()
     await shard.add(T, Q, [message("b", ttl_ms=500)])
     inject(shard, ex={expiry_key(prefix(shard), now + 500, EXPIRES_TTL, added.raw_id): b""})
     await pass_time(shard, clock, 1_000)
@@ -225,7 +225,7 @@ async def test_63_an_expiry_entry_of_a_living_key_does_not_end_it_early(shard: S
     """The key's own window counts, and ends when it should."""
     await shard.put_queue(T, Q, dedup_ms=10_000)
     await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=500)])
-    early = shard.core.shard_clock.now_ms() + 500
+    early = shard.state.shard_clock.now_ms() + 500
     inject(shard, ex={expiry_key(prefix(shard), early, EXPIRES_KEY, digest(b"k")): b""})
     await pass_time(shard, clock, 1_000)
     assert (await shard.add(T, Q, [message("a", key="k")]))[0].duplicate
@@ -286,11 +286,11 @@ async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
     """A poll believes the rows, not the counter; a delayed count too."""
     shard = await open_shard()
     added = await shard.add(T, Q, [message("a"), message("b", delay_ms=1_000)])
-    now = shard.core.shard_clock.now_ms()
-    batch = shard._store.new_batch()
-    batch.delete(waiting_key(prefix(shard), 0, now, added[0].raw_id), shard._store.vi.handle)
-    batch.delete(waiting_key(prefix(shard), 0, now + 1_000, added[1].raw_id), shard._store.vi.handle)
-    shard._store.write(batch)
+    now = shard.state.shard_clock.now_ms()
+    batch = shard.state.store.new_batch()
+    batch.delete(waiting_key(prefix(shard), 0, now, added[0].raw_id), shard.state.store.vi.handle)
+    batch.delete(waiting_key(prefix(shard), 0, now + 1_000, added[1].raw_id), shard.state.store.vi.handle)
+    shard.state.store.write(batch)
     await shard.close()
     shard = await open_shard()
     await asyncio.wait_for(shard.poll(T, Q), 5)
@@ -308,7 +308,7 @@ async def test_63_a_long_poll_outlives_the_healing(shard: Shard) -> None:
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await settled(shard)
     lost = (await shard.add(T, "elsewhere", [message()]))[0].raw_id
-    inject(shard, vi={waiting_key(prefix(shard), 0, shard.core.shard_clock.now_ms() - 1, lost): b""})
-    shard.core.catalog.tenant(T).queues[Q].level(0).cursor = b""
+    inject(shard, vi={waiting_key(prefix(shard), 0, shard.state.shard_clock.now_ms() - 1, lost): b""})
+    shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""
     await shard.add(T, Q, [message("real")])
     assert [one.body for one in await asyncio.wait_for(waiting, 5)] == [b"real"]

@@ -16,7 +16,7 @@ from tests.shards import Q, T, freeze, message, pass_time
 
 def rows(shard: Shard, family: str) -> int:
     """Return how many rows a family holds."""
-    return len(shard._store.scan(shard._store.family(family), b"", b"\xff" * 64, 100_000))
+    return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 100_000))
 
 
 async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_message(shard: Shard) -> None:
@@ -195,7 +195,7 @@ async def test_32_a_batch_key_is_forgotten_in_time(shard: Shard, clock: ManualCl
     await shard.put_queue(T, Q, dedup_ms=1_000)
     await shard.add(T, Q, [message("a")], batch_key="k")
     await pass_time(shard, clock, 1_001)
-    store = shard._store
+    store = shard.state.store
     assert store.scan(store.ik, b"", b"\xff" * 40, 10) == []
     (again,) = await shard.add(T, Q, [message("a")], batch_key="k")
     assert not again.duplicate

@@ -17,7 +17,7 @@ WHO = Caller("ci-key", "10.0.0.1", "req-1")
 
 def stored(shard: Shard) -> list[bytes]:
     """Return the journal's values in order."""
-    return [value for _, value in shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 100_000)]
+    return [value for _, value in shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 100_000)]
 
 
 def verified(shard: Shard, link: bytes = GENESIS) -> list[Record]:
@@ -26,7 +26,7 @@ def verified(shard: Shard, link: bytes = GENESIS) -> list[Record]:
     for value in stored(shard):
         link, record = decode_record(value, link)
         records.append(record)
-    assert link == shard._link
+    assert link == shard.state.journal.link
     return records
 
 
@@ -229,7 +229,7 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
     assert (first, last) == (1, 11)
     await shard.trim_journal(5)
     assert shard.journal_span == (6, 12)
-    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
+    anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     records = verified(shard, anchor[8:40])
     assert [record.seq for record in records] == list(range(6, 13))
@@ -238,7 +238,7 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
     shard = await open_shard()
     assert shard.journal_span == (13, 13)
     await shard.add(T, Q, [message()])
-    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
+    anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     assert [record.seq for record in verified(shard, anchor[8:40])] == [13, 14]
     for wrong in (0, 12, 15):
@@ -252,7 +252,7 @@ async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(20)]
     await shard.trim_journal(1)
     await asyncio.gather(*adds)
-    anchor = shard._store.get(shard._store.meta, ANCHOR_KEY)
+    anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     numbers = [record.seq for record in verified(shard, anchor[8:40])]
     assert numbers == list(range(2, shard.journal_span[1] + 1))

@@ -15,7 +15,7 @@ from tests.shards import Q, T, message, pass_time, settled
 
 def deadlines(shard: Shard) -> int:
     """Return how many expiry entries of leases are stored."""
-    return len(shard._store.scan(shard._store.li, b"", b"\xff" * 33, 10_000))
+    return len(shard.state.store.scan(shard.state.store.li, b"", b"\xff" * 33, 10_000))
 
 
 def was_lost(outcome: Outcome) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def left(shard: Shard, prefix: bytes) -> dict[str, int]:
     """Return how many rows of each queue family start with ``prefix``, without those that have none."""
-    store = shard._store
+    store = shard.state.store
     counts = {name: len(store.scan(store.family(name), prefix, after(prefix), 10_000)) for name in QUEUE_FAMILIES}
     return {name: count for name, count in counts.items() if count}
 
@@ -41,7 +41,7 @@ async def fill(shard: Shard, tenant: str = T, queue: str = Q) -> str:
 
 def prefix_of(shard: Shard, tenant: str = T, queue: str = Q) -> bytes:
     """Return the bytes that all keys of a queue start with."""
-    return shard.core.catalog.tenant(tenant).queues[queue].prefix
+    return shard.state.catalog.tenant(tenant).queues[queue].prefix
 
 
 # ---- queues ----
@@ -253,7 +253,7 @@ async def test_50_deleting_a_tenant_leaves_none_of_its_keys(shard: Shard) -> Non
         await shard.put_tenant(tenant)
         for queue in ("a", "b"):
             await fill(shard, tenant, queue)
-    ids = {name: shard.core.catalog.tenant(name).id for name in ("before", "doomed", "behind")}
+    ids = {name: shard.state.catalog.tenant(name).id for name in ("before", "doomed", "behind")}
     kept = {name: left(shard, tenant_prefix(ids[name])) for name in ("before", "behind")}
     await shard.delete_tenant("doomed", reason="contract ended")
     assert left(shard, tenant_prefix(ids["doomed"])) == {}
@@ -271,7 +271,7 @@ async def test_50_ids_of_deleted_tenants_are_never_given_out_again(open_shard: O
     for _ in range(3):
         await shard.put_tenant("comet")
         await shard.add("comet", Q, [message()])
-        seen.add(shard.core.catalog.tenant("comet").id)
+        seen.add(shard.state.catalog.tenant("comet").id)
         await shard.delete_tenant("comet")
         if restart:
             await shard.close()
@@ -599,8 +599,8 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     def broken(*_: object) -> None:
         raise StoreFailed("disk on fire")
 
-    monkeypatch.setattr(type(shard._store), "get_many", broken)
-    monkeypatch.setattr(type(shard._store), "scan_items", broken)
+    monkeypatch.setattr(type(shard.state.store), "get_many", broken)
+    monkeypatch.setattr(type(shard.state.store), "scan_items", broken)
     adding = asyncio.create_task(shard.add(T, Q, [message()]))
     done, _ = await asyncio.wait([waiting, adding], timeout=2)
     assert done == {waiting, adding}
@@ -635,24 +635,24 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
         def hand_over(self, round: Round) -> None:
             handed.append(round)
 
-    real, shard._committer = shard._committer, Held()  # type: ignore[assignment]
+    real, shard.loop._committer = shard.loop._committer, Held()  # type: ignore[assignment]
     try:
         first = asyncio.create_task(shard.add(T, Q, [message("first")]))
         await _until(handed, 1)
         nothing = [asyncio.create_task(shard.poll(T, "empty")) for _ in range(64)]  # enough for a round of their own
         await _until(handed, 2)
         synced = shard.journal_span[1]
-        shard._synced([handed[0]], None)  # the first add is on disk
+        shard.loop._synced([handed[0]], None)  # the first add is on disk
         second = asyncio.create_task(shard.add(T, Q, [message("second")] * 64))
         await _until(handed, 3)
-        shard._synced([handed[1]], None)  # the empty poll is reported; the second add is not on disk yet
-        beat = shard._store.last_beat()
-        shard._synced([handed[2]], None)
+        shard.loop._synced([handed[1]], None)  # the empty poll is reported; the second add is not on disk yet
+        beat = shard.state.store.last_beat()
+        shard.loop._synced([handed[2]], None)
         assert beat is not None
         assert beat.seq <= synced
         await asyncio.gather(first, second, *nothing)
     finally:
-        shard._committer = real
+        shard.loop._committer = real
 
 
 async def _until(handed: list[Round], count: int) -> None:

@@ -312,7 +312,7 @@ async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
     polls: list[asyncio.Task[list[Delivery]]] = []
 
     def leave(point: str) -> None:
-        if point == "before_reply" and polls and not shard.core.lines and shard.stats(T, Q).in_flight:
+        if point == "before_reply" and polls and not shard.state.lines and shard.stats(T, Q).in_flight:
             asyncio.get_running_loop().call_soon(polls.pop().cancel)  # it stands before the poll's own next step
 
     shard = await open_shard(probe=leave)

@@ -47,7 +47,7 @@ def refusals(added: list[Added]) -> list[TenantqError]:
 
 def whole_state(shard: Shard) -> dict[str, Any]:
     """Return every row of the store but the journal's, and what is kept in memory of the tenant."""
-    store = shard.core.store
+    store = shard.state.store
     rows = {}
     for name in ("meta", "m", "vi", "le", "li", "gr", "ik", "re", "ex", "qc"):
         rows[name] = dict(store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000))

@@ -17,7 +17,7 @@ DONE = Result("completed", b"42")
 
 def rows(shard: Shard, family: str) -> int:
     """Return how many rows a family holds."""
-    return len(shard._store.scan(shard._store.family(family), b"", b"\xff" * 64, 100_000))
+    return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 100_000))
 
 
 async def done(shard: Shard, result: Result | None = DONE) -> str:
@@ -164,7 +164,7 @@ async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(
     assert not any(one.done() for one in waiting)
     await shard.ack(T, Q, [got.receipt], results=[DONE])
     assert [await one for one in waiting] == [DONE] * 3
-    assert shard.core.catalog.tenant(T).queues[Q].result_waiters == {}
+    assert shard.state.catalog.tenant(T).queues[Q].result_waiters == {}
 
 
 async def test_36_an_unknown_task_is_not_found_at_once(shard: Shard) -> None:
@@ -184,7 +184,7 @@ async def test_36_a_result_that_does_not_come_in_time_is_pending(shard: Shard, c
     waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=1_000))
     await pass_time(shard, clock, 1_000)
     assert (await waiting).status == "pending"
-    assert shard.core.catalog.tenant(T).queues[Q].result_waiters == {}
+    assert shard.state.catalog.tenant(T).queues[Q].result_waiters == {}
 
 
 @pytest.mark.parametrize("end", ["ack", "remove", "purge", "delete"])

@@ -22,7 +22,7 @@ DLQ = "work-dlq"
 
 def journal(shard: Shard) -> list[JournalRow]:
     """Return the journal's rows in order."""
-    found = shard._store.scan_items(shard._store.jn, b"", b"\xff" * 9, 100_000)
+    found = shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 100_000)
     return [row for _, value in found for row in rows(decode_record(value)[1])]
 
 
@@ -163,9 +163,9 @@ async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
     """Once, as after a sync."""
     emptied: list[bytes] = []
     shard = await open_shard(settings=ShardSettings(durability="os"))
-    monkeypatch.setattr(type(shard._store), "compact", lambda _, first, __: emptied.append(first))
+    monkeypatch.setattr(type(shard.state.store), "compact", lambda _, first, __: emptied.append(first))
     await shard.add(T, Q, [message()])
-    prefix = shard.core.catalog.tenant(T).queues[Q].prefix
+    prefix = shard.state.catalog.tenant(T).queues[Q].prefix
     assert await shard.purge(T, Q) == 1
     await pass_time(shard, clock, 1_000)
     await shard.close()
@@ -197,15 +197,15 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
     shard = await open_shard()
     await shard.add(T, Q, [message()])
     await shard.poll(T, Q, lease_ms=HOUR)
-    real = shard._write
+    real = shard.loop._write
 
     def copied(round: Round) -> None:
         real(round)
-        if any(entry.op == "delete_queue" for entry in round.entries):
-            shard._store.sync()
+        if any(entry.op == "delete_queue" for entry in round.effects.entries):
+            shard.state.store.sync()
             freeze(tmp_path / "data", tmp_path / "crashed")
 
-    monkeypatch.setattr(shard, "_write", copied)
+    monkeypatch.setattr(shard.loop, "_write", copied)
     await shard.delete_queue(T, Q, force=True)
     crashed = await open_shard("crashed")
     await settled(crashed)
@@ -232,11 +232,11 @@ async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard
     more = await shard.add(T, Q, [message(group="g") for _ in range(201)])
     await shard.add(T, Q, [message("last", group="g")])
     (head,) = await shard.poll(T, Q)
-    lost = shard._store.new_batch()
-    prefix = shard.core.catalog.tenant(T).queues[Q].prefix
+    lost = shard.state.store.new_batch()
+    prefix = shard.state.catalog.tenant(T).queues[Q].prefix
     for one in (*first[1:], *more):
-        lost.delete(prefix + one.raw_id, shard._store.m.handle)
-    shard._store.write(lost)
+        lost.delete(prefix + one.raw_id, shard.state.store.m.handle)
+    shard.state.store.write(lost)
     (outcome,) = await shard.ack(T, Q, [head.receipt])
     assert outcome.ok
     (got,) = await shard.poll(T, Q)
@@ -302,7 +302,7 @@ async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard
     await settled(shard)
     for start in range(0, 2_000, 100):
         assert await asyncio.gather(*(shard.fleet_poll(f"none-{start + n}") for n in range(100))) == [[]] * 100
-    assert len(shard.core.lanes) <= 1_000
+    assert len(shard.state.lanes) <= 1_000
     await shard.add(T, Q, [message("found")])
     assert [one.body for one in await waiting] == [b"found"]
 

@@ -43,7 +43,7 @@ async def drain(shard: Shard) -> int:
 
 def row_counts(shard: Shard) -> dict[str, int]:
     """Return how many rows each family holds."""
-    store = shard._store
+    store = shard.state.store
     return {name: len(store.scan(store.family(name), b"", b"\xff" * 64, 1_000_000)) for name in FAMILIES}
 
 
@@ -56,7 +56,7 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     """
     shard = await open_shard()
     await fill(shard, 50_000)
-    kind = type(shard._store)
+    kind = type(shard.state.store)
     await shard.close()
     touched: set[str] = set()
 
@@ -144,7 +144,7 @@ class Reading:
 
 def compact_all(shard: Shard) -> None:
     """Write everything to tables and drop every deleted row from them."""
-    store, options = shard._store, CompactOptions()
+    store, options = shard.state.store, CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
     store.flush()
     for name in FAMILIES:
@@ -215,7 +215,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
 
 def rounds_of(shard: Shard, behind: int) -> list[Record]:
     """Return the journal's records behind one: what each round did."""
-    items = shard._store.scan_items(shard._store.jn, be64(behind + 1), b"\xff" * 9, 100_000)
+    items = shard.state.store.scan_items(shard.state.store.jn, be64(behind + 1), b"\xff" * 9, 100_000)
     return [decode_record(value)[1] for _, value in items]
 
 
@@ -290,7 +290,7 @@ async def test_64_tables_of_nothing_but_deletions_go_by_themselves(open_shard: O
         await pass_time(shard, clock, 1_000)
     await pass_time(shard, clock, 3_600_000)
 
-    store = shard._store
+    store = shard.state.store
     assert isinstance(store, RocksStore)
 
     def leftovers() -> list[object]:

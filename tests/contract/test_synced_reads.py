@@ -20,7 +20,7 @@ class Syncs:
 
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         self._patch = patch
-        self._kind = type(shard._store)
+        self._kind = type(shard.state.store)
         self._passes = threading.Semaphore(0)
         self._real = self._kind.sync
         self._loop = asyncio.get_running_loop()
@@ -79,8 +79,8 @@ async def test_a_read_waits_for_the_sync_of_the_add_it_would_show(shard: Shard, 
     many = [message(str(number)) for number in range(64)]  # so many that their round does not wait for that sync
     second = asyncio.create_task(shard.add(T, Q, many))
     await turns()
-    assert shard._seq == shard._synced_seq + 2  # both are written, and none is synced
-    reading = asyncio.create_task(_awaited(READS[read](shard, shard.core.ids.last)))
+    assert shard.state.journal.seq == shard.state.journal.synced_seq + 2  # both are written, and none is synced
+    reading = asyncio.create_task(_awaited(READS[read](shard, shard.state.ids.last)))
     await turns()
     syncs.let()
     await first
@@ -106,7 +106,7 @@ async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch:
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
-    monkeypatch.setattr(type(shard._store), "sync", broken)
+    monkeypatch.setattr(type(shard.state.store), "sync", broken)
     with pytest.raises(StoreFailed):
         await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")])
     with pytest.raises(StoreFailed):

@@ -186,7 +186,7 @@ async def everything_of(shard: Shard) -> int:
 
 def rows_of(shard: Shard, id: int) -> dict[str, list[bytes]]:
     """Return every row that a tenant's id is in, by family; the journal has none."""
-    store, found = shard.core.store, {}
+    store, found = shard.state.store, {}
     prefix = tenant_prefix(id)
     for name in FAMILIES:
         keys = [key for key, _ in store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000)]

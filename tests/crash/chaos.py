@@ -202,7 +202,7 @@ class Chaos:
                             await shard.ack(tenant, queue, [one.receipt for one in deliveries])
                         for one in deliveries:
                             oracle.drained(events.token_of(one.body) or repr(one.body), one.raw_id.hex())
-                waits = any(queue.messages for queue in shard.core.catalog.queues())
+                waits = any(queue.messages for queue in shard.state.catalog.queues())
                 quiet = quiet + 1 if not got and not waits else 0
                 await asyncio.sleep(0.02)
         found = recount(self.directory, self.tally, self.open_store)

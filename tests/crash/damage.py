@@ -122,15 +122,15 @@ async def make_image(
         await shard.open()
         await _fill(shard, turn)
         if turn < 2:
-            shard._store.flush()
+            shard.state.store.flush()
             await shard.close()
     await _fill(shard, 3)  # behind the last flush, so only in the log
     await _end(shard, last_body)
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
-            shard._store.family(name).view.flush()
+            shard.state.store.family(name).view.flush()
         await shard.put_tenant("acme")  # a round, after which the heart knows of the new table files
-    contents = dump(shard._store)
+    contents = dump(shard.state.store)
     heart = (live / "heart").read_bytes()
     if unconfirmed:
         await shard.add("default", "work", [NewMessage(body=b"never confirmed" * 20)])
@@ -189,7 +189,7 @@ async def examine(path: Path, image: Image) -> Verdict:
     except Exception as error:  # noqa: BLE001  # whatever it is, it has no name
         return Verdict("bare error", f"at open: {error!r}")
     try:
-        contents = dump(shard._store)
+        contents = dump(shard.state.store)
         difference = _difference(image.contents, contents) or _unreachable(shard, image.contents)
         verdict = Verdict("different", difference) if difference else Verdict("equal")
     except StoreDamaged as error:
@@ -218,7 +218,7 @@ def _difference(expected: Contents, found: Contents) -> str:
 
 def _unreachable(shard: Shard, expected: Contents) -> str:
     """Look every row up by its key, too: point reads go through filters that scans never touch."""
-    store = shard._store
+    store = shard.state.store
     for family, rows in expected.items():
         keys = list(rows)
         if keys and store.get_many(store.family(family), keys) != [rows[key] for key in keys]:

@@ -218,7 +218,7 @@ async def test_a_database_that_is_gone_is_noticed(open_shard: OpenShard, tmp_pat
     """The heart knows that there was data: an empty store in its place is refused, not begun anew."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message("precious")])
-    shard._store.flush()
+    shard.state.store.flush()
     await shard.close()
     for path in list((tmp_path / "data").glob(gone)):
         if path.is_dir():

@@ -66,7 +66,7 @@ class Traffic:
         self.keyed: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key
 
     def now(self) -> int:
-        return self.shard.core.shard_clock.now_ms()
+        return self.shard.state.shard_clock.now_ms()
 
     def token(self) -> str:
         self.count += 1
@@ -88,7 +88,7 @@ class Traffic:
         rng = self.rng
         while True:
             await asyncio.sleep(rng.random() * 0.004)
-            if sum(queue.messages for queue in self.shard.core.catalog.queues()) > BACKLOG_MAX and not self.body_bytes:
+            if sum(queue.messages for queue in self.shard.state.catalog.queues()) > BACKLOG_MAX and not self.body_bytes:
                 await asyncio.sleep(0.02)
                 continue
             tenant, queue = rng.choice(TENANTS), rng.choice(QUEUES)
@@ -176,7 +176,7 @@ class Traffic:
             await self.settle(got)
 
     def tell(self, got: list[Delivery], lease_ms: int) -> None:
-        offset = self.shard.core.shard_clock.wall_offset_ms()
+        offset = self.shard.state.shard_clock.wall_offset_ms()
         for one in got:
             token = events.token_of(one.body)
             if token is None:
@@ -224,7 +224,7 @@ class Traffic:
         else:
             outcomes = await shard.extend(tenant, queue, [receipt], lease_ms=argument)
         outcome = outcomes[0]
-        until = outcome.lease_until - shard.core.shard_clock.wall_offset_ms() if outcome.lease_until else 0
+        until = outcome.lease_until - shard.state.shard_clock.wall_offset_ms() if outcome.lease_until else 0
         emit(events.SETTLED, self.now(), verb, token, receipt, _shown(outcome), until)
         return outcome.ok
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tenantq.domain.config import QueueConfig, TenantConfig
-from tenantq.engine.fair_lines import Line
-from tenantq.engine.fleet import Lane
+from tenantq.engine.fair_lines import TenantLine
+from tenantq.engine.fleet import FleetLane
 from tenantq.engine.queue_state import QueueState, TenantState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Fleet:
     """Workers that take one message at a time from a lane; time is simulated, in milliseconds."""
 
     def __init__(self, workers: int) -> None:
-        self.lane = Lane("work")
+        self.lane = FleetLane("work")
         self.now = 0
         self.idle_workers = workers
         self.held_ms: Counter[QueueState] = Counter()
@@ -42,9 +42,13 @@ class Fleet:
         """Add a tenant whose messages take ``hold()`` milliseconds each."""
         id = len(self._hold) + 1
         queue = QueueState(
-            TenantState(id, f"t{id}", TenantConfig(weight=weight), Line(weight)), 1, "work", QueueConfig(), "active"
+            TenantState(id, f"t{id}", TenantConfig(weight=weight), TenantLine(weight)),
+            1,
+            "work",
+            QueueConfig(),
+            "active",
         )
-        queue.lane = self.lane
+        queue.has_lane = True
         self._hold[queue] = hold
         self.waits[queue] = []
         return queue

@@ -75,7 +75,7 @@ class ShardMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.run(self.open())
-        self.model.now = self.shard.core.shard_clock.now_ms()
+        self.model.now = self.shard.state.shard_clock.now_ms()
         self.run(self.make_queues())
 
     async def open(self) -> None:
@@ -179,8 +179,8 @@ class ShardMachine(RuleBasedStateMachine):
         )
 
     def stored_size(self, place: tuple[str, str], id: bytes) -> int:
-        store = self.shard._store
-        prefix = self.shard.core.catalog.tenants[place[0]].queues[place[1]].prefix
+        store = self.shard.state.store
+        prefix = self.shard.state.catalog.tenants[place[0]].queues[place[1]].prefix
         value = store.get(store.m, prefix + id)
         assert value is not None
         return unpack_message(value).size
@@ -530,8 +530,8 @@ class ShardMachine(RuleBasedStateMachine):
         if stats.ready + stats.delayed + stats.in_flight > len(queue.messages):
             page = self.run(self.shard.peek(*place, limit=1_000)).messages
             fresh = {one.raw_id for one in page} - set(queue.messages)
-            store = self.shard._store
-            prefix = self.shard.core.catalog.tenants[place[0]].queues[place[1]].prefix
+            store = self.shard.state.store
+            prefix = self.shard.state.catalog.tenants[place[0]].queues[place[1]].prefix
             if not fresh:  # it waits behind its group
                 keys = store.scan(store.m, prefix, prefix + b"\xff" * 17, 10_000)
                 fresh = {key[8:] for key in keys} - set(queue.messages)
@@ -553,7 +553,7 @@ class ShardMachine(RuleBasedStateMachine):
             assert found == queue.figures(self.model.now), (tenant, name)
 
     def known(self) -> set[tuple[str, str]]:
-        tenants = self.shard.core.catalog.tenants.values()
+        tenants = self.shard.state.catalog.tenants.values()
         return {(tenant.name, name) for tenant in tenants for name in tenant.queues}
 
     @invariant()
@@ -601,13 +601,13 @@ class RedisMachine(ShardMachine):
     async def crash(self) -> None:
         """Forget everything in memory without a word to the store; the lease ends by itself."""
         await settled(self.shard)
-        store = self.shard._store
+        store = self.shard.state.store
         assert isinstance(store, RedisStore)
         assert self.server is not None
         owner = store._own()
         owner._ended.set()
         owner.give_up = lambda: None  # type: ignore[method-assign]  # nothing more is said
-        self.shard._fail(StoreFailed("killed"))
+        self.shard.loop._fail(StoreFailed("killed"))
         await self.shard.close()
         self.server.client().hset(store._layout.state, "until_ms", 0)
         await self.open()

@@ -148,7 +148,7 @@ async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on
         client = server.client()
         client.config_set("maxmemory", client.info("memory")["used_memory"])  # more than full
         await asyncio.sleep(0.1)  # space is looked at now and then
-        store = shard._store
+        store = shard.state.store
         store._space_bound = True  # type: ignore[attr-defined]  # it looks anew once a second where there was no bound
         with pytest.raises(DiskFull):
             await shard.add(T, Q, [message()])
@@ -183,7 +183,7 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server:
     async with shard_on(server, tmp_path) as shard:
         await shard.put_tenant("acme")
         await shard.add("acme", Q, [message("plainly-seen-7f3a")])
-        tenant = shard.core.catalog.tenant("acme").id
+        tenant = shard.state.catalog.tenant("acme").id
         await shard.delete_tenant("acme", reason="their contract has ended")
         await shard.erase_bytes(tenant)
         files = [

@@ -49,7 +49,7 @@ async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Op
 
 def fall_silent(shard: Shard) -> None:
     """Let a shard's lease be renewed no more, as if its process were paused."""
-    store = shard._store
+    store = shard.state.store
     assert isinstance(store, RedisStore)
     store._own()._ended.set()
 
@@ -209,7 +209,7 @@ async def test_a_commit_that_is_missing_stops_the_shard(open_on: Open, redis_ser
 async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
     """Its first answer may have been lost on the way."""
     shard = await open_on("one")
-    store = shard._store
+    store = shard.state.store
     assert isinstance(store, RedisStore)
     real, sent = store._link.calls, list[object]()
 

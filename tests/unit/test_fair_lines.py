@@ -7,7 +7,7 @@ import pytest
 
 from tenantq.domain.config import TenantConfig
 from tenantq.domain.message import LOCAL
-from tenantq.engine.fair_lines import FairLines, Line
+from tenantq.engine.fair_lines import FairLines, TenantLine
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import TenantState
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 def tenant(name: str, weight: int = 1) -> TenantState:
     """Return a tenant with a line of its own."""
-    return TenantState(1, name, TenantConfig(weight=weight), Line(weight))
+    return TenantState(1, name, TenantConfig(weight=weight), TenantLine(weight))
 
 
 def push(lines: FairLines, owner: TenantState, count: int, cost: float = 1) -> None:
     """Put operations into a tenant's line."""
     for _ in range(count):
-        lines.push(owner.line, Operation(owner, LOCAL, cost))
+        operation = Operation[None](owner, LOCAL)
+        operation.cost = cost
+        lines.push(owner.line, operation)
 
 
-def served(turn: "Iterable[Operation]") -> Counter[str]:
+def served(turn: "Iterable[Operation[None]]") -> Counter[str]:
     """Return the cost served to each tenant."""
     costs: Counter[str] = Counter()
     for operation in turn:
@@ -129,7 +131,7 @@ def test_order_within_a_line_is_kept() -> None:
     for owner in owners:
         push(lines, owner, 20)
     pushed = {owner.name: list(owner.line.operations) for owner in owners}
-    got: dict[str, list[Operation]] = {"a": [], "b": []}
+    got: dict[str, list[Operation[None]]] = {"a": [], "b": []}
     while lines:
         for operation in lines.take_turn(100):
             got[operation.tenant.name].append(operation)

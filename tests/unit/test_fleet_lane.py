@@ -1,24 +1,24 @@
 """The lane of a fleet: virtual times of queues, charged by processing time."""
 
 from tenantq.domain.config import QueueConfig, TenantConfig
-from tenantq.engine.fair_lines import Line
-from tenantq.engine.fleet import Lane
+from tenantq.engine.fair_lines import TenantLine
+from tenantq.engine.fleet import FleetLane
 from tenantq.engine.queue_state import QueueState, TenantState
 
 
-def queue(lane: Lane, id: int, *, ready: int, weight: int = 1) -> QueueState:
+def queue(lane: FleetLane, id: int, *, ready: int, weight: int = 1) -> QueueState:
     """Return a queue of a tenant of its own that has work in the lane."""
-    owner = TenantState(id, f"t{id}", TenantConfig(weight=weight), Line(weight))
+    owner = TenantState(id, f"t{id}", TenantConfig(weight=weight), TenantLine(weight))
     made = QueueState(owner, 1, lane.name, QueueConfig(), "active")
     made.ready = ready
-    made.lane = lane
+    made.has_lane = True
     lane.enter(made)
     return made
 
 
 def test_shares_follow_the_weights() -> None:
     """Exactly, for whole turns."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     light, heavy = queue(lane, 1, ready=1_000), queue(lane, 2, ready=1_000, weight=4)
     shares = lane.share_out(500, None)
     assert abs(shares[light] - 100) <= 1
@@ -27,14 +27,14 @@ def test_shares_follow_the_weights() -> None:
 
 def test_no_queue_is_asked_for_more_than_it_has() -> None:
     """The rest goes to the others."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     short, long = queue(lane, 1, ready=3), queue(lane, 2, ready=1_000)
     assert lane.share_out(100, None) == {short: 3, long: 97}
 
 
 def test_a_queue_without_work_leaves_and_may_enter_again() -> None:
     """Once, however often it is announced."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     one = queue(lane, 1, ready=1)
     one.ready = 0
     assert lane.share_out(9, None) == {}
@@ -47,7 +47,7 @@ def test_a_queue_without_work_leaves_and_may_enter_again() -> None:
 
 def test_paused_and_draining_queues_are_left_out() -> None:
     """Their work waits."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     paused, active = queue(lane, 1, ready=5), queue(lane, 2, ready=5)
     paused.status = "paused"
     assert lane.share_out(10, None) == {active: 5}
@@ -55,7 +55,7 @@ def test_paused_and_draining_queues_are_left_out() -> None:
 
 def test_queues_that_a_poll_may_not_have_keep_their_place() -> None:
     """Looking past them costs them nothing."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     hidden, shown = queue(lane, 1, ready=10), queue(lane, 2, ready=10)
     assert lane.share_out(4, frozenset({2})) == {shown: 4}
     assert lane.share_out(4, None) == {hidden: 4}
@@ -63,7 +63,7 @@ def test_queues_that_a_poll_may_not_have_keep_their_place() -> None:
 
 def test_a_newcomer_starts_at_the_present() -> None:
     """It cannot have saved up turns."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     old = queue(lane, 1, ready=1_000)
     for _ in range(500):
         lane.share_out(1, None)
@@ -78,7 +78,7 @@ def test_a_newcomer_starts_at_the_present() -> None:
 
 def test_a_settled_message_charges_the_time_it_took() -> None:
     """Each message costs its processing time and one millisecond, whatever was expected of it."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     one = queue(lane, 1, ready=1_000)
     for took in (100, 100, 100, 300, 50):
         before = one.fleet_time
@@ -88,7 +88,7 @@ def test_a_settled_message_charges_the_time_it_took() -> None:
 
 def test_the_usual_cost_follows_the_processing_time() -> None:
     """Within a few dozen messages."""
-    lane = Lane("work")
+    lane = FleetLane("work")
     one = queue(lane, 1, ready=1)
     for _ in range(40):
         lane.settle(one, 200)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from tenantq.engine.administration import Checkpoint
-    from tenantq.engine.shard import Shard
+    from tenantq.engine.shard import Shard, StoreCheckpoint
     from tenantq.journal.signing import SigningKey
     from tenantq.store.interface import Beat
     from tenantq.store.scrub import JournalEnds
@@ -171,7 +170,7 @@ class Backups:
         names = [*manifests, *(one.file for one in read)]
         return _Archive(names, target.read(head) if (target.path / head).exists() else b"", read[-1].last_seq)
 
-    def _write(self, destination: Path, checkpoint: Checkpoint, archive: _Archive) -> BackupManifest:
+    def _write(self, destination: Path, checkpoint: StoreCheckpoint, archive: _Archive) -> BackupManifest:
         ends = scrub(checkpoint.stage, DATA_KEY_ROW)
         sources = {f"db/{path.name}": path for path in sorted(checkpoint.stage.iterdir()) if _is_data(path)}
         sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in archive.names}

@@ -15,8 +15,8 @@ import msgspec
 from tenantq.domain import limits
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.names import dead_letter_name
-from tenantq.engine import usage
-from tenantq.engine.fair_lines import Line
+from tenantq.engine import quota_checks
+from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
@@ -121,7 +121,7 @@ class Catalog:
         """Make a tenant with an id that no tenant ever had, in the round of journal record ``seq``."""
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
-        tenant = TenantState(self._next_tenant_id, name, self.shared(config), Line(config.weight))
+        tenant = TenantState(self._next_tenant_id, name, self.shared(config), TenantLine(config.weight))
         tenant.since = seq
         self._next_tenant_id += 1
         batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
@@ -186,7 +186,9 @@ class Catalog:
         for key, value in self._rows(TENANT_ROW):
             row = _decode_tenant(value)
             id = int.from_bytes(key[len(TENANT_ROW) :])
-            tenant = TenantState(id, row.name, self.shared(row.config), Line(row.config.weight), row.next_queue_id)
+            tenant = TenantState(
+                id, row.name, self.shared(row.config), TenantLine(row.config.weight), row.next_queue_id
+            )
             tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
             tenant.suspension = row.suspension
             by_id[id] = self.tenants[row.name] = tenant
@@ -209,10 +211,10 @@ class Catalog:
             for key, value in page:
                 if key in by_prefix:
                     by_prefix[key].load(unpack_counters(value))
-                    usage.count(by_prefix[key])
+                    by_prefix[key].count_usage()
             lower = page[-1][0] + b"\0"
         for tenant in by_id.values():
-            usage.recall(tenant)
+            quota_checks.mark_reported(tenant)
 
     @property
     def is_new(self) -> bool:

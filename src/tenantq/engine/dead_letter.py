@@ -23,8 +23,8 @@ from tenantq.store.rows import (
 )
 
 if TYPE_CHECKING:
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.round import Round
 
 _NO_BOUND = 1 << 30
 _RETRY_MS = 1_000
@@ -40,56 +40,56 @@ def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
 
 
 def bury(
-    round: Round, queue: QueueState, id: bytes, lease: LeaseRow, reason: str, message: MessageRow | None = None
+    effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow, reason: str, message: MessageRow | None = None
 ) -> None:
     """Move a message that is out of vi, out of flight and not counted as blocked to the dead-letter queue, in this round."""
     if message is None:
-        value = round.store.get(round.store.m, queue.prefix + id)
+        value = effects.store.get(effects.store.m, queue.prefix + id)
         if value is None:
-            round.heal(queue, id, "lease without a body")
-            round.drop_lease(queue, id)
+            effects.heal(queue, id, "lease without a body")
+            effects.drop_lease(queue, id)
             return
         message = unpack_message(value)
-    name = round.core.catalog.dead_letter_name(queue)
+    name = effects.state.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
     # Where polls move letters, the queue they go to was named by somebody who had it: once deleted it stays so.
     gone = target is None and queue.config.dead_on_poll and queue.config.dead_letter is not None
     if gone or not (target.takes_letters if target is not None else queue.tenant.takes_letters):
-        if lease.expires_at and lease.expires_at <= round.now:
-            discard.discard(round, queue, id, message, lease, blocked=False)
+        if lease.expires_at and lease.expires_at <= effects.now:
+            discard.discard(effects, queue, id, message, lease, blocked=False)
             return
         # It takes no letters any more. This one stays where it is, undeliverable, until there is a new one.
-        lease.token, lease.deadline, lease.visible_at = 0, 0, round.now + _RETRY_MS
-        groups.line_up(round, queue, id, lease)
-        round.log(
-            "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
+        lease.token, lease.deadline, lease.visible_at = 0, 0, effects.now + _RETRY_MS
+        groups.line_up(effects, queue, id, lease)
+        effects.log(
+            "dead_letter", queue, effects.state.system, ids=id, size=lease.size, priority=lease.priority,
             attempt=lease.attempts, outcome="deferred", details="the dead-letter queue is gone" if gone else "the dead-letter queue takes none",
         )  # fmt: skip
         return
-    target = target or round.create_queue(queue.tenant, name, queue.tenant.config.defaults, round.core.system)
+    target = target or effects.create_queue(queue.tenant, name, queue.tenant.config.defaults, effects.state.system)
     past = lease.unpack_past()
-    past.dead = DeadLetter(reason, queue.name, lease.attempts, round.now + round.wall)
-    discard.take_out(round, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
+    past.dead = DeadLetter(reason, queue.name, lease.attempts, effects.now + effects.wall)
+    discard.take_out(effects, queue, id, size=lease.size, expires_at=lease.expires_at, leased=True)
     if lease.group:
-        groups.leave(round, queue, lease.group, id, blocked=False)
+        groups.leave(effects, queue, lease.group, id, blocked=False)
     moved = LeaseRow(
-        0, 0, 0, 0, round.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
+        0, 0, 0, 0, effects.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
     )  # fmt: skip
     # Evidence stays, unless somebody named a queue for it that keeps things for a time: that runs on from before, in a new line anew.
     keeps = queue.config.dead_on_poll and queue.config.dead_letter is not None
-    since = round.now if target.fifo else message.visible_at
-    move_in(round, target, id, message, moved, lives_since=since if keeps else None)
+    since = effects.now if target.fifo else message.visible_at
+    move_in(effects, target, id, message, moved, lives_since=since if keeps else None)
     queue.totals[DEAD] += 1
-    _fail_result(round, queue, id, reason)
-    round.log(
-        "dead_letter", queue, round.core.system, ids=id, size=lease.size, priority=lease.priority,
+    _fail_result(effects, queue, id, reason)
+    effects.log(
+        "dead_letter", queue, effects.state.system, ids=id, size=lease.size, priority=lease.priority,
         attempt=lease.attempts, outcome="dead", details=f"to {name}: {reason}",
     )  # fmt: skip
-    round.tell_dead_letter(DeadLetterEvent(id, queue.tenant.name, queue.name, name, reason, lease.attempts))
+    effects.events.append(DeadLetterEvent(id, queue.tenant.name, queue.name, name, reason, lease.attempts))
 
 
 def move_in(
-    round: Round, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow, *, lives_since: int | None
+    effects: Effects, target: QueueState, id: bytes, message: MessageRow, lease: LeaseRow, *, lives_since: int | None
 ) -> None:
     """Put a message that left another queue into ``target``, to be delivered now.
 
@@ -103,29 +103,29 @@ def move_in(
         message.priority, message.max_attempts, message.added_at, visible_at, lease.expires_at, extras, message.body,
         SEALED if message.sealed else 0,
     )  # fmt: skip
-    round.batch.put(target.prefix + id, value, round.store.m.handle)
+    effects.batch.put(target.prefix + id, value, effects.store.m.handle)
     if lease.expires_at:
-        round.batch.put(expiry_key(target.prefix, lease.expires_at, EXPIRES_TTL, id), b"", round.store.ex.handle)
+        effects.batch.put(expiry_key(target.prefix, lease.expires_at, EXPIRES_TTL, id), b"", effects.store.ex.handle)
         target.next_expiry = min(target.next_expiry, lease.expires_at)
     lease.group = target.group_digest(message.group)
-    round.put_lease(target, id, lease)
+    effects.put_lease(target, id, lease)
     target.bytes += lease.size
     if not lease.group or groups.join(
-        round, target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
+        effects, target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
     ):
-        round.insert_waiting(target, id, lease.priority, lease.visible_at, delivered_before=True)
-    round.touch(target)
+        effects.insert_waiting(target, id, lease.priority, lease.visible_at, delivered_before=True)
+    effects.touch(target)
 
 
-def _fail_result(round: Round, queue: QueueState, id: bytes, reason: str) -> None:
+def _fail_result(effects: Effects, queue: QueueState, id: bytes, reason: str) -> None:
     """Let those who wait for the message's result know that there will be none."""
-    expires_at = round.now + queue.config.result_ttl_ms
-    write_result(round, queue, id, Result("failed", None, f"dead letter: {reason}"), expires_at)
+    expires_at = effects.now + queue.config.result_ttl_ms
+    write_result(effects, queue, id, Result("failed", None, f"dead letter: {reason}"), expires_at)
 
 
-def write_result(round: Round, queue: QueueState, id: bytes, result: Result, expires_at: int) -> None:
+def write_result(effects: Effects, queue: QueueState, id: bytes, result: Result, expires_at: int) -> None:
     """Store a result until ``expires_at`` and wake who waits for it."""
-    round.batch.put(queue.prefix + id, pack_result(ResultRow(result, expires_at)), round.store.re.handle)
-    round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_RESULT, id), b"", round.store.ex.handle)
+    effects.batch.put(queue.prefix + id, pack_result(ResultRow(result, expires_at)), effects.store.re.handle)
+    effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_RESULT, id), b"", effects.store.ex.handle)
     queue.next_expiry = min(queue.next_expiry, expires_at)
-    round.results_ready.append((queue, id))
+    effects.results_ready.append((queue, id))

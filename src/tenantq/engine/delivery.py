@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.domain import limits
 from tenantq.domain.limits import SEAL_BYTES
 from tenantq.domain.message import Delivery
-from tenantq.engine import dead_letter, discard, groups, usage
+from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.queue_state import DELIVERED
 from tenantq.journal.record import column
 from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
@@ -16,9 +16,9 @@ from tenantq.store.rows import HAS_EXTRAS, MESSAGE_HEAD, SEALED, pack_first_leas
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenantq.engine.operation import FleetPoll, Poll
+    from tenantq.engine.effects import Effects
+    from tenantq.engine.polls import FleetPoll, Poll
     from tenantq.engine.queue_state import Level, QueueState
-    from tenantq.engine.round import Round
     from tenantq.store.rows import LeaseRow, MessageRow
 
 _EXPIRES = slice(20, 28)  # where a stored message says when its TTL ends
@@ -27,7 +27,7 @@ _Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was del
 _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 
 
-def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
+def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
     """Lease up to ``count`` messages to ``polls``, as many to each as dealing in turns gives; return how many."""
     wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
     leases_max = queue.tenant.config.quotas.in_flight
@@ -37,62 +37,62 @@ def deal(round: Round, queue: QueueState, polls: list[Poll] | list[FleetPoll], c
             queue.tenant.starved[queue] = None
             return 0
         queue.tenant.starved.pop(queue, None)
-    picks = _choose(round, queue, wanted)
+    picks = _choose(effects, queue, wanted)
     if not picks:
         return 0
-    prefix, store = queue.prefix, round.store
+    prefix, store = queue.prefix, effects.store
     ids = [suffix[8:] for _, suffix, _ in picks]
     found = zip(picks, ids, store.get_many(store.m, [prefix + id for id in ids]), strict=True)
     live = [
         one
         for one in found
-        if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _goes_on(round, queue, one)
+        if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _is_deliverable(effects, queue, one)
     ]
     messages = wanted if any(poll.whole_groups for poll in polls) else len(live)  # a head may bring others along
     shares = _in_turns([poll.max - len(poll.got) for poll in polls], messages)
     rest = iter(live)
-    dealt = 0
+    delivered = 0
     for poll, share in zip(polls, shares, strict=True):
         if share and poll.bytes < limits.REPLY_BYTES_MAX:
-            dealt += _deal_to(round, queue, poll, share, rest)
+            delivered += _deliver_to(effects, queue, poll, share, rest)
     for (level, suffix, _), _, _ in rest:  # nobody had room for these
         level.cursor = min(level.cursor, suffix)
-    queue.in_flight += dealt
-    queue.totals[DELIVERED] += dealt
-    queue.tenant.line.charge(dealt)
-    usage.count(queue)
-    round.dirty[queue] = None
-    return dealt
+    queue.in_flight += delivered
+    queue.totals[DELIVERED] += delivered
+    queue.tenant.line.charge(delivered)
+    queue.count_usage()
+    effects.dirty[queue] = None
+    return delivered
 
 
-def _goes_on(round: Round, queue: QueueState, one: _Found) -> bool:
+def _is_deliverable(effects: Effects, queue: QueueState, one: _Found) -> bool:
     """Tell whether a row is still to be delivered; one that is not is taken out and ended as it should be."""
     (level, suffix, seen), id, stored = one
     message = unpack_message(stored) if stored is not None else None
-    before = round.lease(queue, id) if seen else None
-    if message is not None and not _is_over(round, queue, message, before):
+    before = effects.lease(queue, id) if seen else None
+    if message is not None and not _is_over(effects, queue, message, before):
         return True
-    round.remove_waiting(queue, id, level.priority, from_be64(suffix))
+    effects.remove_waiting(queue, id, level.priority, from_be64(suffix))
     if message is None:
-        round.heal(queue, id, "index row without a body")
+        effects.heal(queue, id, "index row without a body")
         if seen:
-            round.drop_lease(queue, id)
-    elif _is_past(round, message, before):
-        discard.discard(round, queue, id, message, before)
+            effects.drop_lease(queue, id)
+    elif _is_past(effects, message, before):
+        discard.discard(effects, queue, id, message, before)
     else:
         assert before is not None
-        dead_letter.bury(round, queue, id, before, "MAX_ATTEMPTS", message)
+        dead_letter.bury(effects, queue, id, before, "MAX_ATTEMPTS", message)
     return False
 
 
-def _is_past(round: Round, message: MessageRow, lease: LeaseRow | None) -> bool:
+def _is_past(effects: Effects, message: MessageRow, lease: LeaseRow | None) -> bool:
     expires_at = lease.expires_at if lease is not None else message.expires_at
-    return bool(expires_at) and expires_at <= round.now
+    return bool(expires_at) and expires_at <= effects.now
 
 
-def _is_over(round: Round, queue: QueueState, message: MessageRow, lease: LeaseRow | None) -> bool:
+def _is_over(effects: Effects, queue: QueueState, message: MessageRow, lease: LeaseRow | None) -> bool:
     """Tell whether a message is past its TTL, or its attempts are used up."""
-    if _is_past(round, message, lease):
+    if _is_past(effects, message, lease):
         return True
     return lease is not None and lease.attempts > 0 and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
 
@@ -111,14 +111,14 @@ def _in_turns(wanted: list[int], count: int) -> list[int]:
     return shares
 
 
-def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int, found: Iterator[_Found]) -> int:
+def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, found: Iterator[_Found]) -> int:
     """Lease the next of ``found`` to one poll until it has its share or its reply is full; return how many it got.
 
     Most messages are nothing but a body and come for the first time: they go the short way.
     """
-    now, wall, store = round.now, round.wall, round.store
-    put, delete, vi, le, li = round.batch.put, round.batch.delete, store.vi.handle, store.le.handle, store.li.handle
-    skip, overlay, bits = round.skip, round.overlay, round.core.randomness.getrandbits
+    now, wall, store = effects.now, effects.wall, effects.store
+    put, delete, vi, le, li = effects.batch.put, effects.batch.delete, store.vi.handle, store.le.handle, store.li.handle
+    skip, overlay, bits = effects.skip, effects.overlay, effects.state.randomness.getrandbits
     unpack_head, head_bytes, fifo, prefix = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, queue.fifo, queue.prefix
     until = now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
     until_wall, deadline_prefix = until + wall, prefix + be64(until)
@@ -141,8 +141,8 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
         secret, origin, first_at = b"", "", 0
         if seen or flags & HAS_EXTRAS or expires_at or fifo:
             message = unpack_message(stored)
-            before = round.lease(queue, id) if seen else None
-            attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
+            before = effects.lease(queue, id) if seen else None
+            attempt, lease = _lease(effects, queue, message, before, token, until, visible_at)
             body, size, attributes, group = message.body, message.size, message.attributes, message.group
             secret = message.sealed_attributes
             if before is not None and before.past:
@@ -169,50 +169,50 @@ def _deal_to(round: Round, queue: QueueState, poll: Poll | FleetPoll, share: int
             )
         )  # fmt: skip
         if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
-            for one in _follow(round, queue, poll, queue.group_digest(group), id, share - len(ids), until):
+            for one in _deliver_followers(effects, queue, poll, queue.group_digest(group), id, share - len(ids), until):
                 for column_of, value in zip((ids, sizes, priorities, attempts, waits), one, strict=True):
                     column_of.append(value)  # type: ignore[attr-defined]  # each takes what stands in its place
         if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:
             break
     if ids:
         queue.next_lease = min(queue.next_lease, until)
-        round.log(
+        effects.log(
             "poll", queue, poll.caller, ids=b"".join(ids), size=column(sizes), priority=column(priorities),
             attempt=column(attempts), wait_ms=column(waits),
         )  # fmt: skip
     return len(ids)
 
 
-def _follow(
-    round: Round, queue: QueueState, poll: Poll | FleetPoll, group: bytes, head: bytes, room: int, until: int
+def _deliver_followers(
+    effects: Effects, queue: QueueState, poll: Poll, group: bytes, head: bytes, room: int, until: int
 ) -> Iterator[tuple[bytes, int, int, int, int]]:
     """Lease those behind a group's head that may go with it, to the same poll; yield id, size, priority, attempt and wait of each.
 
     The first that is in flight, not visible yet, or to be delivered no more, ends it: nothing overtakes it.
     """
-    store, prefix, now = round.store, queue.prefix, round.now
-    for id in groups.behind(round, queue, group, head, room):
+    store, prefix, now = effects.store, queue.prefix, effects.now
+    for id in groups.behind(effects, queue, group, head, room):
         stored = store.get(store.m, prefix + id)
         if stored is None:
             return  # it is mended when its turn comes
-        message, before = unpack_message(stored), round.lease(queue, id)
+        message, before = unpack_message(stored), effects.lease(queue, id)
         visible_at = before.visible_at if before is not None else message.visible_at
         if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
             return
-        if _is_over(round, queue, message, before):
+        if _is_over(effects, queue, message, before):
             return  # it goes when it is the group's first: a letter that cannot go yet must not be overtaken
         queue.blocked -= 1
         past = before.unpack_past() if before is not None and before.past else None
-        token = round.core.randomness.getrandbits(64) or 1
-        attempt, lease = _lease(round, queue, message, before, token, until, visible_at)
-        round.overlay[prefix + id] = lease
-        round.batch.put(prefix + id, lease, store.le.handle)
-        round.batch.put(prefix + be64(until) + id, b"", store.li.handle)
+        token = effects.state.randomness.getrandbits(64) or 1
+        attempt, lease = _lease(effects, queue, message, before, token, until, visible_at)
+        effects.overlay[prefix + id] = lease
+        effects.batch.put(prefix + id, lease, store.le.handle)
+        effects.batch.put(prefix + be64(until) + id, b"", store.li.handle)
         poll.bytes += message.size
         poll.got.append(
             Delivery(
                 id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
-                message.group, message.added_at + round.wall, until + round.wall, queue.tenant.name, queue.name,
+                message.group, message.added_at + effects.wall, until + effects.wall, queue.tenant.name, queue.name,
                 message.sealed, message.sealed_attributes,
                 past.dead.source if past is not None and past.dead is not None else "",
                 past.first_at if past is not None else 0,
@@ -222,7 +222,7 @@ def _follow(
 
 
 def _lease(
-    round: Round,
+    effects: Effects,
     queue: QueueState,
     message: MessageRow,
     before: LeaseRow | None,
@@ -234,39 +234,39 @@ def _lease(
     if before is None:
         group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
         return 1, pack_first_lease(
-            token, until, round.now, visible_at, message.expires_at, message.size, message.priority,
+            token, until, effects.now, visible_at, message.expires_at, message.size, message.priority,
             message.max_attempts, group,
         )  # fmt: skip
     before.attempts += 1
-    before.token, before.deadline, before.leased_at, before.visible_at = token, until, round.now, visible_at
+    before.token, before.deadline, before.leased_at, before.visible_at = token, until, effects.now, visible_at
     return before.attempts, pack_lease(before)
 
 
 # ---- choosing which rows ----
 
 
-def _choose(round: Round, queue: QueueState, count: int) -> list[_Pick]:
+def _choose(effects: Effects, queue: QueueState, count: int) -> list[_Pick]:
     """Return up to ``count`` ready rows: strict priority, with a bounded share for lower ones that wait long."""
     levels = [level for level in queue.levels if level.ready > 0]
     if not levels:
         queue.ready = 0
-        round.heal(queue, b"", "ready messages counted, but at no priority")
+        effects.heal(queue, b"", "ready messages counted, but at no priority")
         return []
     if len(levels) == 1:
-        return _scan_level(round, queue, levels[0], count, {})
+        return _scan_level(effects, queue, levels[0], count, {})
     picks: list[_Pick] = []
     behind: dict[Level, bytes] = {}  # where a level's next scan goes on
-    for level, share in _owed_to_lower(round, queue, levels, count):
-        picks += _scan_level(round, queue, level, share, behind)
+    for level, share in _owed_to_lower(effects, queue, levels, count):
+        picks += _scan_level(effects, queue, level, share, behind)
     for level in levels:
         if len(picks) >= count:
             break
-        picks += _scan_level(round, queue, level, count - len(picks), behind)
+        picks += _scan_level(effects, queue, level, count - len(picks), behind)
     picks.sort(key=lambda pick: -pick[0].priority)
     return picks
 
 
-def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
+def _owed_to_lower(effects: Effects, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
     """Return what lower priorities get of the next ``count`` deliveries, after enough went past them."""
     if not levels or levels[0].ready < count:
         return []  # the higher priority runs dry in this very batch: nobody is starved
@@ -275,7 +275,7 @@ def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: 
     slots = queue.passed_over // every
     if not slots:
         return []
-    aged = [level for level in levels[1:] if _waits_long(round, queue, level)]
+    aged = [level for level in levels[1:] if _waits_long(effects, queue, level)]
     if not aged:
         queue.passed_over = every - 1
         return []
@@ -288,37 +288,39 @@ def _owed_to_lower(round: Round, queue: QueueState, levels: list[Level], count: 
     return [(level, share) for level, share in zip(aged, shares, strict=True) if share]
 
 
-def _waits_long(round: Round, queue: QueueState, level: Level) -> bool:
-    heads = round.store.scan(round.store.vi, level.prefix + level.cursor, level.prefix + be64(round.now + 1), 1)
-    return bool(heads) and from_be64(heads[0][9:17]) <= round.now - queue.config.low_priority_after_ms
+def _waits_long(effects: Effects, queue: QueueState, level: Level) -> bool:
+    heads = effects.store.scan(effects.store.vi, level.prefix + level.cursor, level.prefix + be64(effects.now + 1), 1)
+    return bool(heads) and from_be64(heads[0][9:17]) <= effects.now - queue.config.low_priority_after_ms
 
 
-def _scan_level(round: Round, queue: QueueState, level: Level, count: int, behind: dict[Level, bytes]) -> list[_Pick]:
+def _scan_level(
+    effects: Effects, queue: QueueState, level: Level, count: int, behind: dict[Level, bytes]
+) -> list[_Pick]:
     """Take up to ``count`` rows off the front of a level and move its cursor behind them."""
     picks: list[_Pick] = []
-    upper = level.prefix + be64(round.now + 1)
-    skip = round.skip
+    upper = level.prefix + be64(effects.now + 1)
+    skip = effects.skip
     start = behind.get(level, level.prefix + level.cursor)
     while len(picks) < count:
         wanted = count - len(picks)
-        rows = round.store.scan_items(round.store.vi, start, upper, wanted)
+        rows = effects.store.scan_items(effects.store.vi, start, upper, wanted)
         for key, seen in rows:
             if not skip or key not in skip:
                 picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
         if rows:
             start = behind[level] = rows[-1][0] + b"\0"
             cursor = start[-SUFFIX_BYTES - 1 :]
-            level.cursor = min(cursor, round.fresh.get(level, cursor))
+            level.cursor = min(cursor, effects.fresh.get(level, cursor))
         if len(rows) < wanted:
             break
-    if not picks and level not in behind and level.ready > 0 and not _has_new_rows(round, queue):
+    if not picks and level not in behind and level.ready > 0 and not _has_new_rows(effects, queue):
         # The counter promises rows that are not there: believe the rows, and tell.
         lost = level.ready
         level.ready = 0
         queue.ready -= lost
-        round.heal(queue, b"", f"{lost} ready messages counted but not found at priority {level.priority}")
+        effects.heal(queue, b"", f"{lost} ready messages counted but not found at priority {level.priority}")
     return picks
 
 
-def _has_new_rows(round: Round, queue: QueueState) -> bool:
-    return queue in round.dirty
+def _has_new_rows(effects: Effects, queue: QueueState) -> bool:
+    return queue in effects.dirty

@@ -11,18 +11,24 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from tenantq.engine.operation import Operation
-
-
-_NONE: deque[Operation] = deque(
-    maxlen=0
-)  # the line of everybody who has nothing waiting; an empty one of each would add up
+_NONE: deque[Any] = deque(maxlen=0)  # shared by all lines without work; an empty deque for each would add up
 
 
-class Line:
+class Work(Protocol):
+    """What waits in a line: an operation."""
+
+    @property
+    def cost(self) -> float:
+        """What it costs, in messages."""
+
+    @property
+    def line(self) -> TenantLine:
+        """The line it waits in."""
+
+
+class TenantLine:
     """One tenant's waiting operations."""
 
     __slots__ = ("operations", "system", "ticket", "time", "weight")
@@ -49,9 +55,9 @@ class FairLines:
         self.time = 0.0  # where the line that was served last stood when its turn began
         self.active = 0  # lines that have work
         self.cost = 0.0  # of all that waits
-        self.last: Line | None = None  # the line that somebody joined last
+        self.last: TenantLine | None = None  # the line that somebody joined last
         self.switches = 0  # how often somebody joined another line than the one before did
-        self._heap: list[tuple[float, float, int, Line]] = []  # time, rested since, ticket
+        self._heap: list[tuple[float, float, int, TenantLine]] = []  # time, rested since, ticket
         self._tickets = itertools.count()
 
     def __bool__(self) -> bool:
@@ -62,7 +68,7 @@ class FairLines:
         """Whether more than one tenant has work."""
         return self.active > 1
 
-    def push(self, line: Line, operation: Operation) -> None:
+    def push(self, line: TenantLine, operation: Work) -> None:
         """Put an operation at the end of its tenant's line."""
         if not line.operations:
             rested_since = line.time
@@ -76,7 +82,7 @@ class FairLines:
         line.operations.append(operation)
         self.cost += operation.cost
 
-    def take_turn(self, budget: float, *, whole: bool = True) -> list[Operation]:
+    def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:
         """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one.
 
         A tenant that is alone may use up the ``budget`` if it may have it ``whole``.
@@ -84,7 +90,7 @@ class FairLines:
         line = self.next_line()
         self.time = max(self.time, line.time)
         allowed = budget if whole and self.active == 1 else min(budget, self.turn_cost * line.weight)
-        turn: list[Operation] = []
+        turn: list[Any] = []
         spent = 0.0
         waiting = line.operations
         while waiting and (not turn or spent + waiting[0].cost <= allowed):
@@ -104,11 +110,11 @@ class FairLines:
             line.operations = _NONE
         return turn
 
-    def put_back(self, operations: list[Operation]) -> None:
+    def put_back(self, operations: list[Any]) -> None:
         """Return operations that were taken and not started to the front of their lines, uncharged."""
-        lines: dict[Line, None] = {}
+        lines: dict[TenantLine, None] = {}
         for operation in reversed(operations):
-            line = operation.tenant.line
+            line = operation.line
             if not line.operations:
                 self.active += 1
                 line.operations = deque()
@@ -120,9 +126,9 @@ class FairLines:
             self._enter(line, line.time)
             self.time = min(self.time, line.time)  # nobody who comes now may have to wait for what was not served
 
-    def drain(self) -> list[Operation]:
+    def drain(self) -> list[Any]:
         """Take everything out, for a shard that stops."""
-        left: list[Operation] = []
+        left: list[Any] = []
         for *_, line in self._heap:
             left += line.operations
             line.operations = _NONE
@@ -131,12 +137,12 @@ class FairLines:
         self.cost = 0.0
         return left
 
-    def _enter(self, line: Line, rested_since: float) -> None:
+    def _enter(self, line: TenantLine, rested_since: float) -> None:
         """Put a line into the heap; of several that stand equal, the one that has rested longest is first."""
         line.ticket = next(self._tickets)
         heapq.heappush(self._heap, (line.time, rested_since, line.ticket, line))
 
-    def next_line(self) -> Line:
+    def next_line(self) -> TenantLine:
         """Return the line of the tenant whose turn it is: the one at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
         heap = self._heap
         while True:

@@ -16,10 +16,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tenantq.engine.operation import FleetPoll
     from tenantq.engine.queue_state import QueueState
 
 DEBT_DELIVERIES: Final = 8
@@ -30,14 +29,14 @@ _MESSAGE_MS: Final = 1.0
 _STALE_ENTRIES_MAX: Final = 64
 
 
-class Lane:
+class FleetLane:
     """The queues of one name, and the fleet polls that wait for them."""
 
     __slots__ = ("_active", "_entries", "_starts", "_time", "_turns", "demands", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.demands: deque[FleetPoll] = deque()
+        self.demands: deque[Any] = deque()  # waiting fleet polls
         self._time = 0.0  # of the queue that was served last
         self._active = 0  # queues with work
         self._turns: list[

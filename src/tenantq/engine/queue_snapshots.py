@@ -1,7 +1,7 @@
-"""Snapshots of queues: everything a queue holds at one moment, read page by page while the queue goes on.
+"""Snapshots of queues: everything a queue holds at one time, read page by page while the queue keeps working.
 
-A snapshot lives in memory, for as long as it is read or closed; until then the store cannot give back the space of what was consumed
-meanwhile. So there are few of them, and none stays for ever.
+While a snapshot is open, the store cannot reclaim the space of messages consumed meanwhile. So their number and
+their lifetime are limited.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import Page
+from tenantq.domain.message import Page, check_int
 from tenantq.engine import reads
+from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import NotFound, QuotaExceeded
-from tenantq.runtime.randomness import id_text
+from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.keys import after
 from tenantq.store.rows import unpack_lease, unpack_message
 
 if TYPE_CHECKING:
     from tenantq.domain.message import Facts
     from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.round_loop import RoundLoop
     from tenantq.engine.state import ShardState
     from tenantq.runtime.clock import Timer
     from tenantq.store.interface import Moment
 
-_WALK_ROWS: Final = 2_000  # keys that are passed before others have their turn
+_WALK_ROWS: Final = 2_000  # keys to walk before other tasks get their turn
 _PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True):
-    """What is told of a snapshot."""
+    """What a caller learns about a snapshot."""
 
     id: str
     taken_at: int  # wall clock
@@ -40,17 +42,17 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
     parts: list[str]  # ids at which to divide it, so that parts have about the same number of messages
 
 
-class _Open:
-    """One snapshot that is kept."""
+class _OpenSnapshot:
+    """One open snapshot."""
 
-    def __init__(self, core: ShardState, queue: QueueState, id: str, moment: Moment, keep_ms: int) -> None:
+    def __init__(self, state: ShardState, queue: QueueState, id: str, moment: Moment, keep_ms: int) -> None:
         self.id, self.queue, self.moment, self.keep_ms = id, queue, moment, keep_ms
-        self.now, self.wall = core.shard_clock.now_ms(), core.shard_clock.wall_offset_ms()
+        self.now, self.wall = state.shard_clock.now_ms(), state.shard_clock.wall_offset_ms()
         self.ends_at = self.now + limits.SNAPSHOT_LIFE_MS_MAX
         self.timer: Timer | None = None
 
     def facts(self, id: bytes, message: bytes, lease: bytes | None) -> Facts:
-        """Return what was known of a message at the snapshot's moment."""
+        """Return what was known about a message when the snapshot was taken."""
         queue, row = self.queue, unpack_message(message)
         group = queue.group_digest(row.group)
         heads = not group or self.moment.get("gr", queue.prefix + group) == id
@@ -58,15 +60,43 @@ class _Open:
         return reads.facts(queue, id, row, held, self.now, self.wall, is_next=heads)
 
 
-class Snapshots:
-    """The snapshots of a shard."""
+class QueueSnapshots:
+    """The open snapshots of a shard."""
 
-    def __init__(self, core: ShardState) -> None:
-        self._core = core
-        self._open: dict[str, _Open] = {}
+    def __init__(self, loop: RoundLoop) -> None:
+        self._loop, self._state = loop, loop.state
+        self._open: dict[str, _OpenSnapshot] = {}
 
-    def open(self, queue: QueueState, keep_ms: int) -> SnapshotFacts:
-        """Take a snapshot of a queue as it is now; it goes when nobody reads it for ``keep_ms``."""
+    async def open(
+        self, tenant: str, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
+    ) -> SnapshotFacts:
+        """Take a snapshot of a queue as it is now, to be read in pages; with ``part_messages`` also divide it.
+
+        It is closed when nobody reads it for ``keep_ms``.
+        """
+        check_int("keep_ms", keep_ms, 1, limits.SNAPSHOT_KEEP_MS_MAX)
+        if part_messages is not None:
+            check_int("part_messages", part_messages, 1, limits.SNAPSHOT_PART_MESSAGES_MAX)
+        self._loop.check_open()
+        found = self._state.queue(tenant, queue)
+        taken = self._take(found, keep_ms)
+        await self._loop.synced()
+        return taken if part_messages is None else await self._divide(found, taken, part_messages)
+
+    async def of_tenant(self, tenant: str, queue: str | None = None) -> TenantSnapshot:
+        """Return a tenant as it is now, or one queue of it, once all of it is durable."""
+        self._loop.check_open()
+        owner = self._state.catalog.tenant(tenant)
+        one = self._state.catalog.queue(owner, queue) if queue is not None else None
+        taken = TenantSnapshot(self._state, owner, self._state.journal.seq, one)
+        try:
+            await self._loop.synced()
+        except BaseException:
+            taken.close()
+            raise
+        return taken
+
+    def _take(self, queue: QueueState, keep_ms: int) -> SnapshotFacts:
         of_tenant = sum(1 for one in self._open.values() if one.queue.tenant is queue.tenant)
         if of_tenant >= limits.SNAPSHOTS_OF_TENANT_MAX or len(self._open) >= limits.SNAPSHOTS_MAX:
             raise QuotaExceeded(
@@ -76,15 +106,19 @@ class Snapshots:
                 tenant=queue.tenant.name,
                 queue=queue.name,
             )
-        id = f"{self._core.randomness.getrandbits(64):016x}"
-        taken = _Open(
-            self._core, queue, id, self._core.store.moment(queue.prefix, after(queue.prefix), "m", "le", "gr"), keep_ms
+        id = f"{self._state.randomness.getrandbits(64):016x}"
+        taken = _OpenSnapshot(
+            self._state,
+            queue,
+            id,
+            self._state.store.moment(queue.prefix, after(queue.prefix), "m", "le", "gr"),
+            keep_ms,
         )
         self._open[id] = taken
         self._keep(taken)
         return SnapshotFacts(id, taken.now + taken.wall, queue.messages, queue.bytes, [])
 
-    async def divided(self, queue: QueueState, taken: SnapshotFacts, part_messages: int) -> SnapshotFacts:
+    async def _divide(self, queue: QueueState, taken: SnapshotFacts, part_messages: int) -> SnapshotFacts:
         """Return a snapshot's facts with ids that divide it into parts of ``part_messages``."""
         opened = self._find(queue, taken.id)
         prefix, parts, count = queue.prefix, list[str](), 0
@@ -100,13 +134,18 @@ class Snapshots:
             await asyncio.sleep(0)
             self._find(queue, taken.id)
 
-    def read(self, queue: QueueState, id: str, start: bytes | None, end: bytes | None, limit: int) -> Page:
-        """Return messages with ids from ``start`` on and before ``end``, by id; the page's cursor is the next one's start."""
-        opened = self._find(queue, id)
+    def read(
+        self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
+    ) -> Page:
+        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
+        check_int("limit", limit, 1, limits.PEEK_MAX)
+        first, last = id_bytes(start) if start is not None else b"", id_bytes(end) if end is not None else None
+        self._loop.check_open()
+        opened = self._find(self._state.queue(tenant, queue), id)
         self._keep(opened)
-        prefix = queue.prefix
-        lower = prefix + (start or b"")
-        upper = prefix + end if end is not None else after(prefix)
+        prefix = opened.queue.prefix
+        lower = prefix + first
+        upper = prefix + last if last is not None else after(prefix)
         rows = opened.moment.items("m", lower, upper, limit + 1, _PAGE_BYTES)
         more = rows.pop()[0] if rows.cut or len(rows) > limit else None
         if not rows:
@@ -115,29 +154,30 @@ class Snapshots:
         found = [opened.facts(key[len(prefix) :], value, leases.get(key)) for key, value in rows]
         return Page(found, id_text(more[len(prefix) :]) if more is not None else None)
 
-    def close(self, queue: QueueState, id: str) -> None:
-        """Let a snapshot go."""
-        self._drop(self._find(queue, id))
+    def close(self, tenant: str, queue: str, id: str) -> None:
+        """Close a snapshot before its time."""
+        self._loop.check_open()
+        self._drop(self._find(self._state.queue(tenant, queue), id))
 
     def close_all(self) -> None:
-        """Let all go: the store closes."""
+        """Close all snapshots, before the store closes."""
         for opened in list(self._open.values()):
             self._drop(opened)
 
-    def _find(self, queue: QueueState, id: str) -> _Open:
+    def _find(self, queue: QueueState, id: str) -> _OpenSnapshot:
         opened = self._open.get(id) if type(id) is str else None
         if opened is None or opened.queue is not queue:
             raise _gone(queue)
         return opened
 
-    def _keep(self, opened: _Open) -> None:
-        """Let a snapshot stay for its time from now on, but not beyond its life."""
+    def _keep(self, opened: _OpenSnapshot) -> None:
+        """Keep a snapshot for its time from now on, but not beyond its maximum life."""
         if opened.timer is not None:
             opened.timer.cancel()
-        left_ms = opened.ends_at - self._core.shard_clock.now_ms()
-        opened.timer = self._core.clock.call_later(max(0, min(opened.keep_ms, left_ms)), lambda: self._drop(opened))
+        left_ms = opened.ends_at - self._state.shard_clock.now_ms()
+        opened.timer = self._state.clock.call_later(max(0, min(opened.keep_ms, left_ms)), lambda: self._drop(opened))
 
-    def _drop(self, opened: _Open) -> None:
+    def _drop(self, opened: _OpenSnapshot) -> None:
         if opened.timer is not None:
             opened.timer.cancel()
         self._open.pop(opened.id, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from tenantq.domain.config import QueueConfig, TenantConfig
-    from tenantq.engine.fair_lines import Line
-    from tenantq.engine.fleet import Lane
-    from tenantq.engine.operation import Poll
+    from tenantq.engine.fair_lines import TenantLine
     from tenantq.runtime.clock import Timer
 
 NEVER: Final = (1 << 63) - 1
@@ -67,7 +65,7 @@ class TenantState:
         "suspension", "usage", "version",
     )  # fmt: skip
 
-    def __init__(self, id: int, name: str, config: TenantConfig, line: Line, next_queue_id: int = 1) -> None:
+    def __init__(self, id: int, name: str, config: TenantConfig, line: TenantLine, next_queue_id: int = 1) -> None:
         self.id = id
         self.name = name
         self.config = config
@@ -181,8 +179,8 @@ class QueueState:
     """A queue's configuration, figures, and the polls that wait for it."""
 
     __slots__ = (
-        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "id", "in_flight",
-        "lane", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
+        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "has_lane", "id", "in_flight",
+        "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
         "status", "suspect", "suspension", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
@@ -207,7 +205,7 @@ class QueueState:
         self.next_expiry = NEVER  # nothing is to be collected before this
         self.passed_over = 0  # deliveries in a row that left a lower priority waiting
         self.low_turn = 0  # which lower priority is next to get such a delivery
-        self.demands: deque[Poll] = deque()
+        self.demands: deque[Any] = deque()  # waiting polls; a poll names its tenant, so its type is defined above this
         self.result_waiters: dict[bytes, list[asyncio.Future[None]]] = {}
         self.timer: Timer | None = None
         self.timer_at = NEVER
@@ -216,7 +214,7 @@ class QueueState:
         self.suspect = False  # a row was healed: the counters are to be checked
         self.dropping = False  # the final drop is in the tenant's line
         self.doomed = False  # leases are no longer waited for in a delete
-        self.lane: Lane | None = None
+        self.has_lane = False  # fleet polls share out the queues of this name
         self.fleet_entry = 0  # of its lane; 0: it has no work there
         self.fleet_turn = 0.0
         self.fleet_time = 0.0  # virtual time
@@ -299,6 +297,16 @@ class QueueState:
     def messages(self) -> int:
         """Everything in the queue."""
         return self.ready + self.delayed + self.blocked + self.in_flight
+
+    def count_usage(self) -> None:
+        """Add what changed since the last call to the tenant's sums."""
+        usage = self.tenant.usage
+        messages, bytes, in_flight = self.messages, self.bytes, self.in_flight
+        before = self.counted
+        usage.messages += messages - before[0]
+        usage.bytes += bytes - before[1]
+        usage.in_flight += in_flight - before[2]
+        self.counted = (messages, bytes, in_flight)
 
     @property
     def next_due(self) -> int:

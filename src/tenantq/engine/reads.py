@@ -1,4 +1,4 @@
-"""Reads that need no round: single messages, pages, results, figures, traces."""
+"""Reads that need no round: messages, pages, results, figures and traces."""
 
 from __future__ import annotations
 
@@ -6,85 +6,207 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from tenantq.domain import limits
-from tenantq.domain.message import Facts, Page, QueueStats, Result
+from tenantq.domain.message import Facts, Page, QueueStats, Result, check_int
 from tenantq.engine.queue_state import TOTALS
-from tenantq.errors import Invalid, NotFound, StoreDamaged
-from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, decode_record, rows
-from tenantq.runtime.randomness import id_text
+from tenantq.errors import Invalid, NotFound
+from tenantq.journal.record import JournalRow, decode_record, rows
+from tenantq.runtime.futures import wake
+from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.state import ShardState
+    from tenantq.engine.round_loop import RoundLoop
     from tenantq.store.rows import LeaseRow, MessageRow
 
 _TRACE_SLICE = 64
 _GROUP_HEAD_BYTES = 24
-CHECKPOINTS_MAX = 100_000
 
 
-def stats(core: ShardState, queue: QueueState) -> QueueStats:
-    """Return a queue's figures."""
-    letters = queue.tenant.queues.get(core.catalog.dead_letter_name(queue))
-    now = core.shard_clock.now_ms()
-    ready, delayed = queue.ready, queue.delayed
-    for level in queue.levels:  # rows that fell due since the last advance
-        if level.delayed and level.next_due <= now:
-            due = _count_due(core, level.prefix, level.horizon, now)
-            ready += due
-            delayed -= due
-    return QueueStats(
-        ready + queue.blocked,
-        delayed,
-        queue.in_flight,
-        queue.blocked,
-        letters.messages if letters is not None and letters is not queue else 0,
-        queue.bytes,
-        _oldest_age_ms(core, queue, now),
-        queue.status,
-        *queue.totals[: len(TOTALS)],
-    )
+class Reads:
+    """Reads of an open shard. What they return is durable, except for ``stats``, which shows the counters as they are."""
 
+    def __init__(self, loop: RoundLoop) -> None:
+        self._loop, self._state = loop, loop.state
 
-def _count_due(core: ShardState, prefix: bytes, horizon: bytes, now: int) -> int:
-    store = core.store
-    lower = prefix + horizon + b"\0" if horizon else prefix
-    return len(store.scan(store.vi, lower, prefix + be64(now + 1), limits.BATCH_MESSAGES_MAX * 10))
+    def stats(self, tenant: str, queue_name: str) -> QueueStats:
+        """Return a queue's figures."""
+        self._loop.check_open()
+        queue = self._state.queue(tenant, queue_name)
+        letters = queue.tenant.queues.get(self._state.catalog.dead_letter_name(queue))
+        now = self._state.shard_clock.now_ms()
+        ready, delayed = queue.ready, queue.delayed
+        for level in queue.levels:  # rows that fell due since the last advance
+            if level.delayed and level.next_due <= now:
+                due = self._count_due(level.prefix, level.horizon, now)
+                ready += due
+                delayed -= due
+        return QueueStats(
+            ready + queue.blocked,
+            delayed,
+            queue.in_flight,
+            queue.blocked,
+            letters.messages if letters is not None and letters is not queue else 0,
+            queue.bytes,
+            self._oldest_age_ms(queue, now),
+            queue.status,
+            *queue.totals[: len(TOTALS)],
+        )
 
+    def _count_due(self, prefix: bytes, horizon: bytes, now: int) -> int:
+        store = self._state.store
+        lower = prefix + horizon + b"\0" if horizon else prefix
+        return len(store.scan(store.vi, lower, prefix + be64(now + 1), limits.BATCH_MESSAGES_MAX * 10))
 
-def _oldest_age_ms(core: ShardState, queue: QueueState, now: int) -> int:
-    store, oldest = core.store, now
-    for level in queue.levels:
-        if level.ready or (level.delayed and level.next_due <= now):
-            head = store.scan(store.vi, level.prefix + level.cursor, level.prefix + be64(now + 1), 1)
-            if head:
-                oldest = min(oldest, from_be64(head[0][9:17]))
-    return now - oldest
+    def _oldest_age_ms(self, queue: QueueState, now: int) -> int:
+        store, oldest = self._state.store, now
+        for level in queue.levels:
+            if level.ready or (level.delayed and level.next_due <= now):
+                head = store.scan(store.vi, level.prefix + level.cursor, level.prefix + be64(now + 1), 1)
+                if head:
+                    oldest = min(oldest, from_be64(head[0][9:17]))
+        return now - oldest
 
+    async def get(self, tenant: str, queue: str, id: str | bytes) -> Facts:
+        """Return everything known about a stored message. Raises NotFound."""
+        await self._loop.synced()
+        found, raw = self._state.queue(tenant, queue), id_bytes(id)
+        store, key = self._state.store, found.prefix + raw
+        value = store.get(store.m, key)
+        if value is None:
+            raise NotFound("no such message", tenant=tenant, queue=queue, id=id_text(raw))
+        stored = store.get(store.le, key)
+        return self._facts(found, raw, unpack_message(value), unpack_lease(stored) if stored is not None else None)
 
-def get(core: ShardState, queue: QueueState, id: bytes) -> Facts:
-    """Return everything known of a stored message, or raise NotFound."""
-    store, key = core.store, queue.prefix + id
-    value = store.get(store.m, key)
-    if value is None:
-        raise NotFound("no such message", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
-    stored = store.get(store.le, key)
-    return _facts(core, queue, id, unpack_message(value), unpack_lease(stored) if stored is not None else None)
+    def _facts(self, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
+        group = queue.group_digest(message.group)
+        is_next = not group or self._state.store.get(self._state.store.gr, queue.prefix + group) == id
+        now, wall = self._state.shard_clock.now_ms(), self._state.shard_clock.wall_offset_ms()
+        return facts(queue, id, message, lease, now, wall, is_next=is_next)
 
+    async def peek(self, tenant: str, queue_name: str, *, limit: int = 10, cursor: str | None = None) -> Page:
+        """Return waiting messages without leasing them: in order of delivery, then those blocked by their group."""
+        check_int("limit", limit, 1, limits.PEEK_MAX)
+        await self._loop.synced()
+        queue = self._state.queue(tenant, queue_name)
+        lower, blocked_lower = _parse_cursor(queue, cursor)
+        store = self._state.store
+        keys: list[bytes] = []
+        if lower is not None:
+            keys = store.scan(store.vi, lower, after(queue.prefix), limit)
+            if len(keys) == limit:
+                return Page(self._many_facts(queue, keys), keys[-1][len(queue.prefix) :].hex())
+        if not queue.blocked and blocked_lower == queue.prefix:
+            return Page(self._many_facts(queue, keys))
+        members = store.scan_items(store.gr, blocked_lower, after(queue.prefix), 2 * (limit - len(keys)) + 1)
+        heads = {key: value for key, value in members if len(key) == _GROUP_HEAD_BYTES}
+        for key, _ in members:
+            if len(key) != _GROUP_HEAD_BYTES and len(keys) < limit:
+                group = key[:_GROUP_HEAD_BYTES]
+                blocked_lower = key + b"\0"
+                if (heads.get(group) or store.get(store.gr, group)) != key[-16:]:
+                    keys.append(key)
+        more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
+        place = blocked_lower[len(queue.prefix) : -1]
+        waiting = [one for one in self._many_facts(queue, keys) if one.state != "in_flight"]
+        return Page(waiting, place.hex() if more and place else None)
 
-def _facts(core: ShardState, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
-    group = queue.group_digest(message.group)
-    is_next = not group or core.store.get(core.store.gr, queue.prefix + group) == id
-    now, wall = core.shard_clock.now_ms(), core.shard_clock.wall_offset_ms()
-    return facts(queue, id, message, lease, now, wall, is_next=is_next)
+    def _many_facts(self, queue: QueueState, keys: list[bytes]) -> list[Facts]:
+        """Return the facts of the messages whose ids end ``keys``."""
+        if not keys:
+            return []
+        store = self._state.store
+        message_keys = [queue.prefix + key[-16:] for key in keys]
+        bodies, leases = store.get_many(store.m, message_keys), store.get_many(store.le, message_keys)
+        return [
+            self._facts(queue, key[-16:], unpack_message(body), unpack_lease(lease) if lease is not None else None)
+            for key, body, lease in zip(keys, bodies, leases, strict=True)
+            if body is not None
+        ]
+
+    async def result(self, tenant: str, queue: str, id: str | bytes, *, wait_ms: int = 0) -> Result:
+        """Return a message's result; while it is pending, wait for it up to ``wait_ms``. Raises NotFound."""
+        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        self._loop.check_open()
+        found, raw = self._state.queue(tenant, queue), id_bytes(id)
+        await self._loop.synced()
+        result = self._result(found, raw)
+        if result.status != "pending" or wait_ms == 0:
+            return result
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        found.result_waiters.setdefault(raw, []).append(future)
+        timer = self._state.clock.call_later(wait_ms, lambda: wake(future))
+        try:
+            await future
+        finally:
+            timer.cancel()
+            waiting = found.result_waiters.get(raw)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del found.result_waiters[raw]
+        await self._loop.synced()
+        return self._result(found, raw)
+
+    def _result(self, queue: QueueState, id: bytes) -> Result:
+        """Return a message's result, or 'pending' while it is in the queue."""
+        store, key = self._state.store, queue.prefix + id
+        stored = store.get(store.re, key)
+        if stored is not None:
+            row = unpack_result(stored)
+            if row.expires_at > self._state.shard_clock.now_ms():
+                return row.result
+        if store.get(store.m, key) is not None:
+            return Result("pending")
+        raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
+
+    async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[JournalRow]:
+        """Return the journal's rows about one message of this queue or its dead letters, oldest first.
+
+        The journal is searched from the message's creation on, at most TRACE_RECORDS_MAX records of it.
+        """
+        self._loop.check_open()
+        journal = self._state.journal
+        first = max(journal.first, self._state.queue(tenant, queue).tenant.since)
+        await self._loop.synced()
+        raw, store = id_bytes(id), self._state.store
+        seq = self._seq_at(int.from_bytes(raw[:6]), first, journal.seq)
+        end = min(journal.seq, seq + limits.TRACE_RECORDS_MAX)
+        wanted = id_text(raw)
+        found: list[JournalRow] = []
+        while seq <= end:
+            page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
+            if not page:
+                break
+            for _, value in page:
+                if raw in value:
+                    _, record = decode_record(value)
+                    found += [row for row in rows(record) if row.message_id == wanted and row.tenant == tenant]
+            seq = from_be64(page[-1][0]) + 1
+            await asyncio.sleep(0)
+        if not any(row.queue == queue for row in found):
+            raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=wanted)
+        return found
+
+    def _seq_at(self, engine_ms: int, first_seq: int, last_seq: int) -> int:
+        """Return the first journal record at or after a time, by bisection."""
+        store = self._state.store
+        low, high = first_seq, last_seq
+        while low < high:
+            middle = (low + high) // 2
+            value = store.get(store.jn, be64(middle))
+            if value is None or decode_record(value)[1].engine_ms < engine_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
 
 def facts(
     queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None, now: int, wall: int, *, is_next: bool
 ) -> Facts:
-    """Return what stored rows tell of a message at a time; ``is_next``: nothing of its group comes before it."""
+    """Return what stored rows say about a message at a time; ``is_next``: nothing of its group comes before it."""
     visible_at = lease.visible_at if lease is not None else message.visible_at
     in_flight = lease is not None and lease.token != 0 and lease.deadline > now
     state: Literal["ready", "delayed", "blocked", "in_flight"] = "ready"
@@ -120,33 +242,8 @@ def facts(
     )
 
 
-def peek(core: ShardState, queue: QueueState, limit: int, cursor: str | None) -> Page:
-    """Return waiting messages without leasing them: in order of delivery, then those that wait for their group."""
-    lower, blocked_lower = _parse_cursor(queue, cursor)
-    store = core.store
-    keys: list[bytes] = []
-    if lower is not None:
-        keys = store.scan(store.vi, lower, after(queue.prefix), limit)
-        if len(keys) == limit:
-            return Page(_many_facts(core, queue, keys), keys[-1][len(queue.prefix) :].hex())
-    if not queue.blocked and blocked_lower == queue.prefix:
-        return Page(_many_facts(core, queue, keys))
-    members = store.scan_items(store.gr, blocked_lower, after(queue.prefix), 2 * (limit - len(keys)) + 1)
-    heads = {key: value for key, value in members if len(key) == _GROUP_HEAD_BYTES}
-    for key, _ in members:
-        if len(key) != _GROUP_HEAD_BYTES and len(keys) < limit:
-            group = key[:_GROUP_HEAD_BYTES]
-            blocked_lower = key + b"\0"
-            if (heads.get(group) or store.get(store.gr, group)) != key[-16:]:
-                keys.append(key)
-    more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
-    place = blocked_lower[len(queue.prefix) : -1]
-    waiting = [one for one in _many_facts(core, queue, keys) if one.state != "in_flight"]
-    return Page(waiting, place.hex() if more and place else None)
-
-
 def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, bytes]:
-    """Return where to go on in vi (None: through with it) and in gr."""
+    """Return where to continue in vi (None: all of it was read) and in gr."""
     if cursor is None:
         first = next((level for level in queue.levels if level.ready or level.delayed), None)
         return first.prefix + first.cursor if first is not None else queue.prefix, queue.prefix
@@ -159,105 +256,3 @@ def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, 
     if len(raw) == 32:
         return None, queue.prefix + raw + b"\0"
     raise Invalid("cursor: not one that peek returned")
-
-
-def _many_facts(core: ShardState, queue: QueueState, keys: list[bytes]) -> list[Facts]:
-    """Return the facts of the messages whose ids end ``keys``."""
-    if not keys:
-        return []
-    store = core.store
-    message_keys = [queue.prefix + key[-16:] for key in keys]
-    bodies, leases = store.get_many(store.m, message_keys), store.get_many(store.le, message_keys)
-    return [
-        _facts(core, queue, key[-16:], unpack_message(body), unpack_lease(lease) if lease is not None else None)
-        for key, body, lease in zip(keys, bodies, leases, strict=True)
-        if body is not None
-    ]
-
-
-def result(core: ShardState, queue: QueueState, id: bytes) -> Result:
-    """Return a message's result, or 'pending' while it is in the queue, or raise NotFound."""
-    store, key = core.store, queue.prefix + id
-    stored = store.get(store.re, key)
-    if stored is not None:
-        row = unpack_result(stored)
-        if row.expires_at > core.shard_clock.now_ms():
-            return row.result
-    if store.get(store.m, key) is not None:
-        return Result("pending")
-    raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
-
-
-async def trace(
-    core: ShardState, tenant: str, queue: str, id: bytes, first_seq: int, last_seq: int
-) -> list[JournalRow]:
-    """Return the journal's rows about one message of this queue or its dead letters, oldest first.
-
-    The journal is searched from the message's birth on, at most TRACE_RECORDS_MAX records of it.
-    """
-    store = core.store
-    seq = _seq_at(core, int.from_bytes(id[:6]), first_seq, last_seq)
-    end = min(last_seq, seq + limits.TRACE_RECORDS_MAX)
-    wanted = id_text(id)
-    found: list[JournalRow] = []
-    while seq <= end:
-        page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
-        if not page:
-            break
-        for _, value in page:
-            if id in value:
-                _, record = decode_record(value)
-                found += [row for row in rows(record) if row.message_id == wanted and row.tenant == tenant]
-        seq = from_be64(page[-1][0]) + 1
-        await asyncio.sleep(0)
-    if not any(row.queue == queue for row in found):
-        raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=wanted)
-    return found
-
-
-def _seq_at(core: ShardState, engine_ms: int, first_seq: int, last_seq: int) -> int:
-    """Return the first journal record at or after a time, by bisection."""
-    store = core.store
-    low, high = first_seq, last_seq
-    while low < high:
-        middle = (low + high) // 2
-        value = store.get(store.jn, be64(middle))
-        if value is None or decode_record(value)[1].engine_ms < engine_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def scan_journal(core: ShardState, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
-    """Return up to ``limit`` records that are there, in order, as they are stored."""
-    page = core.store.scan_items(core.store.jn, be64(first_seq), be64(last_seq + 1), limit)
-    return [(from_be64(key), value) for key, value in page]
-
-
-def last_checkpoint(core: ShardState) -> int:
-    """Return the record that was signed last, or 0."""
-    store = core.store
-    found = store.last_item(store.meta, CHECKPOINT_ROW, after(CHECKPOINT_ROW))
-    return from_be64(found[0][len(CHECKPOINT_ROW) :]) if found is not None else 0
-
-
-def checkpoints(core: ShardState, first_seq: int) -> list[tuple[int, bytes]]:
-    """Return checkpoints from a record on, at most CHECKPOINTS_MAX of them."""
-    store = core.store
-    page = store.scan_items(store.meta, CHECKPOINT_ROW + be64(first_seq), after(CHECKPOINT_ROW), CHECKPOINTS_MAX)
-    return [(from_be64(key[len(CHECKPOINT_ROW) :]), value) for key, value in page]
-
-
-def journal_link(core: ShardState, seq: int) -> bytes:
-    """Return the hash of a record that is kept, or that was the last one trimmed."""
-    if seq == 0:
-        return GENESIS
-    store = core.store
-    value = store.get(store.jn, be64(seq))
-    if value is not None:
-        return value[: len(GENESIS)]
-    anchor = store.get(store.meta, ANCHOR_KEY)
-    if anchor is None or from_be64(anchor) != seq:
-        raise StoreDamaged(f"journal: record {seq} is missing")
-    return anchor[8 : 8 + len(GENESIS)]

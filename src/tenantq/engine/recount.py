@@ -40,7 +40,7 @@ class _Counted:
 class TenantRecount:
     """One tenant at one moment. Make it on the event loop, ``run`` it anywhere, ``close`` it."""
 
-    def __init__(self, core: ShardState, tenant: TenantState, rows_max: int) -> None:
+    def __init__(self, state: ShardState, tenant: TenantState, rows_max: int) -> None:
         self.tenant = tenant.name
         self.skipped = 0  # queues that have more rows than may be counted
         self._queues: list[_Counted] = []
@@ -48,7 +48,7 @@ class TenantRecount:
         usage = tenant.usage
         self._sums = (usage.messages, usage.in_flight, usage.bytes)
         self._window = (usage.hour, usage.hour_messages, usage.day, usage.day_messages)
-        self._stored_window = core.store.get(core.store.meta, USAGE_ROW + tenant_prefix(tenant.id))
+        self._stored_window = state.store.get(state.store.meta, USAGE_ROW + tenant_prefix(tenant.id))
         for queue in islice(tenant.queues.values(), _QUEUES_MAX):
             rows = queue.messages + queue.in_flight
             counted = _Counted(queue)
@@ -60,7 +60,7 @@ class TenantRecount:
             self._queues.append(counted)
         self._has_all = len(self._queues) == len(tenant.queues)
         self.skipped += len(tenant.queues) - len(self._queues)
-        store = core.store
+        store = state.store
         self._snapshots: dict[str, Any] = {name: store.family(name).view.snapshot() for name in ("m", "li", "qc")}
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""The pace: how much goes into a round, and whose. Long rounds while a tenant is alone, short ones while several share."""
+"""The budget of a round: how much it runs, and of which tenants. Long rounds for a single tenant, short ones while several share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tenantq.domain.config import ShardSettings
-    from tenantq.engine.fair_lines import FairLines, Line
+    from tenantq.engine.fair_lines import FairLines, TenantLine
     from tenantq.engine.operation import Operation
     from tenantq.runtime.clock import Clock
 
@@ -26,12 +26,12 @@ class RoundBudget:
         self._switches_seen = 1  # the first line that is joined is no switch
         self._shared_until_ms = -1
 
-    def pick(self, lines: FairLines) -> list[Operation]:
+    def pick(self, lines: FairLines) -> list[Operation[Any]]:
         """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
         shared = self._is_shared(lines)
-        operations: list[Operation] = []
+        operations: list[Operation[Any]] = []
         budget = float(self._settings.round_cost_shared) if shared else self._cost
-        served: set[Line] = set()
+        served: set[TenantLine] = set()
         while lines and budget > 0:
             if shared:  # one turn a round: replies to a loud tenant come in small numbers, and so do its next calls
                 line = lines.next_line()
@@ -43,7 +43,7 @@ class RoundBudget:
             operations += turn
         return operations
 
-    def adapt(self, lines: FairLines, operations: list[Operation], unstarted: list[Operation]) -> None:
+    def adapt(self, lines: FairLines, operations: list[Operation[Any]], unstarted: list[Operation[Any]]) -> None:
         """Put back what the round had no time for, and pick as much next time as there was time for, or a little more."""
         if unstarted:
             lines.put_back(unstarted)

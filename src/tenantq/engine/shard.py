@@ -1,131 +1,203 @@
-"""A shard: what producers and consumers can ask of it. Everything that changes goes through the rounds of its loop."""
+"""A shard: one store with one writer. Everything that changes goes through the rounds of its loop."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import (
-    LOCAL,
-    Added,
-    Caller,
-    Delivery,
-    Facts,
-    NewMessage,
-    Outcome,
-    Page,
-    QueueStats,
-    Result,
-    check_batch,
-    check_caller,
-    check_int,
-    check_message,
-    check_result,
-    check_text,
-    is_plain,
-)
-from tenantq.domain.names import check_queue_name
-from tenantq.engine import reads
-from tenantq.engine.administration import Administration, check_reason, check_truth
-from tenantq.engine.operation import FleetPoll, Operation, Poll
+from tenantq.domain.config import ShardSettings, check_shard
+from tenantq.domain.message import LOCAL, SYSTEM, check_caller, check_int
+from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.engine.administration import FormerMethods
+from tenantq.engine.arguments import check_bool
+from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.ops.add import Add
-from tenantq.engine.ops.lifecycle import Purge
+from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
-from tenantq.engine.queue_snapshots import Snapshots
-from tenantq.engine.round_loop import let_go
-from tenantq.engine.state import DeadLetterEvent, QuotaEvent
-from tenantq.errors import Invalid, TenantqError, TooLarge
-from tenantq.runtime.randomness import id_bytes
-from tenantq.store.rows import pack_extras
+from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.queue_snapshots import QueueSnapshots
+from tenantq.engine.reads import Reads
+from tenantq.engine.round_loop import RoundLoop
+from tenantq.engine.shard_journal import ShardJournal
+from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
+from tenantq.errors import Closed, Invalid, StoreFailed
+from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.randomness import Randomness, system_randomness
+from tenantq.store.interface import Beat
+from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from types import TracebackType
 
-    from tenantq.engine.queue_snapshots import SnapshotFacts
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.journal.record import JournalRow
+    from tenantq.domain.message import Added, Caller, Delivery, NewMessage, Outcome, Result
+    from tenantq.engine.operation import Operation
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.errors import TenantqError
+    from tenantq.store.interface import OpenStore, Store
 
-
-def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
-    """Raise Invalid unless these can be asked of a poll."""
-    check_queue_name(queue)
-    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
-    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-    if lease_ms is not None:
-        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+_R = TypeVar("_R")
+_NOT_OPEN = "the shard is not open yet: use 'async with', or await open() first"
 
 
-def check_results(receipts: Sequence[object], results: Sequence[Result | None] | None) -> None:
-    """Raise Invalid unless there is a well-formed result, or None, for each receipt; no results at all are fine."""
-    if results is None:
-        return
-    check_batch("results", results)
-    if len(results) != len(receipts):
-        raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
-    for result in results:
-        if result is not None:
-            check_result(result)
+class StoreCheckpoint(msgspec.Struct, frozen=True):
+    """A copy of the store by hard links, and when it was taken: its journal may end behind what was synced then."""
+
+    stage: Path
+    taken: Beat
 
 
-def _checked(
-    messages: Sequence[NewMessage | TenantqError],
-) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None, bool]:
-    """Return messages with their packed extras, or what is wrong with them, and what holds for the batch.
-
-    That is: the bytes of all; if all are plain, their priority; and whether all are sealed.
-    """
-    checked: list[tuple[NewMessage, bytes] | TenantqError] = []
-    size = 0
-    plain = True
-    kinds = [message.sealed for message in messages if type(message) is NewMessage]
-    sealed = kinds.count(True)
-    priority: int | None = None
-    for message in messages:
-        if not isinstance(message, TenantqError) and is_plain(message):
-            size += len(message.body)
-            checked.append((message, b""))
-            if message.priority != priority:
-                plain = plain and priority is None
-                priority = message.priority
-            continue
-        plain = False
-        if isinstance(message, TenantqError):
-            checked.append(message)
-            continue
-        try:
-            check_message(message)
-        except TenantqError as error:
-            checked.append(error)
-            continue
-        size += len(message.body)
-        # Packed at once: the caller may change its own mapping while the batch stands in line.
-        checked.append((message, pack_extras(message.group, message.attributes, message.sealed_attributes)))
-    whole = sealed == len(kinds)
-    return checked, size - sealed * limits.SEAL_BYTES, priority if plain and (whole or not sealed) else None, whole
+def _no_probe(_: str) -> None:
+    pass
 
 
-def _sealed_plain(
-    messages: Sequence[NewMessage | TenantqError],
-) -> tuple[list[tuple[NewMessage, bytes] | TenantqError], int, int | None, bool]:
-    """Return the same of sealed messages that are known to be plain and of one priority."""
-    checked = [(message, b"") for message in messages if isinstance(message, NewMessage)]
-    size = sum([len(message.body) for message, _ in checked]) - len(checked) * limits.SEAL_BYTES
-    return [*checked], size, checked[0][0].priority, True
-
-
-class Shard(Administration):
+class Shard(FormerMethods):
     """The engine of one data directory, used from one event loop.
 
-    Open with ``async with Shard(path) as shard``. Every method that changes something returns after the sync that
-    makes it durable (with ``durability="os"``: after the write). Times are milliseconds.
+    Open it with ``async with Shard(path) as shard``. ``submit`` runs an operation and returns its typed reply after the
+    sync that makes it durable (with ``durability="os"``: after the write). The verbs for messages (``add``, ``poll``,
+    ``ack`` and so on) are shorthands for it. Reads are in ``reads``, ``journal`` and ``snapshots``. Times are milliseconds.
     """
 
-    # ---- producing ----
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        settings: ShardSettings | None = None,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+        name: str = "0",
+        first_tenant_id: int = 1,
+        probe: Callable[[str], None] = _no_probe,
+        open_store: OpenStore | None = None,
+    ) -> None:
+        """Prepare a shard; ``open`` does the work. ``probe`` is called at the named points of a round, for crash tests.
+
+        A new store numbers its tenants from ``first_tenant_id`` on. ``open_store`` None: an embedded store in ``path``.
+        """
+        self.path = Path(path)
+        self.settings = check_shard(settings or ShardSettings())
+        self.name = name  # every row of the journal contains it
+        self._clock = clock or SystemClock()
+        self._randomness = randomness or system_randomness()
+        self._first_tenant_id = first_tenant_id
+        self._probe = probe
+        self._open_store = open_store or self._open_embedded
+        self._rounds: RoundLoop | None = None
+        self._close_task: asyncio.Future[None] | None = None
+
+    # ---- opening and closing ----
+
+    async def open(self) -> None:
+        """Open or create the store, load the state kept in memory, and start serving."""
+        store = await self._open_store(self.name)
+        loop: RoundLoop | None = None
+        try:
+            state = ShardState(
+                store, shard=self.name, first_tenant_id=self._first_tenant_id, clock=self._clock,
+                randomness=self._randomness, settings=self.settings,
+            )  # fmt: skip
+            loop = RoundLoop(state, self._probe)
+            if state.catalog.is_new:
+                await loop.submit(PutTenant(state.platform, SYSTEM, DEFAULT_TENANT, {}))
+            loop.start()
+        except BaseException:
+            if loop is not None:
+                loop.abort()
+            store.close()
+            raise
+        self._rounds = loop
+
+    async def _open_embedded(self, _: str) -> Store:
+        return RocksStore(self.path, memory_bytes=self.settings.memory_bytes)
+
+    async def close(self) -> None:
+        """Finish what waits in the lines, sync, and close the store. Leases are kept.
+
+        Cancelling the caller does not stop the closing.
+        """
+        if self._rounds is None:
+            return
+        if self._close_task is None:
+            self._close_task = asyncio.ensure_future(self._finish_and_close(self._rounds))
+        await asyncio.shield(self._close_task)
+
+    async def _finish_and_close(self, loop: RoundLoop) -> None:
+        await loop.finish()
+        self.snapshots.close_all()
+        loop.close_store()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- operations ----
+
+    @property
+    def loop(self) -> RoundLoop:
+        """The loop that runs the rounds, once the shard is open."""
+        if self._rounds is None:
+            raise Closed(_NOT_OPEN)
+        return self._rounds
+
+    @property
+    def state(self) -> ShardState:
+        """The shard's state, once it is open; to be read, not changed."""
+        return self.loop.state
+
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why the shard stopped, if it did."""
+        return self._rounds.failure if self._rounds is not None else None
+
+    @cached_property
+    def reads(self) -> Reads:
+        """Reads of messages, results and figures."""
+        return Reads(self.loop)
+
+    @cached_property
+    def journal(self) -> ShardJournal:
+        """The shard's journal."""
+        return ShardJournal(self.loop)
+
+    @cached_property
+    def snapshots(self) -> QueueSnapshots:
+        """Snapshots of queues and tenants."""
+        return QueueSnapshots(self.loop)
+
+    @cached_property
+    def erasure(self) -> TenantErasure:
+        """Erasure of tenants."""
+        return TenantErasure(self.loop, self.journal)
+
+    def tenant(self, name: str) -> TenantState:
+        """Return a tenant, to name it in an operation. Raises NotFound, or Invalid for what is no name."""
+        return self.state.catalog.tenant(name)
+
+    def owner(self, tenant: str | None) -> TenantState:
+        """Return a tenant, or for None the platform, whose operations wait in a line of their own."""
+        return self.state.catalog.tenant(tenant) if tenant is not None else self.state.platform
+
+    async def submit(self, operation: Operation[_R]) -> _R:
+        """Run an operation and return its reply once it is durable.
+
+        Raises what the operation raises, Busy if its tenant has too many operations waiting, and StoreFailed or Closed
+        if the shard has stopped.
+        """
+        return await self.loop.submit(operation)
+
+    # ---- messages ----
 
     async def add(
         self,
@@ -138,35 +210,13 @@ class Shard(Administration):
         batch_digests: tuple[bytes, ...] = (),
         sealed_plain: bool = False,
     ) -> list[Added]:
-        """Add messages to a queue, making it where the tenant allows; one reply per message, in order.
-
-        An error in place of a message, from whoever read it, is answered in its place. The same batch again under the
-        same ``batch_key`` adds nothing again; it costs less than a key for every message. Of sealed messages ``batch_digests``
-        says what stands for the batch, and what else may have stood for it; with ``sealed_plain`` all of them were found to be plain
-        and of one priority before they were sealed, and are not looked at again.
-        """
-        if batch_key is not None:
-            check_text("key", batch_key, limits.KEY_CHARS_MAX)
-        check_queue_name(queue)
-        check_batch("messages", messages)
-        checked, size, priority, sealed = _sealed_plain(messages) if sealed_plain else _checked(messages)
-        if size > limits.BATCH_BYTES_MAX:
-            raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
-        self._check_open()
-        self._space.check()
+        """Add messages to a queue; one reply per message, in order. See ``Add``."""
+        loop = self.loop
         operation = Add(
-            self.core.catalog.tenant(tenant), caller, queue, checked, batch_key, priority, sealed=sealed,
-            batch_digests=batch_digests,
+            loop.state.catalog.tenant(tenant), caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests,
+            sealed_plain=sealed_plain,
         )  # fmt: skip
-        added: list[Added] = await self._submit(operation)
-        return added
-
-    def new_ids(self, count: int) -> list[bytes]:
-        """Hand out ids for messages that are sealed before they are added. Add them before anything else is waited for."""
-        self._check_open()
-        return self.core.ids.take(self.core.shard_clock.now_ms(), count)
-
-    # ---- consuming ----
+        return await loop.submit(operation)
 
     async def poll(
         self,
@@ -179,15 +229,13 @@ class Shard(Administration):
         whole_groups: bool = False,
         caller: Caller = LOCAL,
     ) -> list[Delivery]:
-        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's.
-
-        With ``whole_groups`` several of one group may be among them, in order; what is behind those waits until they are settled.
-        """
-        check_poll(queue, max, wait_ms, lease_ms)
-        check_truth("whole_groups", whole_groups)
-        poll = Poll(self.core.catalog.tenant(tenant), caller, queue, max, wait_ms, lease_ms)
-        poll.whole_groups = whole_groups
-        return await self._leased(poll)
+        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. See ``Poll``."""
+        loop = self.loop
+        operation = Poll(
+            loop.state.catalog.tenant(tenant), caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms,
+            whole_groups=whole_groups,
+        )  # fmt: skip
+        return await loop.submit(operation)
 
     async def fleet_poll(
         self,
@@ -200,25 +248,17 @@ class Shard(Administration):
         caller: Caller = LOCAL,
     ) -> list[Delivery]:
         """Lease messages of one queue name in many tenants (None: all), in weighted fair turns."""
-        check_poll(queue, max, wait_ms, lease_ms)
         allowed = None
         if tenants is not None:
             if not isinstance(tenants, list | tuple | set | frozenset):
                 raise Invalid(f"tenants: must be a list of names, not {type(tenants).__name__}")
-            allowed = frozenset(self.core.catalog.tenant(name).id for name in tenants)
+            allowed = frozenset(self.tenant(name).id for name in tenants)
             if len(allowed) > limits.FLEET_TENANTS_MAX:
                 raise Invalid(f"tenants: {len(allowed)} named, allowed are {limits.FLEET_TENANTS_MAX}")
-        return await self._leased(FleetPoll(self._system, caller, queue, allowed, max, wait_ms, lease_ms))
-
-    async def _leased(self, poll: Poll) -> list[Delivery]:
-        """Return what a poll gets. Whoever is cancelled in the very turn in which it was answered has it given back, too."""
-        try:
-            got: list[Delivery] = await self._submit(poll)
-        except asyncio.CancelledError:
-            if poll.future is not None and not poll.future.cancelled():
-                self._give_back(poll)
-            raise
-        return got
+        platform = self.state.platform
+        return await self.submit(
+            FleetPoll(platform, caller, queue, allowed, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
+        )
 
     async def ack(
         self,
@@ -229,10 +269,8 @@ class Shard(Administration):
         results: Sequence[Result | None] | None = None,
         caller: Caller = LOCAL,
     ) -> list[Outcome]:
-        """Finish leased messages, with a result each or none."""
-        self._check_receipts(queue, receipts)
-        check_results(receipts, results)
-        return await self._settle(Ack(self.core.catalog.tenant(tenant), caller, queue, receipts, results))
+        """Finish leased messages, each with a result or without."""
+        return await self.submit(Ack(self.tenant(tenant), caller, queue, receipts, results))
 
     async def nack(
         self,
@@ -245,21 +283,15 @@ class Shard(Administration):
         any_receipt: bool = False,
         caller: Caller = LOCAL,
     ) -> list[Outcome]:
-        """Give failed messages back, hidden for ``delay_ms`` or the queue's backoff.
-
-        With ``any_receipt`` an earlier receipt of a message that is leased counts too.
-        """
-        self._check_receipts(queue, receipts)
-        if delay_ms is not None:
-            check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
-        check_reason(reason)
-        owner = self.core.catalog.tenant(tenant)
-        return await self._settle(Nack(owner, caller, queue, receipts, delay_ms, reason, any_receipt=any_receipt))
+        """Report messages as failed; each is retried after ``delay_ms`` or the queue's backoff. See ``Nack``."""
+        owner = self.tenant(tenant)
+        return await self.submit(
+            Nack(owner, caller, queue, receipts, delay_ms=delay_ms, reason=reason, any_receipt=any_receipt)
+        )
 
     async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
-        """Give messages back at once, in their old place, without using up an attempt."""
-        self._check_receipts(queue, receipts)
-        return await self._settle(Release(self.core.catalog.tenant(tenant), caller, queue, receipts))
+        """Return messages at once, in their old place, without using up an attempt."""
+        return await self.submit(Release(self.tenant(tenant), caller, queue, receipts))
 
     async def extend(
         self,
@@ -272,132 +304,25 @@ class Shard(Administration):
         held_ms_max: int | None = None,
         caller: Caller = LOCAL,
     ) -> list[Outcome]:
-        """Set leases to end ``lease_ms`` from now; Invalid in place of one that would then last longer than ``held_ms_max``.
-
-        With ``any_receipt`` an earlier receipt of a message that is leased counts too.
-        """
-        self._check_receipts(queue, receipts)
-        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+        """Set leases to end ``lease_ms`` from now. See ``Extend``."""
         operation = Extend(
-            self.core.catalog.tenant(tenant), caller, queue, receipts, lease_ms, any_receipt=any_receipt,
+            self.tenant(tenant), caller, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt,
             held_ms_max=held_ms_max,
         )  # fmt: skip
-        return await self._settle(operation)
+        return await self.submit(operation)
 
     async def remove(
         self, tenant: str, queue: str, ids: Sequence[str | bytes], caller: Caller = LOCAL
     ) -> list[Outcome]:
         """Delete messages by id, whatever their state."""
-        self._check_receipts(queue, ids, "ids")
-        parsed: list[bytes | TenantqError] = []
-        for id in ids:
-            try:
-                parsed.append(id_bytes(id))
-            except Invalid as error:
-                parsed.append(error)
-        return await self._settle(Remove(self.core.catalog.tenant(tenant), caller, queue, parsed))
+        return await self.submit(Remove(self.tenant(tenant), caller, queue, ids))
 
-    @staticmethod
-    def _check_receipts(queue: str, receipts: Sequence[object], field: str = "receipts") -> None:
-        check_queue_name(queue)
-        check_batch(field, receipts)
+    def release_undelivered(self, deliveries: Sequence[Delivery], caller: Caller = LOCAL) -> None:
+        """Release messages whose poller went away before it received them; see ``RoundLoop.release_undelivered``.
 
-    async def _settle(self, operation: Operation) -> list[Outcome]:
-        outcomes: list[Outcome] = await self._submit(operation)
-        return outcomes
-
-    # ---- looking ----
-
-    def stats(self, tenant: str, queue: str) -> QueueStats:
-        """Return a queue's figures."""
-        return reads.stats(self.core, self._find(tenant, queue))
-
-    async def get(self, tenant: str, queue: str, id: str | bytes) -> Facts:
-        """Return everything known of a message that is still stored."""
-        await self._all_synced()
-        return reads.get(self.core, self._find(tenant, queue), id_bytes(id))
-
-    async def peek(self, tenant: str, queue: str, *, limit: int = 10, cursor: str | None = None) -> Page:
-        """Return waiting messages in order of delivery, without leasing them."""
-        check_int("limit", limit, 1, limits.PEEK_MAX)
-        await self._all_synced()
-        return reads.peek(self.core, self._find(tenant, queue), limit, cursor)
-
-    async def result(self, tenant: str, queue: str, id: str | bytes, *, wait_ms: int = 0) -> Result:
-        """Return a message's result; while it is pending, wait for it up to ``wait_ms``."""
-        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        found = self._find(tenant, queue)
-        raw = id_bytes(id)
-        await self._all_synced()
-        result = reads.result(self.core, found, raw)
-        if result.status != "pending" or wait_ms == 0:
-            return result
-        future: asyncio.Future[None] = self._loop.create_future()
-        found.result_waiters.setdefault(raw, []).append(future)
-        timer = self._clock.call_later(wait_ms, lambda: let_go(future))
-        try:
-            await future
-        finally:
-            timer.cancel()
-            waiting = found.result_waiters.get(raw)
-            if waiting is not None and future in waiting:
-                waiting.remove(future)
-                if not waiting:
-                    del found.result_waiters[raw]
-        await self._all_synced()
-        return reads.result(self.core, found, raw)
-
-    async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[JournalRow]:
-        """Return the journal's rows about one message, oldest first."""
-        first = max(self._journal_first, self._find(tenant, queue).tenant.since)
-        await self._all_synced()
-        return await reads.trace(self.core, tenant, queue, id_bytes(id), first, self._seq)
-
-    # ---- snapshots ----
-
-    async def open_snapshot(
-        self, tenant: str, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
-    ) -> SnapshotFacts:
-        """Keep everything that a queue holds at this moment, to be read in pages; with ``part_messages`` also divide it."""
-        check_int("keep_ms", keep_ms, 1, limits.SNAPSHOT_KEEP_MS_MAX)
-        if part_messages is not None:
-            check_int("part_messages", part_messages, 1, limits.SNAPSHOT_PART_MESSAGES_MAX)
-        found = self._find(tenant, queue)
-        taken = self._snapshots.open(found, keep_ms)
-        await self._all_synced()
-        return taken if part_messages is None else await self._snapshots.divided(found, taken, part_messages)
-
-    def read_snapshot(
-        self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
-    ) -> Page:
-        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
-        check_int("limit", limit, 1, limits.PEEK_MAX)
-        first = id_bytes(start) if start is not None else None
-        last = id_bytes(end) if end is not None else None
-        return self._snapshots.read(self._find(tenant, queue), id, first, last, limit)
-
-    def close_snapshot(self, tenant: str, queue: str, id: str) -> None:
-        """Let a snapshot go before its time."""
-        self._snapshots.close(self._find(tenant, queue), id)
-
-    @cached_property
-    def _snapshots(self) -> Snapshots:
-        snapshots = Snapshots(self.core)
-        self.core.before_close.append(snapshots.close_all)
-        return snapshots
-
-    def _find(self, tenant: str, queue: str) -> QueueState:
-        self._check_open()
-        return self.core.catalog.queue(self.core.catalog.tenant(tenant), check_queue_name(queue))
-
-    # ---- mending ----
-
-    async def purge(self, tenant: str, name: str, *, reason: str = "", caller: Caller = LOCAL) -> int:
-        """Empty a queue; return how many messages went."""
-        check_reason(reason)
-        check_queue_name(name)
-        count: int = await self._submit(Purge(self.core.catalog.tenant(tenant), caller, name, reason))
-        return count
+        A poll that is cancelled while it waits does this by itself.
+        """
+        self.loop.release_undelivered(deliveries, caller)
 
     async def redrive(
         self,
@@ -409,47 +334,37 @@ class Shard(Administration):
         dry_run: bool = False,
         caller: Caller = LOCAL,
     ) -> RedriveTask:
-        """Begin to send dead letters back where they came from.
+        """Start to send dead letters back where they came from.
 
-        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself. Raises Suspended where that
-        queue, its dead-letter queue or the filter's source is; letters of other queues that are stay where they are.
+        ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself. Raises Suspended if that
+        queue, its dead-letter queue or the filter's source is suspended. Letters of other suspended queues stay.
         """
         if rate is not None:
             check_int("rate", rate, 1, 1_000_000)
-        found = self._find(tenant, queue)
+        loop = self.loop
+        loop.check_open()
+        found = loop.state.queue(tenant, queue)
         check_caller(caller)
-        check_truth("dry_run", dry_run)
+        check_bool("dry_run", dry_run)
         wanted = check_filter(filter if filter is not None else RedriveFilter())
-        name_of = self.core.catalog.dead_letter_name
-        letters = found.tenant.queues.get(name_of(found))
-        takes_letters = any(name_of(one) == queue for one in found.tenant.queues.values())
-        if letters is None or takes_letters:
-            letters = found
-        else:
-            wanted = msgspec.structs.replace(wanted, source=queue)
-        letters.check_takes()
-        for name in (wanted.source, wanted.to):
-            if name in found.tenant.queues:
-                found.tenant.queues[name].check_takes()
-        task = RedriveTask(self.core, letters, caller, wanted, rate, dry_run=dry_run)
-        self._redrives = {one for one in self._redrives if one.state == "running"} | {task}
+        task = RedriveTask.of_queue(loop.state, found, caller, wanted, rate, dry_run=dry_run)
+        loop.redrives = {one for one in loop.redrives if one.state == "running"} | {task}
         task.start()
         return task
 
-    async def finished(self, task: RedriveTask) -> None:
-        """Wait until a redrive has ended and is durable."""
-        if not isinstance(task, RedriveTask):
-            raise Invalid(f"task: must be what redrive returned, not {type(task).__name__}")
-        if task.state == "running":
-            future: asyncio.Future[None] = self._loop.create_future()
-            task.waiters.append(future)
-            await future
-        await self._all_synced()
+    # ---- copies and listeners ----
+
+    async def checkpoint(self) -> StoreCheckpoint:
+        """Copy the store by hard links, with everything acknowledged so far. One at a time; the caller removes it."""
+        loop = self.loop
+        await loop.synced()
+        stage = await loop.background.begin(loop.state.store.checkpoint)
+        return StoreCheckpoint(stage, loop.state.shard_clock.beat(loop.state.journal.synced_seq))
 
     def on_dead_letter(self, listener: Callable[[DeadLetterEvent], None]) -> None:
-        """Have ``listener`` called once for every message that becomes a dead letter, after it is durable."""
-        self.core.listeners.append(lambda event: listener(event) if isinstance(event, DeadLetterEvent) else None)
+        """Call ``listener`` once for every message that becomes a dead letter, after it is durable."""
+        self.state.listeners.append(lambda event: listener(event) if isinstance(event, DeadLetterEvent) else None)
 
     def on_quota(self, listener: Callable[[QuotaEvent], None]) -> None:
-        """Have ``listener`` called once when a quota reaches its soft limit, and once when it is used up."""
-        self.core.listeners.append(lambda event: listener(event) if isinstance(event, QuotaEvent) else None)
+        """Call ``listener`` once when a quota reaches its soft limit, and once when it is exhausted."""
+        self.state.listeners.append(lambda event: listener(event) if isinstance(event, QuotaEvent) else None)

@@ -1,28 +1,33 @@
-"""What a round works with: the parts of an open shard, without its event loop."""
+"""The state of an open shard: everything a round works with, without the event loop."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.domain.config import TenantConfig
 from tenantq.domain.message import SYSTEM
-from tenantq.engine.fair_lines import FairLines
-from tenantq.engine.fleet import Lane
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.access_store import AccessStore
+from tenantq.engine.catalog import Catalog
+from tenantq.engine.data_key_rows import DataKeyRows
+from tenantq.engine.fair_lines import FairLines, TenantLine
+from tenantq.engine.fleet import FleetLane
+from tenantq.engine.journal_state import JournalState
 from tenantq.engine.lease_cache import LeaseCache
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard_clock import ShardClock
+from tenantq.runtime.randomness import MessageIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.domain.config import ShardSettings
-    from tenantq.engine.access_store import AccessStore
-    from tenantq.engine.catalog import Catalog
-    from tenantq.engine.data_key_rows import DataKeyRows
-    from tenantq.engine.operation import Operation
+    from tenantq.engine.fair_lines import Work
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.shard_clock import ShardClock
     from tenantq.runtime.clock import Clock
-    from tenantq.runtime.randomness import MessageIds, Randomness
+    from tenantq.runtime.randomness import Randomness
     from tenantq.store.interface import Store
 
 
@@ -30,7 +35,7 @@ _LANES_MAX = 1_000
 
 
 class DeadLetterEvent(msgspec.Struct, frozen=True):
-    """A message became a dead letter; told to listeners once, after the sync."""
+    """A message became a dead letter. Listeners get it once, after the sync."""
 
     raw_id: bytes
     tenant: str
@@ -41,7 +46,7 @@ class DeadLetterEvent(msgspec.Struct, frozen=True):
 
 
 class QuotaEvent(msgspec.Struct, frozen=True):
-    """A quota reached its soft limit, or is used up."""
+    """A quota reached its soft limit, or is exhausted."""
 
     tenant: str
     quota: str
@@ -51,75 +56,80 @@ class QuotaEvent(msgspec.Struct, frozen=True):
 
 
 class ShardState:
-    """The parts of a shard, rebuilt by opening.py."""
+    """The parts of an open shard that operations and reads use, loaded in time that depends on queues, not messages."""
 
     def __init__(
         self,
+        store: Store,
         *,
         shard: str,
-        store: Store,
-        catalog: Catalog,
-        access: AccessStore,
-        data_keys: DataKeyRows,
+        first_tenant_id: int,
         clock: Clock,
-        shard_clock: ShardClock,
         randomness: Randomness,
-        ids: MessageIds,
         settings: ShardSettings,
     ) -> None:
-        self.shard = shard
+        assert store.heart is not None
+        self.shard = shard  # its name, which every journal record contains
         self.store = store
-        self.catalog = catalog
-        self.access = access
-        self.data_keys = data_keys
         self.clock = clock
-        self.shard_clock = shard_clock
         self.randomness = randomness
-        self.ids = ids
         self.settings = settings
+        self.journal = JournalState(store)
+        self.shard_clock = ShardClock(clock, store.heart.last, self.journal.engine_ms)
+        self.ids = MessageIds(randomness, self.journal.last_id)
+        self.catalog = Catalog(store, first_tenant_id)
+        self.catalog.load()
+        self.access = AccessStore(store)
+        self.access.load(self.catalog)
+        self.data_keys = DataKeyRows(store)
+        self.data_keys.load()
         self.system = SYSTEM  # the caller of background work
+        self.platform = TenantState(
+            0, "", TenantConfig(), TenantLine(system=True)
+        )  # the platform's operations wait here
         self.lines = FairLines(settings.turn_cost)
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, FleetLane] = {}
         self.leases = LeaseCache()
-        self.hot: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
-        self.hot_lanes: dict[Lane, None] = {}
-        self.wake: Callable[[], None] = _nothing  # tells the shard's loop that there is work
-        self.finished_waiting: Callable[[Any], None] = _nothing_one  # a poll's time is up
-        self.caller_gone: Callable[[Any], None] = _nothing_one  # nobody takes what a poll has got
-        self.before_close: list[Callable[[], None]] = []  # called while the store is still open
-        self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # told after the sync
+        self.queues_to_match: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
+        self.lanes_to_match: dict[FleetLane, None] = {}
+        self.wake: Callable[[], None] = _nothing  # tells the round loop that there is work
+        self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
 
-    def push(self, operation: Operation) -> None:
+    def queue(self, tenant: str, queue: str) -> QueueState:
+        """Return a queue by name. Raises NotFound, or Invalid for what is no name."""
+        return self.catalog.queue(self.catalog.tenant(tenant), check_queue_name(queue))
+
+    def wall_ms(self) -> int:
+        """Return the wall clock's time as the journal shows it."""
+        return self.shard_clock.now_ms() + self.shard_clock.wall_offset_ms()
+
+    def push(self, operation: Work) -> None:
         """Put background work into its tenant's line."""
-        self.lines.push(operation.tenant.line, operation)
+        self.lines.push(operation.line, operation)
         self.wake()
 
-    def lane(self, name: str) -> Lane:
-        """Return the lane of a queue name, making it from the queues there are on first use."""
+    def lane(self, name: str) -> FleetLane:
+        """Return the lane of a queue name. It is created from the existing queues on first use."""
         lane = self.lanes.get(name)
         if lane is None:
             if len(self.lanes) >= _LANES_MAX:
-                self._let_idle_lanes_go()
-            lane = self.lanes[name] = Lane(name)
+                self._drop_idle_lanes()
+            lane = self.lanes[name] = FleetLane(name)
             for tenant in self.catalog.tenants.values():
                 queue = tenant.queues.get(name)
                 if queue is not None:
-                    queue.lane = lane
+                    queue.has_lane = True
                     if queue.ready:
                         lane.enter(queue)
         return lane
 
-    def _let_idle_lanes_go(self) -> None:
-        """Forget lanes that no fleet poll waits in; the next poll of their name makes them anew."""
+    def _drop_idle_lanes(self) -> None:
+        """Drop lanes in which no fleet poll waits. The next poll of their name creates them again."""
         for queue in self.catalog.queues():
-            if queue.lane is not None and not queue.lane.demands:
-                queue.lane, queue.fleet_entry = None, 0
+            if queue.has_lane and not self.lanes[queue.name].demands:
+                queue.has_lane, queue.fleet_entry = False, 0
         self.lanes = {name: lane for name, lane in self.lanes.items() if lane.demands}
 
 
 def _nothing() -> None:
-    pass
-
-
-def _nothing_one(_: Any) -> None:
     pass

@@ -75,14 +75,14 @@ class TakenKey(msgspec.Struct, frozen=True):
 class TenantSnapshot:
     """One tenant at one moment, or one queue of it. Whatever is frozen is as it was when it was frozen, each time. One thread at a time reads it; close it, since it keeps files that are outdated."""
 
-    def __init__(self, core: ShardState, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
+    def __init__(self, state: ShardState, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
         self.name = tenant.name
         self.id = tenant.id
         self.queue_id = queue.id if queue is not None else None
         frozen = queue.frozen if queue is not None else tenant.frozen
         # What it tells by the wall clock is told by that clock as it went then: it may have been set since.
-        self._wall = core.shard_clock.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
-        self._now = core.shard_clock.now_ms() if frozen is None else frozen.engine_ms
+        self._wall = state.shard_clock.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
+        self._now = state.shard_clock.now_ms() if frozen is None else frozen.engine_ms
         self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of
         self.since = tenant.since
         self.at = self._now + self._wall
@@ -96,7 +96,7 @@ class TenantSnapshot:
         ]
         self.messages_total = sum(tenant.queues[one.name].messages for one in self.queues)
         lower = tenant_prefix(tenant.id) if queue is None else queue.prefix
-        self._moment = core.store.moment(lower, after(lower), *_FAMILIES)
+        self._moment = state.store.moment(lower, after(lower), *_FAMILIES)
 
     def close(self) -> None:
         """Let the store's old files go."""

@@ -17,8 +17,7 @@ import msgspec
 
 from tenantq.domain.message import Delivery, Facts, NewMessage, Result, check_message, is_plain
 from tenantq.engine.ops.add import batch_bytes
-from tenantq.engine.ops.settle import parse_receipt
-from tenantq.engine.shard import check_results
+from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyRef
 from tenantq.kms.own_keys import PREFIX

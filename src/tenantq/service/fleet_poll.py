@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.engine.shard import check_poll
+from tenantq.engine.polls import check_poll
 from tenantq.errors import Invalid, TenantqError
 from tenantq.service.messages import check_consumer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, check_batch, check_text
 from tenantq.domain.names import check_queue_name
-from tenantq.engine.shard import check_poll
+from tenantq.engine.polls import check_poll
 from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
 
 if TYPE_CHECKING:

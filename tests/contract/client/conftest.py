@@ -54,8 +54,8 @@ class RealServer:
         shard = self._server.shard
         while True:
             await asyncio.sleep(0)
-            await shard._idle.wait()
-            if not shard._step_scheduled and not shard.core.lines:
+            await shard.loop._idle.wait()
+            if not shard.loop._step_scheduled and not shard.state.lines:
                 return
 
     def settings(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Settings:

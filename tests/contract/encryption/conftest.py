@@ -31,7 +31,7 @@ async def open_house(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) 
 
     yield open_one
     for house in opened:
-        if not house.shard._closed:
+        if not house.shard.loop._closed:
             await house.close()
 
 

@@ -52,7 +52,7 @@ async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: Enc
     assert (letter.body.decode(), letter.attributes["card"]) == (f"{PLAINTEXT} a", PLAINTEXT)
     result, _ = await service.message_reads.result(other, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()
-    house.shard._store.flush()
+    house.shard.state.store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
     house.provider.failure = KmsUnavailable()
     house.forget_keys()

@@ -50,7 +50,7 @@ async def fail(house: EncryptedHouse, owner: Call, reason: str) -> str:
 async def test_only_a_label_of_a_reason_is_kept(house: EncryptedHouse, tmp_path: Path, reason: str, kept: str) -> None:
     """In the dead letter, its history, its result and the journal; and on the disk."""
     assert await fail(house, await house.encrypted(), reason) == kept
-    house.shard._store.flush()
+    house.shard.state.store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
 
 

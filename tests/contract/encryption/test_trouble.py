@@ -168,7 +168,7 @@ def test_57_an_outage_says_when_to_come_back() -> None:
 
 def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     """Exchange the stored bytes of two messages: (tenant, queue, id) each."""
-    store = house.shard._store
+    store = house.shard.state.store
     keys = [house.shard.tenant_state(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
     values = [store.get(store.m, key) for key in keys]
     batch = WriteBatch(raw_mode=True)
@@ -228,7 +228,7 @@ async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house:
     """And a record's first bytes alone are none either."""
     owner = await house.encrypted()
     here = await added(house, "acme", "work", "mine")
-    store = house.shard._store
+    store = house.shard.state.store
     key = house.shard.tenant_state("acme").queues["work"].prefix + id_bytes(here[2])
     value = store.get(store.m, key) or b""
     for forged in (value[:28] + b"plaintext" * 9, value[:34], value[:28]):

@@ -272,7 +272,7 @@ async def test_53_no_secret_is_ever_stored_or_journaled(open_house: OpenHouse) -
             await house.add(house.call(bad), "work")
     await house.admission.close()
     await house.settled()
-    store = house.shard.core.store
+    store = house.shard.state.store
     for name in FAMILIES:
         for key, value in store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000):
             for secret in (made.secret, made.token, ADMIN_TOKEN):

@@ -29,12 +29,12 @@ class Gate:
         self.house = house
 
     def __enter__(self) -> Self:
-        self.house.shard._step_scheduled = True  # as if a round were about to run: none is scheduled
+        self.house.shard.loop._step_scheduled = True  # as if a round were about to run: none is scheduled
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.house.shard._step_scheduled = False
-        self.house.shard._schedule()
+        self.house.shard.loop._step_scheduled = False
+        self.house.shard.loop._schedule()
 
 
 async def turns() -> None:

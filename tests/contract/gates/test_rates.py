@@ -322,7 +322,7 @@ async def test_45_when_the_shard_has_failed_nothing_is_let_in_and_nothing_is_pro
     call = await house.key("acme")
     await house.add(call, "work")
     await house.settled()
-    house.shard._fail(StoreFailed("the disk went away"))
+    house.shard.loop._fail(StoreFailed("the disk went away"))
     for act in (
         house.add(call, "work"),
         house.take(call, "work"),

@@ -134,7 +134,7 @@ async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_tha
     await house.service.legal_holds.release(house.admin, "acme", REASON)
     await house.settled()
     queue = house.shard.tenant_state("acme").queues["work"]
-    house.shard.core.push(DropQueue(house.shard.core, queue))
+    house.shard.state.push(DropQueue(queue))
     await house.settled()
     assert (queue.messages, queue.dropping) == (4, False)
     await house.service.tenants.resume(house.admin, "acme")

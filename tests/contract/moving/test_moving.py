@@ -94,7 +94,7 @@ async def test_everything_comes_in_as_it_was(house: House) -> None:
     assert order == [b"p9", b"p5", b"p1", b"\xff\x00binary"]
     assert [one.body for one in await house.shard.poll("other", "line.fifo", max=9)] == [b"g0"]
     await house.shard.close()
-    report = examine(house.shard._path)
+    report = examine(house.shard.path)
     assert report.clean, report.findings
 
 

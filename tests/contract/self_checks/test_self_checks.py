@@ -40,7 +40,7 @@ def key(tmp_path: Path) -> SigningKey:
 
 def tamper(house: House, family: str, row: bytes, value: bytes | None) -> None:
     """Write or delete a row behind the shard's back."""
-    batch, store = WriteBatch(raw_mode=True), house.shard.core.store
+    batch, store = WriteBatch(raw_mode=True), house.shard.state.store
     if value is None:
         batch.delete(row, store.family(family).handle)
     else:
@@ -120,7 +120,7 @@ async def test_counters_that_are_right_pass_while_work_goes_on(house: House) -> 
 def edit_counters(house: House) -> None:
     """Change the stored counters of a queue."""
     queue = house.shard.tenant_state("acme").queues["q0"]
-    stored = house.shard.core.store.get(house.shard.core.store.qc, queue.prefix)
+    stored = house.shard.state.store.get(house.shard.state.store.qc, queue.prefix)
     assert stored is not None
     row = msgspec.structs.replace(unpack_counters(stored), bytes=7)
     tamper(house, "qc", queue.prefix, msgspec.msgpack.encode(row))
@@ -140,13 +140,13 @@ def edit_hour(house: House) -> None:
 
 def lose_message(house: House) -> None:
     """Delete a message's row."""
-    store, prefix = house.shard.core.store, house.shard.tenant_state("acme").queues["q1"].prefix
+    store, prefix = house.shard.state.store, house.shard.tenant_state("acme").queues["q1"].prefix
     tamper(house, "m", store.scan(store.m, prefix, prefix + b"\xff" * 16, 1)[0], None)
 
 
 def lose_lease(house: House) -> None:
     """Delete a lease's row."""
-    store, prefix = house.shard.core.store, house.shard.tenant_state("acme").queues["q0"].prefix
+    store, prefix = house.shard.state.store, house.shard.tenant_state("acme").queues["q0"].prefix
     tamper(house, "li", store.scan(store.li, prefix, prefix + b"\xff" * 24, 1)[0], None)
 
 

@@ -75,8 +75,8 @@ class SqsServer:
         shard = self.server.shard
         while True:
             await asyncio.sleep(0)
-            await shard._idle.wait()
-            if not shard._step_scheduled and not shard.core.lines:
+            await shard.loop._idle.wait()
+            if not shard.loop._step_scheduled and not shard.state.lines:
                 return
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

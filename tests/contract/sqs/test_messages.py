@@ -163,7 +163,7 @@ def test_a_receive_that_waits_comes_back_with_the_first_message(server: SqsServe
 
 
 async def _until_somebody_waits(server: SqsServer) -> None:
-    while not any(queue.demands for queue in server.server.shard.core.catalog.queues()):  # noqa: ASYNC110  # it tells nobody
+    while not any(queue.demands for queue in server.server.shard.state.catalog.queues()):  # noqa: ASYNC110  # it tells nobody
         await asyncio.sleep(0.001)
 
 

@@ -4,89 +4,150 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.domain.limits import SEAL_BYTES
-from tenantq.domain.message import Added
+from tenantq.domain import limits
+from tenantq.domain.message import Added, NewMessage, check_batch, check_message, check_text, is_plain
+from tenantq.domain.names import check_queue_name
 from tenantq.domain.quotas import NO_QUOTAS
-from tenantq.engine import groups, usage
+from tenantq.engine import groups
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
-from tenantq.engine.usage import Capacity
-from tenantq.errors import Conflict, TenantqError
+from tenantq.engine.quota_checks import RemainingQuota
+from tenantq.errors import Conflict, TenantqError, TooLarge
 from tenantq.journal.record import column
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
-from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_message
+from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_extras, pack_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.domain.message import Caller, NewMessage
+    from tenantq.domain.message import Caller
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import Level, QueueState, TenantState
-    from tenantq.engine.round import Round
 
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
 _BATCH = b"\0batch\0"  # no key of a message begins so
 
 
-class Add(Operation):
-    """Add a batch to one queue: messages with their packed extras; one refused beforehand keeps its place."""
+_Checked = tuple["list[tuple[NewMessage, bytes] | TenantqError]", int, "int | None", bool]
 
-    __slots__ = (
-        "_batch_hash", "_batch_row", "batch_digests", "batch_key", "given", "messages", "plain_priority", "queue_name",
-        "sealed",
-    )  # fmt: skip
+
+def _checked(
+    messages: Sequence[NewMessage | TenantqError],
+) -> _Checked:
+    """Return messages with their packed extras, or what is wrong with them, and what holds for the batch.
+
+    That is: the bytes of all; their priority if all are plain and share one; and whether all are encrypted.
+    """
+    checked: list[tuple[NewMessage, bytes] | TenantqError] = []
+    size = 0
+    plain = True
+    kinds = [message.sealed for message in messages if type(message) is NewMessage]
+    sealed = kinds.count(True)
+    priority: int | None = None
+    for message in messages:
+        if not isinstance(message, TenantqError) and is_plain(message):
+            size += len(message.body)
+            checked.append((message, b""))
+            if message.priority != priority:
+                plain = plain and priority is None
+                priority = message.priority
+            continue
+        plain = False
+        if isinstance(message, TenantqError):
+            checked.append(message)
+            continue
+        try:
+            check_message(message)
+        except TenantqError as error:
+            checked.append(error)
+            continue
+        size += len(message.body)
+        # Packed at once: the caller may change its own mapping while the batch waits in the line.
+        checked.append((message, pack_extras(message.group, message.attributes, message.sealed_attributes)))
+    whole = sealed == len(kinds)
+    return checked, size - sealed * limits.SEAL_BYTES, priority if plain and (whole or not sealed) else None, whole
+
+
+def _sealed_plain(
+    messages: Sequence[NewMessage | TenantqError],
+) -> _Checked:
+    """Return the same for encrypted messages that are known to be plain and of one priority."""
+    checked = [(message, b"") for message in messages if isinstance(message, NewMessage)]
+    size = sum([len(message.body) for message, _ in checked]) - len(checked) * limits.SEAL_BYTES
+    return [*checked], size, checked[0][0].priority, True
+
+
+class Add(Operation[list[Added]]):
+    """Add a batch of messages to one queue, creating it where the tenant allows. Replies one result per message, in order.
+
+    An error in place of a message, from whoever parsed it, is the result in its place. The same batch again under the
+    same ``batch_key`` adds nothing; one key for a batch costs less than a key for every message.
+
+    For encrypted messages, ``batch_digests`` holds the digest of the batch and others it may have had. With
+    ``sealed_plain`` all of them were found to be plain and of one priority before they were encrypted, and are not
+    checked again.
+    """
+
     journal_op = "add"
+    stores_messages = True
 
     def __init__(
         self,
         tenant: TenantState,
         caller: Caller,
-        queue_name: str,
-        messages: Sequence[tuple[NewMessage, bytes] | TenantqError],
-        batch_key: str | None = None,
-        plain_priority: int | None = None,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
         *,
-        sealed: bool = False,
+        batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
+        sealed_plain: bool = False,
     ) -> None:
-        size = sum([len(one[0].body) for one in messages if not isinstance(one, TenantqError)])
-        super().__init__(tenant, caller, len(messages) + size / BYTES_PER_COST)
-        self.queue_name = queue_name
-        self.given = messages
-        self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = messages
+        if batch_key is not None:
+            check_text("key", batch_key, limits.KEY_CHARS_MAX)
+        check_queue_name(queue)
+        check_batch("messages", messages)
+        self.given, size, self._plain_priority, self._sealed = (_sealed_plain if sealed_plain else _checked)(messages)
+        if size > limits.BATCH_BYTES_MAX:
+            raise TooLarge(f"messages: {size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
+        super().__init__(tenant, caller)
+        stored = sum([len(one[0].body) for one in self.given if not isinstance(one, TenantqError)])
+        self.cost = len(messages) + stored / BYTES_PER_COST
+        self.queue_name = queue
+        self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = self.given
         self.batch_key = batch_key
+        self.batch_digests = batch_digests
         self._batch_hash = digest(_BATCH + batch_key.encode()) if batch_key is not None else b""
-        self._batch_row: KeyRow | None = None  # what the store had under the batch's key
-        self.plain_priority = plain_priority  # all are nothing but a body, of this priority; None: not all are
-        self.sealed = sealed  # all are encrypted
-        self.batch_digests = batch_digests  # what stands for the batch, and what else may; none: it is computed here
+        self._batch_row: KeyRow | None = None  # the stored row of the batch's key
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Write bodies, delivery order, keys and lifetimes."""
-        if not self.sealed and self.tenant.config.encryption.enabled:
+        if not self._sealed and self.tenant.config.encryption.enabled:
             raise unsealed(self.tenant.name, self.queue_name)
-        room = None if self.tenant.config.quotas is NO_QUOTAS else Capacity(self.tenant, round.now + round.wall)
+        room = (
+            None if self.tenant.config.quotas is NO_QUOTAS else RemainingQuota(self.tenant, effects.now + effects.wall)
+        )
         if self.queue_name not in self.tenant.queues and self._nothing_fits(room):
-            self._refuse_all(round)
+            self._refuse_all(effects)
             return
-        queue = round.queue_for_write(self.tenant, self.queue_name, self.caller)
-        recalled = self.batch_key is not None and self._recall_batch(round, queue)
+        queue = effects.queue_for_write(self.tenant, self.queue_name, self.caller)
+        recalled = self.batch_key is not None and self._recall_batch(effects, queue)
         if (
-            self.plain_priority is not None
+            self._plain_priority is not None
             and not recalled
             and room is None
             and not queue.fifo
             and not queue.config.ttl_ms
         ):
-            self._add_plain(round, queue, self.plain_priority)
+            self._add_plain(effects, queue, self._plain_priority)
             return
-        ids = round.core.ids.take(round.now, len(self.messages))
+        ids = effects.state.ids.take(effects.now, len(self.messages))
         reply: list[Added] = []
         added: list[bytes] = []
         sizes: list[int] = []
         priorities: list[int] = []
-        store, now, prefix = round.store, round.now, queue.prefix
-        put, m, vi = round.batch.put, store.m.handle, store.vi.handle
+        store, now, prefix = effects.store, effects.now, queue.prefix
+        put, m, vi = effects.batch.put, store.m.handle, store.vi.handle
         level: Level | None = None
         total = 0
         fifo = queue.fifo
@@ -102,7 +163,7 @@ class Add(Operation):
             if message.raw_id is not None:
                 id = message.raw_id  # noqa: PLW2901  # the one it was sealed for
             if message.key is not None:
-                known = self._known(round, queue, message)
+                known = self._known(effects, queue, message)
                 if known is not None:
                     reply.append(known)
                     continue
@@ -112,7 +173,7 @@ class Add(Operation):
                     reply.append(Added(_NO_ID, error=refused))
                     continue
             if message.key is not None:
-                self._note_key(round, queue, message, id)
+                self._note_key(effects, queue, message, id)
             name, body, priority = message.group, message.body, message.priority
             visible_at = now + message.delay_ms
             ttl_ms = message.ttl_ms or config.ttl_ms
@@ -124,7 +185,7 @@ class Add(Operation):
                 put(expiry_key(prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
                 queue.next_expiry = min(queue.next_expiry, expires_at)
             group = queue.group_digest(name) if fifo or name is not None else b""
-            if not group or groups.join(round, queue, group, id, priority, visible_at):
+            if not group or groups.join(effects, queue, group, id, priority, visible_at):
                 if level is None or level.priority != priority:
                     level = queue.level(priority)
                 suffix = be64(visible_at) + id
@@ -139,25 +200,25 @@ class Add(Operation):
             reply.append(Added(id))
         self.reply = reply
         if self.batch_key is not None and added:
-            self._remember_batch(round, queue, reply)
+            self._remember_batch(effects, queue, reply)
         for code in sorted({one.error.code for one in reply if one.error is not None}):
             count = sum(1 for one in reply if one.error is not None and one.error.code == code)
-            round.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
+            effects.log("add", queue, self.caller, outcome="refused", error_code=code, details=f"{count} messages")
         if added:
-            self._count(round, queue, added, sizes, column(priorities))
+            self._count(effects, queue, added, sizes, column(priorities))
 
-    def _add_plain(self, round: Round, queue: QueueState, priority: int) -> None:
+    def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> None:
         """Add messages that are nothing but a body: the way that most batches go."""
-        now, prefix, put, store = round.now, queue.prefix, round.batch.put, round.store
+        now, prefix, put, store = effects.now, queue.prefix, effects.batch.put, effects.store
         m, vi = store.m.handle, store.vi.handle
         given = [one[0] for one in self.given if isinstance(one, tuple)]
         bodies = [one.body for one in given]
         flags = uncharged = 0
-        if self.sealed:
-            flags, uncharged = SEALED, SEAL_BYTES
+        if self._sealed:
+            flags, uncharged = SEALED, limits.SEAL_BYTES
             ids = [one.raw_id for one in given if one.raw_id is not None]
         else:
-            ids = round.core.ids.take(now, len(given))
+            ids = effects.state.ids.take(now, len(given))
         head = MESSAGE_HEAD.pack(flags, priority, QUEUE_DEFAULT_ATTEMPTS, now, now, 0)
         level = queue.level(priority)
         waiting = level.prefix + be64(now)
@@ -167,24 +228,24 @@ class Add(Operation):
         queue.ready += level.insert_run(be64(now), ids, now)
         self.reply = [Added(id) for id in ids]
         if self.batch_key is not None:
-            self._remember_batch(round, queue, self.reply)
-        self._count(round, queue, ids, [len(body) - uncharged for body in bodies], priority)
+            self._remember_batch(effects, queue, self.reply)
+        self._count(effects, queue, ids, [len(body) - uncharged for body in bodies], priority)
 
     def _count(
-        self, round: Round, queue: QueueState, added: list[bytes], sizes: list[int], priorities: list[int] | int
+        self, effects: Effects, queue: QueueState, added: list[bytes], sizes: list[int], priorities: list[int] | int
     ) -> None:
         """Count what was added, for the queue and its tenant, and journal it."""
         total = sum(sizes)
         queue.bytes += total
         queue.totals[ADDED] += len(added)
         queue.totals[ADDED_BYTES] += total
-        round.dirty[queue] = None
-        round.adding[self.tenant] = None
-        self.tenant.usage.added(len(added), round.now + round.wall)
-        usage.count(queue)
-        round.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=priorities)
+        effects.dirty[queue] = None
+        effects.adding[self.tenant] = None
+        self.tenant.usage.added(len(added), effects.now + effects.wall)
+        queue.count_usage()
+        effects.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=priorities)
 
-    def _nothing_fits(self, room: Capacity | None) -> bool:
+    def _nothing_fits(self, room: RemainingQuota | None) -> bool:
         """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
         if room is not None:
             self.messages = [
@@ -193,16 +254,17 @@ class Add(Operation):
             ]
         return all(isinstance(one, TenantqError) for one in self.messages)
 
-    def _refuse_all(self, round: Round) -> None:
+    def _refuse_all(self, effects: Effects) -> None:
         """Answer a batch of which nothing can be added, without making the queue that it names."""
-        self.reply = [Added(_NO_ID, error=one) for one in self.messages if isinstance(one, TenantqError)]
-        round.note_refusal(self, self.reply[0].error)
+        refusals = [one for one in self.messages if isinstance(one, TenantqError)]
+        self.reply = [Added(_NO_ID, error=one) for one in refusals]
+        effects.log_refusal(self.journal_op, self.tenant, self.caller, refusals[0])
 
-    def _known(self, round: Round, queue: QueueState, message: NewMessage) -> Added | None:
+    def _known(self, effects: Effects, queue: QueueState, message: NewMessage) -> Added | None:
         """Return the earlier message that the key stands for, or None."""
         assert message.key is not None
-        row = round.key(queue, digest(message.key.encode()))
-        if row is None or row.expires_at <= round.now:
+        row = effects.key(queue, digest(message.key.encode()))
+        if row is None or row.expires_at <= effects.now:
             return None
         differs = (
             row.body_digest and not message.key_alone and row.body_digest not in (message.known_as, _digest(message))
@@ -218,10 +280,10 @@ class Add(Operation):
             )
         return Added(row.id, duplicate=True)
 
-    def _recall_batch(self, round: Round, queue: QueueState) -> bool:
+    def _recall_batch(self, effects: Effects, queue: QueueState) -> bool:
         """Put what became of each message the first time in its place; return whether this very batch was added before."""
-        row = self._batch_row = round.key(queue, self._batch_hash)
-        if row is None or row.expires_at <= round.now:
+        row = self._batch_row = effects.key(queue, self._batch_hash)
+        if row is None or row.expires_at <= effects.now:
             return False
         differs = row.body_digest and row.body_digest not in (self.batch_digests or (self._batch_digest(),))
         if differs or len(row.id) != _ID_BYTES * len(
@@ -238,27 +300,27 @@ class Add(Operation):
         ]
         return True
 
-    def _remember_batch(self, round: Round, queue: QueueState, reply: list[Added]) -> None:
+    def _remember_batch(self, effects: Effects, queue: QueueState, reply: list[Added]) -> None:
         """Note the batch's key with the ids of its messages; those that were refused may come again."""
         ids = b"".join(one.raw_id for one in reply)
         digests = self.batch_digests or (self._batch_digest(),)
-        put_key(round, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(round, queue)), self._batch_row)
+        put_key(effects, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(effects, queue)), self._batch_row)
 
     @staticmethod
-    def _until(round: Round, queue: QueueState) -> int:
+    def _until(effects: Effects, queue: QueueState) -> int:
         """Return until when a key of this round is remembered."""
-        return round.now + queue.config.dedup_ms
+        return effects.now + queue.config.dedup_ms
 
     def _batch_digest(self) -> bytes:
         """Return what tells this batch from another: the number, order and bodies of its messages."""
         return digest(batch_bytes([one[0].body if isinstance(one, tuple) else b"" for one in self.given]))
 
-    def _note_key(self, round: Round, queue: QueueState, message: NewMessage, id: bytes) -> None:
+    def _note_key(self, effects: Effects, queue: QueueState, message: NewMessage, id: bytes) -> None:
         """Remember the key for this message."""
         assert message.key is not None
         hashed = digest(message.key.encode())
-        row = KeyRow(id, _digest(message), self._until(round, queue))
-        put_key(round, queue, hashed, row, round.key(queue, hashed))
+        row = KeyRow(id, _digest(message), self._until(effects, queue))
+        put_key(effects, queue, hashed, row, effects.key(queue, hashed))
 
 
 def batch_bytes(bodies: list[bytes]) -> bytes:
@@ -278,11 +340,11 @@ def _digest(message: NewMessage) -> bytes:
     return message.digest if message.digest is not None else digest(message.body)
 
 
-def put_key(round: Round, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
+def put_key(effects: Effects, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
     """Write the row of an idempotency key, in place of an earlier one whose time is over."""
-    ex = round.store.ex.handle
+    ex = effects.store.ex.handle
     if earlier is not None:
-        round.batch.delete(expiry_key(queue.prefix, earlier.expires_at, EXPIRES_KEY, hashed), ex)
-    round.put_key(queue, hashed, row)
-    round.batch.put(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), b"", ex)
+        effects.batch.delete(expiry_key(queue.prefix, earlier.expires_at, EXPIRES_KEY, hashed), ex)
+    effects.put_key(queue, hashed, row)
+    effects.batch.put(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), b"", ex)
     queue.next_expiry = min(queue.next_expiry, row.expires_at)

@@ -1,75 +1,83 @@
-"""Wrapped data keys: stored, exchanged and destroyed. What stands in them is the vault's business."""
+"""Wrapped data keys: store, replace and destroy them. Only the vault knows what they contain."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tenantq.domain import limits
+from tenantq.domain.message import check_int
+from tenantq.engine.arguments import check_reason
 from tenantq.engine.operation import Operation
-from tenantq.errors import Erased
+from tenantq.errors import Erased, Invalid
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.round import Round
+    from tenantq.engine.effects import Effects
 
 
-class PutDataKey(Operation):
-    """Store a new key, unless there is one of its number."""
+def _check_data_key(number: int, value: bytes) -> None:
+    check_int("number", number, 0, limits.DATA_KEY_NUMBER_MAX)
+    if type(value) is not bytes or not 1 <= len(value) <= limits.DATA_KEY_BYTES_MAX:
+        raise Invalid(f"value: must be 1 to {limits.DATA_KEY_BYTES_MAX} bytes")
 
-    __slots__ = ("details", "number", "value")
+
+@dataclass(eq=False)
+class PutDataKey(Operation[bool]):
+    """Store a new key, unless one with its number exists. Replies whether it was stored."""
+
+    number: int
+    value: bytes
+    details: str = ""
     journal_op = "put_data_key"
 
-    def __init__(self, tenant: TenantState, caller: Caller, number: int, value: bytes, details: str) -> None:
-        super().__init__(tenant, caller)
-        self.number = number
-        self.value = value
-        self.details = details
+    def __post_init__(self) -> None:
+        _check_data_key(self.number, self.value)
 
-    def execute(self, round: Round) -> None:
-        """Reply whether it was stored."""
-        rows, tenant = round.core.data_keys, self.tenant
+    def execute(self, effects: Effects) -> None:
+        """Write the row. Raises Erased if the tenant's keys were destroyed."""
+        rows, tenant = effects.state.data_keys, self.tenant
         if tenant.id in rows.destroyed:
             raise Erased(tenant=tenant.name)
         self.reply = self.number not in rows.of(tenant.id)
         if self.reply:
-            rows.put(round.batch, tenant.id, self.number, self.value)
-            round.log_tenant("put_data_key", tenant, self.caller, f"{self.number}: {self.details}")
+            rows.put(effects.batch, tenant.id, self.number, self.value)
+            effects.log_tenant("put_data_key", tenant, self.caller, f"{self.number}: {self.details}")
 
 
-class ReplaceDataKey(Operation):
-    """Store a key in place of another of its number, if that is the one that stands there."""
+@dataclass(eq=False)
+class ReplaceDataKey(Operation[bool]):
+    """Store ``new`` in place of ``old``. Replies whether ``old`` was what is stored under this number."""
 
-    __slots__ = ("details", "new", "number", "old")
+    number: int
+    old: bytes
+    new: bytes
+    details: str = ""
     journal_op = "replace_data_key"
 
-    def __init__(self, tenant: TenantState, caller: Caller, number: int, old: bytes, new: bytes, details: str) -> None:
-        super().__init__(tenant, caller)
-        self.number = number
-        self.old = old
-        self.new = new
-        self.details = details
+    def __post_init__(self) -> None:
+        _check_data_key(self.number, self.new)
 
-    def execute(self, round: Round) -> None:
-        """Reply whether it was exchanged."""
-        rows, tenant = round.core.data_keys, self.tenant
+    def execute(self, effects: Effects) -> None:
+        """Write the row."""
+        rows, tenant = effects.state.data_keys, self.tenant
         self.reply = rows.of(tenant.id).get(self.number) == self.old
         if self.reply:
-            rows.put(round.batch, tenant.id, self.number, self.new)
-            round.log_tenant("replace_data_key", tenant, self.caller, f"{self.number}: {self.details}")
+            rows.put(effects.batch, tenant.id, self.number, self.new)
+            effects.log_tenant("replace_data_key", tenant, self.caller, f"{self.number}: {self.details}")
 
 
-class DropDataKeys(Operation):
-    """Destroy all keys of a tenant: whatever they sealed cannot be read again."""
+@dataclass(eq=False)
+class DropDataKeys(Operation[int]):
+    """Destroy all keys of a tenant, so that nothing they encrypted can be read again. Replies how many there were."""
 
-    __slots__ = ("reason",)
+    reason: str = ""
     journal_op = "drop_data_keys"
 
-    def __init__(self, tenant: TenantState, caller: Caller, reason: str) -> None:
-        super().__init__(tenant, caller)
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
 
-    def execute(self, round: Round) -> None:
-        """Reply how many there were."""
+    def execute(self, effects: Effects) -> None:
+        """Delete the rows. Raises LegalHold if the tenant is under one."""
         self.tenant.check_hold()
-        self.reply = round.core.data_keys.drop(round.batch, self.tenant.id)
-        round.log_tenant("drop_data_keys", self.tenant, self.caller, f"{self.reply} keys: {self.reason}")
+        self.reply = effects.state.data_keys.drop(effects.batch, self.tenant.id)
+        effects.log_tenant("drop_data_keys", self.tenant, self.caller, f"{self.reply} keys: {self.reason}")

@@ -1,7 +1,8 @@
-"""What a deleted tenant leaves: a row that says what was erased, written with the deletion itself, until it is certified and after."""
+"""The row that a deleted tenant leaves: what was erased, written with the deletion itself and certified afterwards."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,9 +12,7 @@ from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.store.keys import be64, tenant_prefix
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.round import Round
+    from tenantq.engine.effects import Effects
 
 ERASURE_ROW: Final = b"erasure/"
 """meta: erasure/<seq be64><tenant id be32> -> the certificate, unsigned until the last byte is gone."""
@@ -22,26 +21,22 @@ _encode = msgspec.msgpack.Encoder().encode
 decode_erasure = msgspec.msgpack.Decoder(ErasureCertificate).decode
 
 
-def put_erasure(round: Round, certificate: ErasureCertificate) -> None:
+def put_erasure(effects: Effects, certificate: ErasureCertificate) -> None:
     """Write a certificate's row."""
     key = ERASURE_ROW + be64(certificate.seq) + tenant_prefix(certificate.tenant_id)
-    round.batch.put(key, _encode(certificate), round.store.meta.handle)
+    effects.batch.put(key, _encode(certificate), effects.store.meta.handle)
 
 
-class CertifyErasure(Operation):
+@dataclass(eq=False)
+class CertifyErasure(Operation[None]):
     """Store the signed certificate in place of the unsigned one."""
 
-    __slots__ = ("certificate",)
+    certificate: ErasureCertificate
     journal_op = "certify_erasure"
 
-    def __init__(self, system: TenantState, caller: Caller, certificate: ErasureCertificate) -> None:
-        super().__init__(system, caller)
-        self.certificate = certificate
-
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Write the row, and journal whose erasure it certifies."""
-        put_erasure(round, self.certificate)
+        put_erasure(effects, self.certificate)
         one = self.certificate
-        round.log_tenant(
-            "certify_erasure", self.tenant, self.caller, f"{one.id}: tenant {one.tenant} ({one.tenant_id})"
-        )
+        details = f"{one.id}: tenant {one.tenant} ({one.tenant_id})"
+        effects.log_tenant("certify_erasure", self.tenant, self.caller, details)

@@ -1,62 +1,63 @@
-"""Legal hold: while a tenant is under one, nobody deletes anything of it by hand."""
+"""Legal hold: while a tenant is under one, nothing of it is deleted by hand."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tenantq.domain import limits
+from tenantq.domain.message import check_text
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import Hold
 from tenantq.errors import Conflict, NotFound
 from tenantq.journal.record import without_surrogates
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.round import Round
+    from tenantq.engine.effects import Effects
 
 
-class HoldTenant(Operation):
-    """Put a tenant under legal hold, or give another reason for the one it is under."""
+@dataclass(eq=False)
+class HoldTenant(Operation[None]):
+    """Put a tenant under legal hold, or change the reason of its hold."""
 
-    __slots__ = ("name", "reason")
+    name: str
+    reason: str
     journal_op = "hold_tenant"
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_text("reason", self.reason, limits.REASON_CHARS_MAX)
 
-    def execute(self, round: Round) -> None:
-        """Store the hold with the tenant; one whose data keys are gone is being deleted already."""
-        tenant = round.core.catalog.tenant(self.name)
-        if tenant.id in round.core.data_keys.destroyed:
+    def execute(self, effects: Effects) -> None:
+        """Store the hold with the tenant. A tenant whose data keys are destroyed is being deleted already."""
+        tenant = effects.state.catalog.tenant(self.name)
+        if tenant.id in effects.state.data_keys.destroyed:
             raise Conflict("the tenant is being deleted: its data keys are destroyed", tenant=tenant.name)
-        tenant.hold = Hold(self.reason, without_surrogates(self.caller.principal), round.now + round.wall)
+        tenant.hold = Hold(self.reason, without_surrogates(self.caller.principal), effects.now + effects.wall)
         tenant.version += 1
-        round.core.catalog.save_tenant(round.batch, tenant)
-        round.log_tenant("hold_tenant", tenant, self.caller, f"version {tenant.version}: {self.reason}")
+        effects.state.catalog.save_tenant(effects.batch, tenant)
+        effects.log_tenant("hold_tenant", tenant, self.caller, f"version {tenant.version}: {self.reason}")
 
 
-class ReleaseHold(Operation):
-    """Take a tenant out of legal hold."""
+@dataclass(eq=False)
+class ReleaseHold(Operation[None]):
+    """Release a tenant from legal hold. Raises NotFound if it is under none."""
 
-    __slots__ = ("name", "reason")
+    name: str
+    reason: str
     journal_op = "release_hold"
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_text("reason", self.reason, limits.REASON_CHARS_MAX)
 
-    def execute(self, round: Round) -> None:
-        """Forget the hold, and let deletions that it stopped half-way go on."""
-        tenant = round.core.catalog.tenant(self.name)
+    def execute(self, effects: Effects) -> None:
+        """Remove the hold, and continue deletions that it interrupted."""
+        tenant = effects.state.catalog.tenant(self.name)
         if tenant.hold is None:
             raise NotFound("the tenant is under no legal hold", tenant=tenant.name)
         tenant.hold = None
         tenant.version += 1
-        round.core.catalog.save_tenant(round.batch, tenant)
+        effects.state.catalog.save_tenant(effects.batch, tenant)
         for queue in tenant.queues.values():
             if queue.status == "draining":
-                round.touch(queue)
-        round.log_tenant("release_hold", tenant, self.caller, f"version {tenant.version}: {self.reason}")
+                effects.touch(queue)
+        effects.log_tenant("release_hold", tenant, self.caller, f"version {tenant.version}: {self.reason}")

@@ -1,17 +1,19 @@
-"""Taking in a part of an export: messages and results as they were elsewhere, each part once."""
+"""Import a part of an export: messages and results as they were in the exported queue."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tenantq.domain.limits import SEAL_BYTES, TTL_MS_MAX
-from tenantq.engine import dead_letter, groups, usage
+from tenantq.domain.names import check_queue_name
+from tenantq.engine import dead_letter, groups
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import put_key, unsealed
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
-from tenantq.engine.usage import Capacity
+from tenantq.engine.quota_checks import RemainingQuota
 from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
 from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
@@ -29,10 +31,10 @@ from tenantq.store.rows import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import QueueState, TenantState
-    from tenantq.engine.round import Round
+    from tenantq.engine.effects import Effects
+    from tenantq.engine.queue_state import QueueState
     from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+    from tenantq.store.interface import Store
 
 IMPORT_ROW: Final = b"import/"
 """meta: import/<P><export id> -> the last part of that export that the queue has taken in."""
@@ -49,43 +51,33 @@ class ImportedPart(msgspec.Struct, frozen=True):
     expired: int = 0  # messages and results whose lifetime is over by now
 
 
-class ImportPart(Operation):
-    """Put a part of an export into a queue, in one round together with the note that it was."""
+@dataclass(eq=False)
+class ImportPart(Operation[ImportedPart]):
+    """Import one part of an export into a queue with ids, order, times, attempts and history. Each part once, in order."""
 
-    __slots__ = ("export", "idempotency", "messages", "part", "queue_name", "results")
+    queue: str
+    export: bytes
+    part: int
+    messages: Sequence[StoredMessage]
+    results: Sequence[StoredResult]
+    idempotency: Sequence[TakenKey] = ()
     journal_op = "add"
+    stores_messages = True
 
-    def __init__(
-        self,
-        tenant: TenantState,
-        caller: Caller,
-        queue_name: str,
-        export: bytes,
-        part: int,
-        messages: Sequence[StoredMessage],
-        results: Sequence[StoredResult],
-        idempotency: Sequence[TakenKey] = (),
-    ) -> None:
-        size = sum(len(one.body) for one in messages) + sum(len(one.ids) for one in idempotency)
-        super().__init__(tenant, caller, len(messages) + len(results) + len(idempotency) + size / BYTES_PER_COST)
-        self.queue_name = queue_name
-        self.export = export
-        self.part = part
-        self.messages = messages
-        self.results = results
-        self.idempotency = idempotency
+    def __post_init__(self) -> None:
+        check_queue_name(self.queue)
+        size = sum(len(one.body) for one in self.messages) + sum(len(one.ids) for one in self.idempotency)
+        self.cost = len(self.messages) + len(self.results) + len(self.idempotency) + size / BYTES_PER_COST
 
-    def execute(self, round: Round) -> None:
-        """Reply what became of it."""
-        queue = round.core.catalog.queue(self.tenant, self.queue_name)
+    def execute(self, effects: Effects) -> None:
+        """Write the messages, results and idempotency keys, and that the part was imported."""
+        queue = effects.state.catalog.queue(self.tenant, self.queue)
         queue.check_fills()
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         if self.tenant.config.encryption.enabled and not self._sealed():
             raise unsealed(self.tenant.name, queue.name)
-        note = IMPORT_ROW + queue.prefix + self.export
-        stored = round.store.get(round.store.meta, note)
-        last = int.from_bytes(stored) if stored is not None else 0
+        last = last_imported_part(effects.store, queue, self.export)
         if self.part <= last:
             self.reply = ImportedPart(self.part, duplicate=True)
             return
@@ -95,36 +87,36 @@ class ImportPart(Operation):
                 tenant=self.tenant.name,
                 queue=queue.name,
             )
-        now, wall = round.now, round.wall
-        missing = [one for one in self.messages if not _is_there(round, queue, one.raw_id)]
+        now, wall = effects.now, effects.wall
+        missing = [one for one in self.messages if not _is_there(effects, queue, one.raw_id)]
         fresh = [one for one in missing if one.expires_at is None or one.expires_at - wall > now]
         extras = [pack_extras(one.group, one.attributes, one.sealed_attributes) for one in fresh]
         sizes = [
             len(one.body) + len(extra) - (SEAL_BYTES if one.sealed else 0)
             for one, extra in zip(fresh, extras, strict=True)
         ]
-        room, taken = Capacity(self.tenant, now + wall), 0
+        room, taken = RemainingQuota(self.tenant, now + wall), 0
         for count, size in enumerate(sizes):
             refused = room.take(size, count, taken)
             if refused is not None:
                 raise refused
             taken += size
-        round.batch.put(note, self.part.to_bytes(8), round.store.meta.handle)
+        effects.batch.put(IMPORT_ROW + queue.prefix + self.export, self.part.to_bytes(8), effects.store.meta.handle)
         for one, extra, size in zip(fresh, extras, sizes, strict=True):
-            _put(round, queue, one, extra, size)
+            _put(effects, queue, one, extra, size)
         living = [one for one in self.results if one.expires_at - wall > now]
         for result in living:
-            dead_letter.write_result(round, queue, result.raw_id, result.result, result.expires_at - wall)
+            dead_letter.write_result(effects, queue, result.raw_id, result.result, result.expires_at - wall)
         for key in self.idempotency:
-            earlier = round.key(queue, key.hashed)
+            earlier = effects.key(queue, key.hashed)
             if key.expires_at - wall > now and (earlier is None or earlier.expires_at <= now):
                 row = KeyRow(key.ids, key.body_digest, min(key.expires_at - wall, now + TTL_MS_MAX))
-                put_key(round, queue, key.hashed, row, earlier)
+                put_key(effects, queue, key.hashed, row, earlier)
         if fresh:
-            self._count(round, queue, fresh, sizes)
+            self._count(effects, queue, fresh, sizes)
         else:
-            round.log("import", queue, self.caller, details=self._told(len(living)))
-        round.touch(queue)
+            effects.log("import", queue, self.caller, details=self._told(len(living)))
+        effects.touch(queue)
         self.reply = ImportedPart(
             self.part,
             messages=len(fresh),
@@ -133,15 +125,15 @@ class ImportPart(Operation):
             expired=len(missing) - len(fresh) + len(self.results) - len(living),
         )
 
-    def _count(self, round: Round, queue: QueueState, fresh: Sequence[StoredMessage], sizes: list[int]) -> None:
+    def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[StoredMessage], sizes: list[int]) -> None:
         total = sum(sizes)
         queue.bytes += total
         queue.totals[ADDED] += len(fresh)
         queue.totals[ADDED_BYTES] += total
-        round.adding[self.tenant] = None
-        self.tenant.usage.added(len(fresh), round.now + round.wall)
-        usage.count(queue)
-        round.log(
+        effects.adding[self.tenant] = None
+        self.tenant.usage.added(len(fresh), effects.now + effects.wall)
+        queue.count_usage()
+        effects.log(
             "add", queue, self.caller, ids=b"".join(one.raw_id for one in fresh), size=column(sizes),
             priority=column([one.priority for one in fresh]), details=self._told(len(self.results)),
         )  # fmt: skip
@@ -153,33 +145,39 @@ class ImportPart(Operation):
         return f"part {self.part} of export {self.export.hex()}, with {results} results"
 
 
-def _is_there(round: Round, queue: QueueState, id: bytes) -> bool:
-    return queue.prefix + id in round.taken_in or round.locate(queue, id) is not None
+def _is_there(effects: Effects, queue: QueueState, id: bytes) -> bool:
+    return queue.prefix + id in effects.imported or effects.locate(queue, id) is not None
 
 
-def _put(round: Round, queue: QueueState, one: StoredMessage, extras: bytes, size: int) -> None:
+def _put(effects: Effects, queue: QueueState, one: StoredMessage, extras: bytes, size: int) -> None:
     """Write a message with its place in the delivery order, its lifetime, and how earlier deliveries ended."""
-    store, wall, id = round.store, round.wall, one.raw_id
+    store, wall, id = effects.store, effects.wall, one.raw_id
     allowed = QUEUE_DEFAULT_ATTEMPTS if one.max_attempts is None else one.max_attempts
-    added_at, visible_at = min(round.now, max(0, one.added_at - wall)), max(0, one.visible_at - wall)
+    added_at, visible_at = min(effects.now, max(0, one.added_at - wall)), max(0, one.visible_at - wall)
     expires_at = one.expires_at - wall if one.expires_at is not None else 0
     flags = SEALED if one.sealed else 0
     value = pack_message(one.priority, allowed, added_at, visible_at, expires_at, extras, one.body, flags)
-    round.batch.put(queue.prefix + id, value, store.m.handle)
-    round.taken_in.add(queue.prefix + id)
+    effects.batch.put(queue.prefix + id, value, store.m.handle)
+    effects.imported.add(queue.prefix + id)
     group = queue.group_digest(one.group)
     before = bool(one.attempts or one.history or one.dead is not None)
     if before:
         past = pack_past(Past(list(one.history), one.dead))
         row = LeaseRow(one.attempts, 0, 0, 0, visible_at, expires_at, size, one.priority, allowed, group, past)
-        round.put_lease(queue, id, row)
+        effects.put_lease(queue, id, row)
     if expires_at:
-        round.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
+        effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
         queue.next_expiry = min(queue.next_expiry, expires_at)
-    if not group or groups.join(round, queue, group, id, one.priority, visible_at, delivered_before=before):
-        round.insert_waiting(queue, id, one.priority, visible_at, delivered_before=before)
+    if not group or groups.join(effects, queue, group, id, one.priority, visible_at, delivered_before=before):
+        effects.insert_waiting(queue, id, one.priority, visible_at, delivered_before=before)
 
 
-def forget_imports(round: Round, prefix: bytes) -> None:
-    """Forget which parts the queues under ``prefix`` have taken in."""
-    round.batch.delete_range(IMPORT_ROW + prefix, IMPORT_ROW + after(prefix), round.store.meta.handle)
+def last_imported_part(store: Store, queue: QueueState, export: bytes) -> int:
+    """Return the last part of an export that a queue has imported, or 0."""
+    stored = store.get(store.meta, IMPORT_ROW + queue.prefix + export)
+    return int.from_bytes(stored) if stored is not None else 0
+
+
+def forget_imports(effects: Effects, prefix: bytes) -> None:
+    """Delete the notes of which parts the queues under ``prefix`` have imported."""
+    effects.batch.delete_range(IMPORT_ROW + prefix, IMPORT_ROW + after(prefix), effects.store.meta.handle)

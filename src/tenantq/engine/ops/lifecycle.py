@@ -1,14 +1,17 @@
-"""Tenants and queues: make, configure, pause, empty, delete."""
+"""Tenants and queues: create, configure, pause, purge, delete."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from tenantq.domain.config import TenantConfig, change_queue, change_tenant
-from tenantq.engine import usage
+from tenantq.domain.message import SYSTEM
+from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.engine.arguments import check_bool, check_reason
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
@@ -22,10 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.domain.config import QueueConfig
-    from tenantq.domain.message import Caller
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState, Status, TenantState
-    from tenantq.engine.round import Round
-    from tenantq.engine.state import ShardState
     from tenantq.errors import TenantqError
 
 
@@ -33,88 +34,84 @@ def _shown(changes: dict[str, Any]) -> str:
     return msgspec.json.encode(changes).decode()
 
 
-class PutTenant(Operation):
-    """Make a tenant, or change one."""
+@dataclass(eq=False)
+class PutTenant(Operation[bool]):
+    """Create a tenant, or change one. Replies whether it is new."""
 
-    __slots__ = ("changes", "may_make", "name")
+    name: str
+    changes: dict[str, Any]
+    may_create: bool = True
     journal_op = "configure_tenant"
 
-    def __init__(
-        self, system: TenantState, caller: Caller, name: str, changes: dict[str, Any], *, may_make: bool = True
-    ) -> None:
-        super().__init__(system, caller)
-        self.may_make = may_make
-        self.name = name
-        self.changes = changes
+    def __post_init__(self) -> None:
+        check_tenant_name(self.name)
 
-    def execute(self, round: Round) -> None:
-        """Reply whether the tenant is new."""
-        catalog = round.core.catalog
+    def execute(self, effects: Effects) -> None:
+        """Write the tenant's row. Raises Conflict if the tenant is new and ``may_create`` is false."""
+        catalog = effects.state.catalog
         tenant = catalog.tenants.get(self.name)
         self.reply = tenant is None
         if tenant is not None:
             tenant.check_thawed()
-        elif not self.may_make:
+        elif not self.may_create:
             raise Conflict(
                 "the tenant was deleted a moment ago. Send the request again to make a new one", tenant=self.name
             )
         config = change_tenant(tenant.config if tenant is not None else TenantConfig(), self.changes)
-        region = round.core.settings.region
+        region = effects.state.settings.region
         if config.regions and region not in config.regions:
             here = f"this server is in {region!r}" if region is not None else "this server names no region"
             raise Invalid(f"regions: no shard is in any of {', '.join(config.regions)}; {here}", tenant=self.name)
         if tenant is None:
-            tenant = catalog.create_tenant(round.batch, self.name, config, round.seq)
-            round.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
+            tenant = catalog.create_tenant(effects.batch, self.name, config, effects.seq)
+            effects.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
             return
         tenant.config = config
         tenant.version += 1
         tenant.line.weight = config.weight
-        catalog.save_tenant(round.batch, tenant)
+        catalog.save_tenant(effects.batch, tenant)
         for queue in (*tenant.starved, *islice(tenant.queues.values(), 1)):  # so that use is held against it at once
-            round.touch(queue)
-        round.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
+            effects.touch(queue)
+        effects.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
 
 
-class DeleteTenant(Operation):
-    """Delete a tenant and everything it has, by range. Its data keys were destroyed before, or go with it."""
+@dataclass(eq=False)
+class DeleteTenant(Operation[ErasureCertificate]):
+    """Delete a tenant and everything it has, by range. Replies what was erased.
 
-    __slots__ = ("data_keys", "name", "reason")
+    ``data_keys`` are the fingerprints of its data keys, destroyed before or with it.
+    """
+
+    name: str
+    reason: str
+    data_keys: tuple[DestroyedKey, ...] = ()
     journal_op = "delete_tenant"
     phase = RANGE
 
-    def __init__(
-        self, system: TenantState, caller: Caller, name: str, reason: str, data_keys: tuple[DestroyedKey, ...] = ()
-    ) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
-        self.data_keys = data_keys
-
-    def execute(self, round: Round) -> None:
-        """Drop every row under the tenant's id; reply what was erased."""
-        tenant = round.core.catalog.tenant(self.name)
+    def execute(self, effects: Effects) -> None:
+        """Delete every row under the tenant's id."""
+        tenant = effects.state.catalog.tenant(self.name)
         tenant.check_hold()
-        self.reply = self._certificate(round, tenant)
-        put_erasure(round, self.reply)
+        self.reply = self._certificate(effects, tenant)
+        put_erasure(effects, self.reply)
         for queue in list(tenant.queues.values()):
-            _forget(round, queue)
-        round.core.data_keys.drop(round.batch, tenant.id)
-        round.core.access.drop_tenant(round.batch, tenant.id, tenant.name)
-        _delete_range(round, tenant_prefix(tenant.id))
-        forget_imports(round, tenant_prefix(tenant.id))
+            _forget(effects, queue)
+        effects.state.data_keys.drop(effects.batch, tenant.id)
+        effects.state.access.drop_tenant(effects.batch, tenant.id, tenant.name)
+        _delete_range(effects, tenant_prefix(tenant.id))
+        forget_imports(effects, tenant_prefix(tenant.id))
         tenant.gone = True
-        round.core.catalog.drop_tenant(round.batch, tenant)
-        round.log_tenant("delete_tenant", tenant, self.caller, self.reason)
+        effects.state.catalog.drop_tenant(effects.batch, tenant)
+        effects.log_tenant("delete_tenant", tenant, self.caller, self.reason)
 
-    def _certificate(self, round: Round, tenant: TenantState) -> ErasureCertificate:
-        access, queues = round.core.access, tenant.queues.values()
+    def _certificate(self, effects: Effects, tenant: TenantState) -> ErasureCertificate:
+        access, queues = effects.state.access, tenant.queues.values()
         return ErasureCertificate(
-            id=f"{round.seq}-{tenant.id}",
-            shard=round.core.shard,
+            id=f"{effects.seq}-{tenant.id}",
+            shard=effects.state.shard,
             tenant=tenant.name,
             tenant_id=tenant.id,
-            erased_at=round.now + round.wall,
+            erased_at=effects.now + effects.wall,
             erased_by=without_surrogates(self.caller.principal),
             reason=self.reason,
             counts={
@@ -125,228 +122,213 @@ class DeleteTenant(Operation):
                 "grants": len(access.grants_in(tenant.name)),
             },
             data_keys=self.data_keys,
-            seq=round.seq,
+            seq=effects.seq,
             link="",
         )
 
 
-class PutQueue(Operation):
-    """Make a queue, or change one."""
+@dataclass(eq=False)
+class PutQueue(Operation[bool]):
+    """Create a queue, or change one. Replies whether it is new."""
 
-    __slots__ = ("changes", "name")
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    only_create: bool = False  # leave an existing queue as it is
     journal_op = "configure_queue"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, changes: dict[str, Any]) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
-        self.changes = changes
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
 
-    def execute(self, round: Round) -> None:
-        """Reply whether the queue is new."""
+    def execute(self, effects: Effects) -> None:
+        """Write the queue's row."""
         queue = self.tenant.queues.get(self.name)
         self.reply = queue is None
+        if self.only_create and queue is not None and queue.status != "draining":
+            return
         if self.changes.get("dead_letter") == self.name:
             raise Invalid("dead_letter: a queue cannot take its own dead letters", queue=self.name)
         if queue is None:
             self.tenant.check_thawed(self.name)
             config = change_queue(self.tenant.config.defaults, self.changes)
-            round.create_queue(self.tenant, self.name, config, self.caller)
+            effects.create_queue(self.tenant, self.name, config, self.caller)
             return
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         queue.check_thawed()
         queue.config = change_queue(queue.config, self.changes)
-        round.core.catalog.save_queue(round.batch, queue)
-        round.touch(queue)
-        round.log("configure_queue", queue, self.caller, details=_shown(self.changes))
+        effects.state.catalog.save_queue(effects.batch, queue)
+        effects.touch(queue)
+        effects.log("configure_queue", queue, self.caller, details=_shown(self.changes))
 
 
-class MakeQueue(PutQueue):
-    """Make a queue; one that is there stays as it is."""
-
-    __slots__ = ()
-
-    def execute(self, round: Round) -> None:
-        """Reply whether the queue is new."""
-        queue = self.tenant.queues.get(self.name)
-        if queue is None or queue.status == "draining":
-            super().execute(round)
-        else:
-            self.reply = False
-
-
+@dataclass(eq=False)
 class EditQueue(PutQueue):
-    """Change a queue by what somebody makes of its configuration in this very round."""
+    """Change an existing queue. ``edit`` returns the changes, given its configuration in the round that makes them."""
 
-    __slots__ = ("edit",)
+    edit: Callable[[QueueConfig], dict[str, Any]] = field(kw_only=True)
 
-    def __init__(
-        self, tenant: TenantState, caller: Caller, name: str, edit: Callable[[QueueConfig], dict[str, Any]]
-    ) -> None:
-        super().__init__(tenant, caller, name, {})
-        self.edit = edit
-
-    def execute(self, round: Round) -> None:
-        """Reply that the queue is not new."""
-        self.changes = self.edit(round.core.catalog.queue(self.tenant, self.name).config)
-        super().execute(round)
+    def execute(self, effects: Effects) -> None:
+        """Write the queue's row. Raises NotFound if there is none."""
+        self.changes = self.edit(effects.state.catalog.queue(self.tenant, self.name).config)
+        super().execute(effects)
 
 
-class PauseQueue(Operation):
-    """Stop deliveries of a queue; adding goes on."""
+@dataclass(eq=False)
+class PauseQueue(Operation[None]):
+    """Stop deliveries of a queue. Adds continue, and waiting polls keep waiting."""
 
-    __slots__ = ("name",)
+    name: str
     journal_op = "pause_queue"
-    status: Status = "paused"
+    status: ClassVar[Status] = "paused"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Change the queue's status."""
-        queue = round.core.catalog.queue(self.tenant, self.name)
+        queue = effects.state.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         queue.check_thawed()
         queue.status = self.status
-        round.core.catalog.save_queue(round.batch, queue)
-        round.touch(queue)
-        round.log(self.journal_op, queue, self.caller)
+        effects.state.catalog.save_queue(effects.batch, queue)
+        effects.touch(queue)
+        effects.log(self.journal_op, queue, self.caller)
 
 
-class ResumeQueue(PauseQueue):
-    """Deliver again."""
+class UnpauseQueue(PauseQueue):
+    """Deliver messages of a paused queue again."""
 
-    __slots__ = ()
     journal_op = "resume_queue"
     status = "active"
 
 
-class Purge(Operation):
-    """Empty a queue: messages, leases, idempotency keys and results go, in one range."""
+@dataclass(eq=False)
+class Purge(Operation[int]):
+    """Delete a queue's messages, leases, idempotency keys and results by range. Replies how many messages it had."""
 
-    __slots__ = ("name", "reason")
+    name: str
+    reason: str = ""
     journal_op = "purge"
     phase = RANGE
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+        check_queue_name(self.name)
 
-    def execute(self, round: Round) -> None:
-        """Reply how many messages went."""
-        queue = round.core.catalog.queue(self.tenant, self.name)
+    def execute(self, effects: Effects) -> None:
+        """Delete the rows."""
+        queue = effects.state.catalog.queue(self.tenant, self.name)
         self.tenant.check_hold(queue.name)
         queue.check_thawed()
         count, size = queue.messages, queue.bytes
-        _delete_range(round, queue.prefix)
-        round.cleared.add(queue.prefix)
+        _delete_range(effects, queue.prefix)
+        effects.cleared.add(queue.prefix)
         queue.clear()
         queue.next_expiry = NEVER
         queue.totals[REMOVED] += count
-        round.results_ready += [(queue, id) for id in queue.result_waiters]
-        round.touch(queue)
-        round.log("purge", queue, self.caller, size=size, details=f"{count} messages: {self.reason}")
+        effects.results_ready += [(queue, id) for id in queue.result_waiters]
+        effects.touch(queue)
+        effects.log("purge", queue, self.caller, size=size, details=f"{count} messages: {self.reason}")
         self.reply = count
 
 
-class DeleteQueue(Operation):
-    """Begin to delete a queue: no adds, no polls; when no lease is left, or at once by force, its rows go.
+@dataclass(eq=False)
+class DeleteQueue(Operation[None]):
+    """Start to delete a queue: it refuses adds and polls, and its rows are deleted when no lease is left, or at once with ``force``.
 
-    One that is frozen by itself goes by force, ``even_frozen``: thawed first, it would work until then. Of a frozen tenant none goes.
+    A queue frozen by itself is deleted with ``force`` and ``even_frozen``: if it were thawed first, it would work until
+    then. A queue of a frozen tenant is not deleted.
     """
 
-    __slots__ = ("even_frozen", "force", "name", "reason")
+    name: str
+    reason: str = ""
+    force: bool = False
+    even_frozen: bool = False
     journal_op = "delete_queue"
 
-    def __init__(
-        self, tenant: TenantState, caller: Caller, name: str, reason: str, *, force: bool, even_frozen: bool
-    ) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
-        self.reason = reason
-        self.force = force
-        self.even_frozen = even_frozen
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+        check_queue_name(self.name)
+        check_bool("force", self.force)
+        check_bool("even_frozen", self.even_frozen)
 
-    def execute(self, round: Round) -> None:
-        """Mark the queue as draining; the round's end sees whether it can go."""
-        queue = round.core.catalog.queue(self.tenant, self.name)
+    def execute(self, effects: Effects) -> None:
+        """Mark the queue as draining. The end of the round checks whether it can be deleted."""
+        queue = effects.state.catalog.queue(self.tenant, self.name)
         self.tenant.check_hold(queue.name)
         self.tenant.check_thawed(queue.name)
         if not (self.force and self.even_frozen):
             queue.check_thawed()
         queue.doomed = queue.doomed or self.force
-        round.touch(queue)
+        effects.touch(queue)
         if queue.status == "draining" and not self.force:
             return
         queue.status = "draining"
-        round.core.catalog.save_queue(round.batch, queue)
-        round.log("delete_queue", queue, self.caller, details=self.reason)
-        send_polls_away(round, queue, Draining(tenant=self.tenant.name, queue=queue.name))
+        effects.state.catalog.save_queue(effects.batch, queue)
+        effects.log("delete_queue", queue, self.caller, details=self.reason)
+        end_polls(effects, queue, Draining(tenant=self.tenant.name, queue=queue.name))
 
 
-def puts_off_drop(tenant: TenantState) -> bool:
-    """Tell whether queues that are being deleted stay for now. What is frozen by itself is deleted only on purpose."""
+def defers_drop(tenant: TenantState) -> bool:
+    """Return whether queues of the tenant that are being deleted must stay for now."""
     return tenant.hold is not None or tenant.frozen is not None
 
 
-class DropQueue(Operation):
+class DropQueue(Operation[None]):
     """Finish deleting a queue that has drained."""
 
-    __slots__ = ("queue",)
     journal_op = "drop_queue"
     phase = RANGE
 
-    def __init__(self, core: ShardState, queue: QueueState) -> None:
-        super().__init__(queue.tenant, core.system)
+    def __init__(self, queue: QueueState) -> None:
+        super().__init__(queue.tenant, SYSTEM)
         self.queue = queue
         queue.dropping = True
 
-    def execute(self, round: Round) -> None:
-        """Delete every row under the queue's prefix, counters too; a legal hold or a frozen tenant puts that off."""
+    def execute(self, effects: Effects) -> None:
+        """Delete every row under the queue's prefix, counters too. A legal hold or a frozen tenant defers that."""
         queue = self.queue
-        if puts_off_drop(queue.tenant):
+        if defers_drop(queue.tenant):
             queue.dropping = False
             return
         count, size = queue.messages, queue.bytes
-        _forget(round, queue)
-        _delete_range(round, queue.prefix)
-        forget_imports(round, queue.prefix)
-        round.core.catalog.drop_queue(round.batch, queue)
-        round.log("drop_queue", queue, round.core.system, size=size, details=f"{count} messages")
+        _forget(effects, queue)
+        _delete_range(effects, queue.prefix)
+        forget_imports(effects, queue.prefix)
+        effects.state.catalog.drop_queue(effects.batch, queue)
+        effects.log("drop_queue", queue, effects.state.system, size=size, details=f"{count} messages")
 
 
-def _delete_range(round: Round, prefix: bytes) -> None:
-    round.emptied.append(prefix)
+def _delete_range(effects: Effects, prefix: bytes) -> None:
+    effects.emptied.append(prefix)
     for name in QUEUE_FAMILIES:
-        round.batch.delete_range(prefix, after(prefix), round.store.family(name).handle)
+        effects.batch.delete_range(prefix, after(prefix), effects.store.family(name).handle)
 
 
-def _forget(round: Round, queue: QueueState) -> None:
-    """Take a queue out of everything that may still turn to it."""
+def _forget(effects: Effects, queue: QueueState) -> None:
+    """Remove a queue from everything that refers to it."""
     queue.status = "draining"
     queue.dropping = True
-    round.cleared.add(queue.prefix)
+    effects.cleared.add(queue.prefix)
     queue.clear()
     queue.next_expiry = NEVER
-    usage.count(queue)
-    round.eased[queue.tenant] = None
+    queue.count_usage()
+    effects.eased[queue.tenant] = None
     queue.tenant.starved.pop(queue, None)
     if queue.timer is not None:
         queue.timer.cancel()
-    round.core.hot.pop(queue, None)
-    round.dirty.pop(queue, None)
-    round.results_ready += [(queue, id) for id in queue.result_waiters]
-    send_polls_away(round, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
+    effects.state.queues_to_match.pop(queue, None)
+    effects.dirty.pop(queue, None)
+    effects.results_ready += [(queue, id) for id in queue.result_waiters]
+    end_polls(effects, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
 
 
-def send_polls_away(round: Round, queue: QueueState, error: TenantqError) -> None:
+def end_polls(effects: Effects, queue: QueueState, error: TenantqError) -> None:
     """Answer the polls that wait for a queue with an error."""
     for poll in queue.demands:
         poll.error = error
         if poll.timer is not None:
             poll.timer.cancel()
-        round.caller_ops.append(poll)
+        effects.answered.append(poll)
     queue.demands.clear()

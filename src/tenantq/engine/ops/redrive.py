@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,14 +20,12 @@ from tenantq.store.keys import after
 from tenantq.store.rows import LeaseRow, Past, pack_past
 
 if TYPE_CHECKING:
-    import asyncio
-
     from tenantq.domain.message import Caller, DeadLetter
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.round import Round
     from tenantq.engine.state import ShardState
 
-_PACE_MS = 100
+_SLICE_MS = 100
 
 
 class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ class RedriveTask:
 
     def __init__(
         self,
-        core: ShardState,
+        state: ShardState,
         letters: QueueState,
         caller: Caller,
         filter: RedriveFilter,
@@ -88,20 +87,45 @@ class RedriveTask:
         *,
         dry_run: bool,
     ) -> None:
-        self.id = f"{core.randomness.getrandbits(64):016x}"
-        self.core = core
+        self.id = f"{state.randomness.getrandbits(64):016x}"
+        self._shard = state
         self.letters = letters  # the dead-letter queue
         self.caller = caller
         self.filter = filter
         self.rate = None if dry_run else rate  # messages a second; None: as fast as fair rounds allow
         self.dry_run = dry_run
-        self.started_at = core.shard_clock.now_ms() + core.shard_clock.wall_offset_ms()
+        self.started_at = state.shard_clock.now_ms() + state.shard_clock.wall_offset_ms()
         self.found = letters.messages  # when it began
         self.state: Literal["running", "done", "cancelled"] = "running"
         self.moved = 0
         self.skipped = 0
         self.cursor = letters.prefix
-        self.waiters: list[asyncio.Future[None]] = []
+        self.ended = asyncio.Event()
+
+    @classmethod
+    def of_queue(
+        cls,
+        state: ShardState,
+        queue: QueueState,
+        caller: Caller,
+        filter: RedriveFilter,
+        rate: int | None,
+        *,
+        dry_run: bool,
+    ) -> RedriveTask:
+        """Return a redrive of a queue's dead letters, or of a dead-letter queue. Raises Suspended if one is suspended."""
+        tenant, name_of = queue.tenant, state.catalog.dead_letter_name
+        letters = tenant.queues.get(name_of(queue))
+        takes_letters = any(name_of(one) == queue.name for one in tenant.queues.values())
+        if letters is None or takes_letters:
+            letters = queue
+        else:
+            filter = msgspec.structs.replace(filter, source=queue.name)
+        letters.check_takes()
+        for name in (filter.source, filter.to):
+            if name in tenant.queues:
+                tenant.queues[name].check_takes()
+        return cls(state, letters, caller, filter, rate, dry_run=dry_run)
 
     @property
     def progress(self) -> RedriveProgress:
@@ -111,7 +135,7 @@ class RedriveTask:
     def start(self) -> None:
         """Put the next slice into the tenant's line."""
         if self.state == "running":
-            self.core.push(RedriveSlice(self))
+            self._shard.push(RedriveSlice(self))
 
     def cancel(self) -> None:
         """Stop before the next slice."""
@@ -120,13 +144,13 @@ class RedriveTask:
 
     def slice_rows(self) -> int:
         """Return how many rows the next slice may move."""
-        rows = self.core.settings.sweep_rows // 2
+        rows = self._shard.settings.sweep_rows // 2
         if self.filter.limit is not None:
             rows = min(rows, self.filter.limit - self.moved)
-        return rows if self.rate is None else min(rows, max(1, self.rate * _PACE_MS // 1_000))
+        return rows if self.rate is None else min(rows, max(1, self.rate * _SLICE_MS // 1_000))
 
-    def go_on(self, *, more: bool) -> None:
-        """After a slice: end, or bring the next one in time."""
+    def continue_(self, *, more: bool) -> None:
+        """After a slice: end, or schedule the next one."""
         if self.state != "running":
             return
         if not more or (self.filter.limit is not None and self.moved >= self.filter.limit):
@@ -134,37 +158,35 @@ class RedriveTask:
         elif self.rate is None:
             self.start()
         else:
-            self.core.clock.call_later(max(_PACE_MS, 1_000 // self.rate), self.start)
+            self._shard.clock.call_later(max(_SLICE_MS, 1_000 // self.rate), self.start)
 
     def _end(self, state: Literal["done", "cancelled"]) -> None:
         self.state = state
-        for future in self.waiters:
-            if not future.done():
-                future.set_result(None)
+        self.ended.set()
 
 
-class RedriveSlice(Operation):
+class RedriveSlice(Operation[None]):
     """A bounded part of a redrive."""
 
-    __slots__ = ("task",)
     journal_op = "redrive"
     phase = SCAN
 
     def __init__(self, task: RedriveTask) -> None:
-        super().__init__(task.letters.tenant, task.caller, max(1, task.slice_rows()))
+        super().__init__(task.letters.tenant, task.caller)
+        self.cost = max(1, task.slice_rows())
         self.task = task
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Look at the next letters, in order of their ids so that groups keep theirs, and move those that pass."""
         task = self.task
-        letters_queue, store = task.letters, round.store
+        letters_queue, store = task.letters, effects.store
         if (
             task.state != "running"
             or letters_queue.status == "draining"
             or letters_queue.suspended
-            or letters_queue.prefix in round.cleared
+            or letters_queue.prefix in effects.cleared
         ):
-            task.go_on(more=False)
+            task.continue_(more=False)
             return
         wanted = task.slice_rows()
         # With a queue to go to, what was added to the dead-letter queue itself goes too: it may have no lease row.
@@ -172,7 +194,7 @@ class RedriveSlice(Operation):
         rows = store.scan(family, task.cursor, after(letters_queue.prefix), wanted)
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
         for key in rows:
-            sent_to = self._move(round, key[-16:])
+            sent_to = self._move(effects, key[-16:])
             if sent_to is not None:
                 target, size = sent_to
                 moved.setdefault(target, []).append((key[-16:], size))
@@ -183,16 +205,16 @@ class RedriveSlice(Operation):
             task.cursor = rows[-1] + b"\0"
         for target, sent in moved.items() if not task.dry_run else ():
             ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
-            round.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
-        task.go_on(more=len(rows) == wanted)
+            effects.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
+        task.continue_(more=len(rows) == wanted)
 
-    def _move(self, round: Round, id: bytes) -> tuple[str, int] | None:
+    def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
         """Move one letter if it passes the filter, is not in flight, and its queue takes messages; return that queue's name and its size."""
         task = self.task
         letters, wanted = task.letters, task.filter
         if wanted.ids is not None and id not in wanted.ids:
             return None
-        found = round.locate(letters, id)
+        found = effects.locate(letters, id)
         if found is None or found.state == "in_flight":
             return None
         message, past = found.message, found.lease.unpack_past() if found.lease is not None else Past([])
@@ -208,14 +230,14 @@ class RedriveSlice(Operation):
             return None
         if task.dry_run:
             return target.name, message.size
-        remove_message(round, letters, id)
+        remove_message(effects, letters, id)
         letters.totals[REMOVED] += 1
         past.dead = None
         fresh = LeaseRow(
-            0, 0, 0, 0, round.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)
+            0, 0, 0, 0, effects.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)
         )  # fmt: skip
-        round.batch.delete(target.prefix + id, round.store.re.handle)
-        dead_letter.move_in(round, target, id, message, fresh, lives_since=round.now)
+        effects.batch.delete(target.prefix + id, effects.store.re.handle)
+        dead_letter.move_in(effects, target, id, message, fresh, lives_since=effects.now)
         return target.name, message.size
 
 

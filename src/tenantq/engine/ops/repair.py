@@ -1,10 +1,11 @@
-"""Mend a queue in which a row was found that should not be: believe the rows, and count them anew."""
+"""Repair a queue in which an inconsistent row was found: trust the rows, and recount them."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
 
+from tenantq.domain.message import SYSTEM
 from tenantq.engine import groups
 from tenantq.engine.operation import ADVANCE, Operation
 from tenantq.engine.queue_state import NEVER
@@ -14,9 +15,8 @@ from tenantq.store.rows import unpack_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.round import Round
-    from tenantq.engine.state import ShardState
     from tenantq.store.interface import Family
     from tenantq.store.rows import MessageRow
 
@@ -27,21 +27,20 @@ _PAGE: Final = 1_000
 _HEAD_BYTES: Final = 24
 
 
-class Repair(Operation):
-    """Recount one queue from its rows and let groups go on whose messages are gone. Rare, so it takes one round."""
+class Repair(Operation[None]):
+    """Recount one queue from its rows, and unblock groups whose messages are missing. Rare, so it takes one round."""
 
-    __slots__ = ("queue",)
     journal_op = "mend"
     phase = ADVANCE
 
-    def __init__(self, core: ShardState, queue: QueueState) -> None:
-        super().__init__(queue.tenant, core.system)
+    def __init__(self, queue: QueueState) -> None:
+        super().__init__(queue.tenant, SYSTEM)
         self.queue = queue
         queue.suspect = False
 
-    def execute(self, round: Round) -> None:
-        """Count waiting, leased and blocked messages and bytes; a queue too large for that is left to the doctor."""
-        queue, store = self.queue, round.store
+    def execute(self, effects: Effects) -> None:
+        """Count waiting, leased and blocked messages and bytes. A queue too large for that is left to the doctor."""
+        queue, store = self.queue, effects.store
         if queue.messages > _MESSAGES_MAX:
             log.warning(
                 "queue %s/%s is too large to recount while serving: stop and run tenantq doctor",
@@ -49,39 +48,39 @@ class Repair(Operation):
                 queue.name,
             )
             return
-        bodies = {key[8:]: unpack_message(value) for key, value in self._rows(round, store.m)}
+        bodies = {key[8:]: unpack_message(value) for key, value in self._rows(effects, store.m)}
         queue.bytes = sum(body.size for body in bodies.values())
-        leased = {key[-16:] for key, _ in self._rows(round, store.li)}
+        leased = {key[-16:] for key, _ in self._rows(effects, store.li)}
         queue.in_flight = len(leased)
-        placed = leased | self._count_waiting(round) | self._mend_groups(round, bodies, leased)
+        placed = leased | self._count_waiting(effects) | self._repair_groups(effects, bodies, leased)
         for id in bodies.keys() - placed:
-            # It is in the queue but nothing leads to it: put it in line again.
-            lease = round.lease(queue, id)
+            # No index row refers to the message: make it available again.
+            lease = effects.lease(queue, id)
             if lease is not None:
-                lease.token, lease.deadline, lease.visible_at = 0, 0, round.now
-                round.put_lease(queue, id, lease)
+                lease.token, lease.deadline, lease.visible_at = 0, 0, effects.now
+                effects.put_lease(queue, id, lease)
             visible_at = lease.visible_at if lease is not None else bodies[id].visible_at
-            round.insert_waiting(queue, id, bodies[id].priority, visible_at, delivered_before=lease is not None)
-            round.heal(queue, id, "message without an index row")
+            effects.insert_waiting(queue, id, bodies[id].priority, visible_at, delivered_before=lease is not None)
+            effects.heal(queue, id, "message without an index row")
         queue.suspect = False
-        round.touch(queue)
-        round.log("mend", queue, round.core.system, details=f"{queue.messages} messages counted anew")
+        effects.touch(queue)
+        effects.log("mend", queue, SYSTEM, details=f"{queue.messages} messages counted anew")
 
-    def _rows(self, round: Round, family: Family) -> Iterator[tuple[bytes, bytes]]:
+    def _rows(self, effects: Effects, family: Family) -> Iterator[tuple[bytes, bytes]]:
         prefix = self.queue.prefix
         lower = prefix
-        while page := round.store.scan_items(family, lower, after(prefix), _PAGE):
+        while page := effects.store.scan_items(family, lower, after(prefix), _PAGE):
             yield from page
             lower = page[-1][0] + b"\0"
 
-    def _count_waiting(self, round: Round) -> set[bytes]:
+    def _count_waiting(self, effects: Effects) -> set[bytes]:
         """Count the waiting rows; return the ids that have one."""
         queue = self.queue
         found: set[bytes] = set()
         for level in queue.levels:
             level.ready = level.delayed = 0
             level.next_due = NEVER
-        for key, _ in self._rows(round, round.store.vi):
+        for key, _ in self._rows(effects, effects.store.vi):
             _, priority, visible_at, id = split_waiting_key(key)
             found.add(id)
             level = queue.level(priority)
@@ -95,16 +94,16 @@ class Repair(Operation):
         queue.ready = sum(level.ready for level in queue.levels)
         return found
 
-    def _mend_groups(self, round: Round, bodies: dict[bytes, MessageRow], leased: set[bytes]) -> set[bytes]:
-        """Take members without a body out of their groups; return the ids that wait for an earlier one of theirs."""
+    def _repair_groups(self, effects: Effects, bodies: dict[bytes, MessageRow], leased: set[bytes]) -> set[bytes]:
+        """Remove members without a body from their groups; return the ids blocked by an earlier member."""
         queue = self.queue
-        members = [key for key, _ in self._rows(round, round.store.gr) if len(key) != _HEAD_BYTES]
-        heads = {key: value for key, value in self._rows(round, round.store.gr) if len(key) == _HEAD_BYTES}
+        members = [key for key, _ in self._rows(effects, effects.store.gr) if len(key) != _HEAD_BYTES]
+        heads = {key: value for key, value in self._rows(effects, effects.store.gr) if len(key) == _HEAD_BYTES}
         blocked = {key[_HEAD_BYTES:] for key in members if heads.get(key[:_HEAD_BYTES]) != key[_HEAD_BYTES:]} - leased
         queue.blocked = len(blocked)
         for key in members:
             id = key[_HEAD_BYTES:]
             if id not in bodies:
-                round.heal(queue, id, "group member without a body")
-                groups.leave(round, queue, key[8:_HEAD_BYTES], id, blocked=id in blocked)
+                effects.heal(queue, id, "group member without a body")
+                groups.leave(effects, queue, key[8:_HEAD_BYTES], id, blocked=id in blocked)
         return blocked

@@ -1,18 +1,21 @@
-"""Settle leases: ack, nack, release, extend. Only the current receipt counts, and only until its deadline."""
+"""Settle leases: ack, nack, release, extend. Only the current receipt is valid, and only until its deadline."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import HistoryEntry, Outcome
+from tenantq.domain.message import HistoryEntry, Outcome, check_batch, check_int, check_result
+from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, discard, groups
+from tenantq.engine.arguments import check_reason
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
 from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
 from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
+from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
 from tenantq.store.rows import pack_past, unpack_message
 
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.domain.message import Caller, Result
+    from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState, TenantState
-    from tenantq.engine.round import Round
     from tenantq.store.rows import LeaseRow
 
 OK = Outcome(True)
@@ -29,7 +32,7 @@ _RECEIPT_CHARS = 48
 
 
 def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
-    """Return (message id, lease token), or None for what never was a receipt."""
+    """Return (message id, lease token), or None if it is no receipt."""
     if not isinstance(receipt, str) or len(receipt) != _RECEIPT_CHARS:
         return None
     try:
@@ -40,40 +43,39 @@ def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
     return (raw[:16], token) if len(raw) == 24 and token else None
 
 
-class _Settle(Operation):
-    """Work on the current leases of a batch of receipts."""
+class Settlement(Operation[list[Outcome]]):
+    """Work on the current leases of a batch of receipts. Replies one outcome per receipt, in order.
 
-    __slots__ = ("any_receipt", "queue_name", "receipts")
+    With ``any_receipt``, an earlier receipt of a leased message counts too.
+    """
+
     ends_lease = True
 
     def __init__(
-        self,
-        tenant: TenantState,
-        caller: Caller,
-        queue_name: str,
-        receipts: Sequence[object],
-        *,
-        any_receipt: bool = False,
+        self, tenant: TenantState, caller: Caller, queue: str, receipts: Sequence[object], *, any_receipt: bool = False
     ) -> None:
-        super().__init__(tenant, caller, max(1, len(receipts)))
-        self.queue_name = queue_name
+        check_queue_name(queue)
+        check_batch("receipts", receipts)
+        super().__init__(tenant, caller)
+        self.cost = max(1, len(receipts))
+        self.queue_name = queue
         self.receipts = [parse_receipt(receipt) for receipt in receipts]
-        self.any_receipt = any_receipt  # of a message that is leased, an earlier one counts too
+        self.any_receipt = any_receipt
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; answer each in its place."""
-        queue = round.core.catalog.queue(self.tenant, self.queue_name)
-        current, lost = self._current(round, queue)
+        queue = effects.state.catalog.queue(self.tenant, self.queue_name)
+        current, lost = self._current(effects, queue)
         reply: list[Outcome] = []
         if current:
             leases = current.values()
             ids = b"".join(current)
             sizes, priorities = column([one.size for one in leases]), column([one.priority for one in leases])
             attempts = column([one.attempts for one in leases])
-            held = column([round.now - one.leased_at for one in leases])
-            outcomes = self.settle_all(round, queue, current)
-            round.dirty[queue] = None
-            round.log(
+            held = column([effects.now - one.leased_at for one in leases])
+            outcomes = self.settle_all(effects, queue, current)
+            effects.dirty[queue] = None
+            effects.log(
                 self.journal_op, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
                 process_ms=held, details=self.details(),
             )  # fmt: skip
@@ -91,9 +93,9 @@ class _Settle(Operation):
         for id in lost.values():
             refused.setdefault(self._refusal(id).code, []).append(id)
         for code, them in refused.items():
-            round.log(self.journal_op, queue, self.caller, ids=b"".join(them), outcome="refused", error_code=code)
+            effects.log(self.journal_op, queue, self.caller, ids=b"".join(them), outcome="refused", error_code=code)
 
-    def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
+    def _current(self, effects: Effects, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
         """Return the leases that the receipts hold, by id, and the ids of receipts that hold none, by position.
 
         A receipt that comes twice in one batch holds its lease only the first time, unless the lease outlives it.
@@ -101,8 +103,8 @@ class _Settle(Operation):
         if queue.frozen is not None:  # whoever has the messages now delivers them again
             return {}, {index: parsed[0] if parsed else bytes(16) for index, parsed in enumerate(self.receipts)}
         known = [parsed[0] for parsed in self.receipts if parsed is not None]
-        leases = iter(round.leases(queue, known)) if known else iter(())
-        now = round.now
+        leases = iter(effects.leases(queue, known)) if known else iter(())
+        now = effects.now
         current: dict[bytes, LeaseRow] = {}
         lost: dict[int, bytes] = {}
         for index, parsed in enumerate(self.receipts):
@@ -129,11 +131,11 @@ class _Settle(Operation):
         """Return what is told of a receipt that was not settled."""
         return LeaseLost(tenant=self.tenant.name, queue=self.queue_name)
 
-    def settle_all(self, round: Round, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
+    def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Do the work for all current leases."""
-        return {id: self.settle(round, queue, id, lease) for id, lease in current.items()}
+        return {id: self.settle(effects, queue, id, lease) for id, lease in current.items()}
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
+    def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Do the work for one current lease."""
         raise NotImplementedError
 
@@ -142,43 +144,55 @@ class _Settle(Operation):
         return ""
 
 
-class Ack(_Settle):
+def check_results(receipts: Sequence[object], results: Sequence[Result | None] | None) -> None:
+    """Raise Invalid unless ``results`` is None or has a valid result, or None, for each receipt."""
+    if results is None:
+        return
+    check_batch("results", results)
+    if len(results) != len(receipts):
+        raise Invalid(f"results: {len(results)} for {len(receipts)} receipts; give one for each, or None")
+    for result in results:
+        if result is not None:
+            check_result(result)
+
+
+class Ack(Settlement):
     """Finish messages, with or without results."""
 
-    __slots__ = ("results", "unsealed")
     journal_op = "ack"
 
     def __init__(
         self,
         tenant: TenantState,
         caller: Caller,
-        queue_name: str,
+        queue: str,
         receipts: Sequence[object],
-        results: Sequence[Result | None] | None,
+        results: Sequence[Result | None] | None = None,
     ) -> None:
-        super().__init__(tenant, caller, queue_name, receipts)
+        super().__init__(tenant, caller, queue, receipts)
+        check_results(receipts, results)
         self.unsealed = results is not None and any(one is not None and not one.sealed for one in results)
         self.results: dict[tuple[bytes, int], Result | None] = {}
         for parsed, result in zip(self.receipts, results or (), strict=False):
             if parsed is not None:
                 self.results.setdefault(parsed, result)  # of a receipt that comes twice, the first counts
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; a result in plain is refused where the tenant's are encrypted."""
         if self.unsealed and self.tenant.config.encryption.enabled:
             raise unsealed(self.tenant.name, self.queue_name)
-        super().execute(round)
+        super().execute(effects)
 
-    def settle_all(self, round: Round, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
+    def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Finish plain messages in one go; what needs more has its own way."""
-        if self.results or queue.lane is not None or queue.result_waiters:
-            return super().settle_all(round, queue, current)
-        store, delete, prefix, forget = round.store, round.batch.delete, queue.prefix, round.forget
+        if self.results or queue.has_lane or queue.result_waiters:
+            return super().settle_all(effects, queue, current)
+        store, delete, prefix, forget = effects.store, effects.batch.delete, queue.prefix, effects.forget
         m, le, li = store.m.handle, store.le.handle, store.li.handle
         size = count = 0
         for id, lease in current.items():
             if lease.expires_at or lease.group:
-                self.settle(round, queue, id, lease)
+                self.settle(effects, queue, id, lease)
                 continue
             key = prefix + id
             delete(key, m)
@@ -192,63 +206,65 @@ class Ack(_Settle):
         queue.totals[ACKED] += count
         return dict.fromkeys(current, OK)
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
+    def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Delete the message; keep its result if there is one."""
-        store, delete, prefix = round.store, round.batch.delete, queue.prefix
+        store, delete, prefix = effects.store, effects.batch.delete, queue.prefix
         key = prefix + id
         delete(key, store.m.handle)
         delete(key, store.le.handle)
         delete(prefix + be64(lease.deadline) + id, store.li.handle)
-        round.forget(key)
+        effects.forget(key)
         queue.in_flight -= 1
         queue.bytes -= lease.size
         queue.totals[ACKED] += 1
         if lease.expires_at:
             delete(expiry_key(queue.prefix, lease.expires_at, EXPIRES_TTL, id), store.ex.handle)
         if lease.group:
-            groups.leave(round, queue, lease.group, id, blocked=False)
-        if queue.lane is not None:
-            queue.lane.settle(queue, round.now - lease.leased_at)
+            groups.leave(effects, queue, lease.group, id, blocked=False)
+        if queue.has_lane:
+            effects.state.lanes[queue.name].settle(queue, effects.now - lease.leased_at)
         result = self.results.get((id, lease.token)) if self.results else None
         if result is not None:
-            dead_letter.write_result(round, queue, id, result, round.now + queue.config.result_ttl_ms)
+            dead_letter.write_result(effects, queue, id, result, effects.now + queue.config.result_ttl_ms)
         elif queue.result_waiters:
-            round.results_ready.append((queue, id))
+            effects.results_ready.append((queue, id))
         return OK
 
 
-class Nack(_Settle):
-    """Give messages back as failed: later again, or to the dead letters once their attempts are used up."""
+class Nack(Settlement):
+    """Report messages as failed. Each is retried after ``delay_ms`` or the queue's backoff, or becomes a dead letter."""
 
-    __slots__ = ("delay_ms", "reason")
     journal_op = "nack"
 
     def __init__(
         self,
         tenant: TenantState,
         caller: Caller,
-        queue_name: str,
+        queue: str,
         receipts: Sequence[object],
-        delay_ms: int | None,
-        reason: str,
         *,
+        delay_ms: int | None = None,
+        reason: str = "",
         any_receipt: bool = False,
     ) -> None:
-        super().__init__(tenant, caller, queue_name, receipts, any_receipt=any_receipt)
+        super().__init__(tenant, caller, queue, receipts, any_receipt=any_receipt)
+        if delay_ms is not None:
+            check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
+        check_reason(reason)
         self.delay_ms = delay_ms
         self.reason = reason
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
+    def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Put the message back, hidden for the delay or a random part of the backoff."""
         delay_ms = self.delay_ms
         if delay_ms is None:
             config = queue.config
             backoff = Backoff(config.backoff_base_ms, config.backoff_max_ms)
-            delay_ms = backoff.full_jitter_ms(lease.attempts, round.core.randomness)
+            delay_ms = backoff.full_jitter_ms(lease.attempts, effects.state.randomness)
         queue.totals[NACKED] += 1
-        if queue.lane is not None:
-            queue.lane.settle(queue, round.now - lease.leased_at)
-        give_back(round, queue, id, lease, "nacked", self.reason, self.reason or "MAX_ATTEMPTS", delay_ms)
+        if queue.has_lane:
+            effects.state.lanes[queue.name].settle(queue, effects.now - lease.leased_at)
+        end_delivery(effects, queue, id, lease, "nacked", self.reason, self.reason or "MAX_ATTEMPTS", delay_ms)
         return OK
 
     def details(self) -> str:
@@ -256,8 +272,8 @@ class Nack(_Settle):
         return self.reason
 
 
-def give_back(
-    round: Round,
+def end_delivery(
+    effects: Effects,
     queue: QueueState,
     id: bytes,
     lease: LeaseRow,
@@ -266,56 +282,54 @@ def give_back(
     dead_reason: str,
     delay_ms: int,
 ) -> None:
-    """End a failed delivery: to the dead letters after the last allowed one, discarded past its TTL, else back in line."""
-    round.end_lease(queue, id, lease)
-    _write_down(round, lease, HistoryEntry(lease.attempts, round.now + round.wall, outcome, reason))  # type: ignore[arg-type]
+    """End a failed delivery: dead-letter the message after its last attempt, discard it past its TTL, else make it available again."""
+    effects.end_lease(queue, id, lease)
+    _add_history(effects, lease, HistoryEntry(lease.attempts, effects.now + effects.wall, outcome, reason))  # type: ignore[arg-type]
     lease.token = lease.deadline = 0
     if lease.attempts >= dead_letter.attempts_allowed(queue, lease) and not queue.config.dead_on_poll:
-        dead_letter.bury(round, queue, id, lease, dead_reason)
+        dead_letter.bury(effects, queue, id, lease, dead_reason)
     else:
-        lease.visible_at = round.now + delay_ms
-        put_back(round, queue, id, lease)
+        lease.visible_at = effects.now + delay_ms
+        put_back(effects, queue, id, lease)
 
 
-def _write_down(round: Round, lease: LeaseRow, ended: HistoryEntry) -> None:
-    """Note how a delivery ended, and when the first one began."""
+def _add_history(effects: Effects, lease: LeaseRow, ended: HistoryEntry) -> None:
+    """Record how a delivery ended, and when the first one began."""
     past = lease.unpack_past()
-    past.first_at = past.first_at or lease.leased_at + round.wall
+    past.first_at = past.first_at or lease.leased_at + effects.wall
     past.history.append(ended)
     del past.history[: -limits.HISTORY_ENTRIES_MAX]
     lease.past = pack_past(past)
 
 
-def put_back(round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
-    """Put a message out of flight back in line, unless its TTL has passed meanwhile."""
-    if lease.expires_at and lease.expires_at <= round.now:
-        value = round.store.get(round.store.m, queue.prefix + id)
+def put_back(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
+    """Make a message whose lease ended available again, unless its TTL has passed."""
+    if lease.expires_at and lease.expires_at <= effects.now:
+        value = effects.store.get(effects.store.m, queue.prefix + id)
         if value is not None:
-            discard.discard(round, queue, id, unpack_message(value), lease, blocked=False)
+            discard.discard(effects, queue, id, unpack_message(value), lease, blocked=False)
             return
-    groups.line_up(round, queue, id, lease)
+    groups.line_up(effects, queue, id, lease)
 
 
-class Release(_Settle):
-    """Give messages back untouched: at once, in their old place, without using up an attempt."""
+class Release(Settlement):
+    """Return messages at once, in their old place, without using up an attempt."""
 
-    __slots__ = ()
     journal_op = "release"
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
+    def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Undo the delivery."""
-        round.end_lease(queue, id, lease)
-        _write_down(round, lease, HistoryEntry(lease.attempts, round.now + round.wall, "released"))
+        effects.end_lease(queue, id, lease)
+        _add_history(effects, lease, HistoryEntry(lease.attempts, effects.now + effects.wall, "released"))
         lease.token = lease.deadline = 0
         lease.attempts -= 1
-        put_back(round, queue, id, lease)
+        put_back(effects, queue, id, lease)
         return OK
 
 
-class Extend(_Settle):
-    """Set leases to end ``lease_ms`` from now."""
+class Extend(Settlement):
+    """Set leases to end ``lease_ms`` from now. Refuses those that would last longer than ``held_ms_max`` since delivery."""
 
-    __slots__ = ("_too_long", "held_ms_max", "lease_ms")
     journal_op = "extend"
     ends_lease = False
 
@@ -323,22 +337,23 @@ class Extend(_Settle):
         self,
         tenant: TenantState,
         caller: Caller,
-        queue_name: str,
+        queue: str,
         receipts: Sequence[object],
-        lease_ms: int,
         *,
+        lease_ms: int,
         any_receipt: bool = False,
         held_ms_max: int | None = None,
     ) -> None:
-        super().__init__(tenant, caller, queue_name, receipts, any_receipt=any_receipt)
+        super().__init__(tenant, caller, queue, receipts, any_receipt=any_receipt)
+        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
         self.lease_ms = lease_ms
-        self.held_ms_max = held_ms_max  # from the delivery on; None: any time
+        self.held_ms_max = held_ms_max
         self._too_long: set[bytes] = set()
 
-    def _current(self, round: Round, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
-        current, lost = super()._current(round, queue)
+    def _current(self, effects: Effects, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
+        current, lost = super()._current(effects, queue)
         if self.held_ms_max is not None:
-            begun = round.now + self.lease_ms - self.held_ms_max
+            begun = effects.now + self.lease_ms - self.held_ms_max
             self._too_long = {id for id, lease in current.items() if lease.leased_at < begun}
             for index, parsed in enumerate(self.receipts):
                 if parsed is not None and parsed[0] in self._too_long:
@@ -355,33 +370,33 @@ class Extend(_Settle):
             queue=self.queue_name,
         )
 
-    def settle(self, round: Round, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
+    def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Move the deadline row, so that there is exactly one."""
-        li = round.store.li.handle
-        round.batch.delete(queue.prefix + be64(lease.deadline) + id, li)
-        lease.deadline = round.now + self.lease_ms
-        round.batch.put(queue.prefix + be64(lease.deadline) + id, b"", li)
-        round.put_lease(queue, id, lease)
+        li = effects.store.li.handle
+        effects.batch.delete(queue.prefix + be64(lease.deadline) + id, li)
+        lease.deadline = effects.now + self.lease_ms
+        effects.batch.put(queue.prefix + be64(lease.deadline) + id, b"", li)
+        effects.put_lease(queue, id, lease)
         queue.next_lease = min(queue.next_lease, lease.deadline)
-        return Outcome(True, lease_until=lease.deadline + round.wall)
+        return Outcome(True, lease_until=lease.deadline + effects.wall)
 
 
-class Remove(Operation):
-    """Delete messages by id, whatever their state; a lease on one is lost."""
+class Remove(Operation[list[Outcome]]):
+    """Delete messages by id, whatever their state. A lease on one is lost."""
 
-    __slots__ = ("ids", "queue_name")
     journal_op = "remove"
 
-    def __init__(
-        self, tenant: TenantState, caller: Caller, queue_name: str, ids: Sequence[bytes | TenantqError]
-    ) -> None:
-        super().__init__(tenant, caller, max(1, len(ids)))
-        self.queue_name = queue_name
-        self.ids = ids
+    def __init__(self, tenant: TenantState, caller: Caller, queue: str, ids: Sequence[str | bytes]) -> None:
+        check_queue_name(queue)
+        check_batch("ids", ids)
+        super().__init__(tenant, caller)
+        self.cost = max(1, len(ids))
+        self.queue_name = queue
+        self.ids = [_parse_id(id) for id in ids]
 
-    def execute(self, round: Round) -> None:
+    def execute(self, effects: Effects) -> None:
         """Remove each id that is there; answer each in its place."""
-        queue = round.core.catalog.queue(self.tenant, self.queue_name)
+        queue = effects.state.catalog.queue(self.tenant, self.queue_name)
         self.tenant.check_hold(queue.name)
         queue.check_thawed()
         reply: list[Outcome] = []
@@ -391,7 +406,7 @@ class Remove(Operation):
             if isinstance(id, TenantqError):
                 reply.append(Outcome(False, id))
                 continue
-            size = remove_message(round, queue, id)
+            size = remove_message(effects, queue, id)
             if size is None:
                 reply.append(Outcome(False, NotFound("no such message", tenant=self.tenant.name, queue=queue.name)))
                 continue
@@ -402,25 +417,32 @@ class Remove(Operation):
         self.reply = reply
         if len(removed) < len(reply):
             details = f"{len(reply) - len(removed)} ids"
-            round.log("remove", queue, self.caller, outcome="refused", error_code=NotFound.code, details=details)
+            effects.log("remove", queue, self.caller, outcome="refused", error_code=NotFound.code, details=details)
         if removed:
-            round.log("remove", queue, self.caller, ids=b"".join(removed), size=sizes)
+            effects.log("remove", queue, self.caller, ids=b"".join(removed), size=sizes)
 
 
-def remove_message(round: Round, queue: QueueState, id: bytes) -> int | None:
+def _parse_id(id: str | bytes) -> bytes | Invalid:
+    try:
+        return id_bytes(id)
+    except Invalid as error:
+        return error
+
+
+def remove_message(effects: Effects, queue: QueueState, id: bytes) -> int | None:
     """Take a message out of the queue wherever it stands; return its size, or None if it is not there."""
-    found = round.locate(queue, id)
+    found = effects.locate(queue, id)
     if found is None:
         return None
     message, lease = found.message, found.lease
     if found.state == "waiting":
-        round.remove_waiting(queue, id, message.priority, found.visible_at)
+        effects.remove_waiting(queue, id, message.priority, found.visible_at)
     elif lease is not None and found.state == "in_flight":
-        round.end_lease(queue, id, lease)
+        effects.end_lease(queue, id, lease)
     expires_at = lease.expires_at if lease is not None else message.expires_at
-    discard.take_out(round, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
+    discard.take_out(effects, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
     if found.group:
-        groups.leave(round, queue, found.group, id, blocked=found.state == "blocked")
+        groups.leave(effects, queue, found.group, id, blocked=found.state == "blocked")
     if queue.result_waiters:
-        round.results_ready.append((queue, id))
+        effects.results_ready.append((queue, id))
     return message.size

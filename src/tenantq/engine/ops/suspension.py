@@ -1,26 +1,29 @@
-"""Suspending a tenant or a queue, in one of three ways, and letting it work again."""
+"""Suspend tenants and queues, in one of three modes, and resume them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tenantq.domain.names import check_queue_name
+from tenantq.engine.arguments import check_mode, check_reason
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.lifecycle import send_polls_away
+from tenantq.engine.ops.lifecycle import end_polls
 from tenantq.engine.queue_state import Suspension, queue_suspended
 from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
 
 if TYPE_CHECKING:
     from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import SuspensionMode, TenantState
-    from tenantq.engine.round import Round
+    from tenantq.engine.effects import Effects
+    from tenantq.engine.queue_state import SuspensionMode
 
 
 def _suspension(
-    round: Round, caller: Caller, mode: SuspensionMode, reason: str, before: Suspension | None
+    effects: Effects, caller: Caller, mode: SuspensionMode, reason: str, before: Suspension | None
 ) -> Suspension:
-    """Return a suspension from now on; what is frozen already has been so since it was, whatever the reason is now."""
-    at, seq, engine_ms = round.now + round.wall, round.seq, round.now
+    """Return a suspension that starts now. A second freeze keeps the start of the first, whatever its reason."""
+    at, seq, engine_ms = effects.now + effects.wall, effects.seq, effects.now
     if before is not None and before.mode == mode == "freeze":
         at, seq, engine_ms = before.at, before.seq, before.engine_ms
     return Suspension(mode, reason, without_surrogates(caller.principal), at, seq, engine_ms)
@@ -29,7 +32,7 @@ def _suspension(
 def _check_change(
     before: Suspension | None, mode: SuspensionMode, way_out: str, tenant: str, queue: str | None
 ) -> None:
-    """Raise Conflict where another mode would end what is frozen or filled, and its reason, which a move goes on by."""
+    """Raise Conflict if another mode would end a freeze or fill: a move relies on it and on its reason."""
     if before is not None and before.mode not in {"settle", mode}:
         why = f" ({before.reason})" if before.reason else ""
         raise Conflict(
@@ -39,96 +42,100 @@ def _check_change(
         )
 
 
-class SuspendTenant(Operation):
-    """Take no new messages of a tenant and hand none out."""
+@dataclass(eq=False)
+class SuspendTenant(Operation[None]):
+    """Refuse adds and polls of a tenant. Suspension says what each mode still allows."""
 
-    __slots__ = ("mode", "name", "reason")
+    name: str
+    reason: str = ""
+    mode: SuspensionMode = "settle"
     journal_op = "suspend_tenant"
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str, mode: SuspensionMode) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
-        self.mode: SuspensionMode = mode
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+        check_mode(self.mode)
 
-    def execute(self, round: Round) -> None:
-        """Change the tenant's status, send its waiting polls away, and have its queues looked at again."""
-        tenant = round.core.catalog.tenant(self.name)
+    def execute(self, effects: Effects) -> None:
+        """Change the tenant's status, end its waiting polls, and have its queues re-examined."""
+        tenant = effects.state.catalog.tenant(self.name)
         _check_change(tenant.suspension, self.mode, "resume", tenant.name, None)
         tenant.status = "suspended"
         if tenant.frozen is None or self.mode != "freeze":  # another reason alone leaves exports the same
             tenant.version += 1
-        tenant.suspension = _suspension(round, self.caller, self.mode, self.reason, tenant.suspension)
-        round.core.catalog.save_tenant(round.batch, tenant)
+        tenant.suspension = _suspension(effects, self.caller, self.mode, self.reason, tenant.suspension)
+        effects.state.catalog.save_tenant(effects.batch, tenant)
         for queue in tenant.queues.values():
-            send_polls_away(round, queue, Suspended(tenant=tenant.name, queue=queue.name))
-            round.touch(queue)
-        told = self.reason if self.mode == "settle" else f"{self.mode}: {self.reason}"
-        round.log_tenant("suspend_tenant", tenant, self.caller, told)
+            end_polls(effects, queue, Suspended(tenant=tenant.name, queue=queue.name))
+            effects.touch(queue)
+        details = self.reason if self.mode == "settle" else f"{self.mode}: {self.reason}"
+        effects.log_tenant("suspend_tenant", tenant, self.caller, details)
 
 
-class ResumeTenant(Operation):
+@dataclass(eq=False)
+class ResumeTenant(Operation[None]):
     """Serve a suspended tenant again."""
 
-    __slots__ = ("name", "reason")
+    name: str
+    reason: str = ""
     journal_op = "resume_tenant"
 
-    def __init__(self, system: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(system, caller)
-        self.name = name
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
 
-    def execute(self, round: Round) -> None:
-        """Change the tenant's status, and have its queues looked at again: leases and lifetimes that are over end now."""
-        tenant = round.core.catalog.tenant(self.name)
+    def execute(self, effects: Effects) -> None:
+        """Change the tenant's status, and have its queues re-examined: leases and lifetimes that are over end now."""
+        tenant = effects.state.catalog.tenant(self.name)
         tenant.status, tenant.suspension = "active", None
         tenant.version += 1
-        round.core.catalog.save_tenant(round.batch, tenant)
+        effects.state.catalog.save_tenant(effects.batch, tenant)
         for queue in tenant.queues.values():
-            round.touch(queue)
-        round.log_tenant("resume_tenant", tenant, self.caller, self.reason)
+            effects.touch(queue)
+        effects.log_tenant("resume_tenant", tenant, self.caller, self.reason)
 
 
-class SuspendQueue(Operation):
-    """Take no new messages of one queue and hand none out."""
+@dataclass(eq=False)
+class SuspendQueue(Operation[None]):
+    """Refuse adds and polls of one queue. Suspension says what each mode still allows."""
 
-    __slots__ = ("mode", "name", "reason")
+    name: str
+    reason: str = ""
+    mode: SuspensionMode = "settle"
     journal_op = "suspend_queue"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str, mode: SuspensionMode) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
-        self.reason = reason
-        self.mode: SuspensionMode = mode
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
+        check_reason(self.reason)
+        check_mode(self.mode)
 
-    def execute(self, round: Round) -> None:
-        """Note it with the queue, and send its waiting polls away."""
-        queue = round.core.catalog.queue(self.tenant, self.name)
+    def execute(self, effects: Effects) -> None:
+        """Store the suspension with the queue, and end its waiting polls."""
+        queue = effects.state.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         _check_change(queue.suspension, self.mode, "reopen", self.tenant.name, queue.name)
-        queue.suspension = _suspension(round, self.caller, self.mode, self.reason, queue.suspension)
-        round.core.catalog.save_queue(round.batch, queue)
-        send_polls_away(round, queue, queue_suspended(queue))
-        round.touch(queue)
-        round.log("suspend_queue", queue, self.caller, details=f"{self.mode}: {self.reason}")
+        queue.suspension = _suspension(effects, self.caller, self.mode, self.reason, queue.suspension)
+        effects.state.catalog.save_queue(effects.batch, queue)
+        end_polls(effects, queue, queue_suspended(queue))
+        effects.touch(queue)
+        effects.log("suspend_queue", queue, self.caller, details=f"{self.mode}: {self.reason}")
 
 
-class ReopenQueue(Operation):
-    """Let a suspended queue work again; whether it is paused stays as it is."""
+@dataclass(eq=False)
+class ResumeQueue(Operation[None]):
+    """End the suspension of a queue. A paused queue stays paused."""
 
-    __slots__ = ("name", "reason")
+    name: str
+    reason: str = ""
     journal_op = "reopen_queue"
 
-    def __init__(self, tenant: TenantState, caller: Caller, name: str, reason: str) -> None:
-        super().__init__(tenant, caller)
-        self.name = name
-        self.reason = reason
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
+        check_reason(self.reason)
 
-    def execute(self, round: Round) -> None:
-        """Forget the suspension, and have the queue looked at again."""
-        queue = round.core.catalog.queue(self.tenant, self.name)
+    def execute(self, effects: Effects) -> None:
+        """Remove the suspension, and have the queue re-examined."""
+        queue = effects.state.catalog.queue(self.tenant, self.name)
         queue.suspension = None
-        round.core.catalog.save_queue(round.batch, queue)
-        round.touch(queue)
-        round.log("reopen_queue", queue, self.caller, details=self.reason)
+        effects.state.catalog.save_queue(effects.batch, queue)
+        effects.touch(queue)
+        effects.log("reopen_queue", queue, self.caller, details=self.reason)

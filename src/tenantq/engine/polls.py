@@ -1,0 +1,125 @@
+"""Polls: operations that wait for messages of one queue, or of one queue name in many tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantq.domain import limits
+from tenantq.domain.message import Delivery, check_int
+from tenantq.domain.names import check_queue_name
+from tenantq.engine import quota_checks
+from tenantq.engine.arguments import check_bool
+from tenantq.engine.operation import REGISTER, Operation
+from tenantq.errors import Draining, Unavailable
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from tenantq.domain.message import Caller
+    from tenantq.engine.effects import Effects
+    from tenantq.engine.queue_state import TenantState
+    from tenantq.runtime.clock import Timer
+
+
+def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
+    """Raise Invalid unless these are the arguments of a poll."""
+    check_queue_name(queue)
+    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
+    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+    if lease_ms is not None:
+        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+
+
+class Poll(Operation[list[Delivery]]):
+    """A poll of one queue. It waits up to ``wait_ms`` for the first message.
+
+    ``lease_ms`` None means the queue's. With ``whole_groups`` it takes several messages of one group, in order.
+    """
+
+    phase = REGISTER
+    journal_op = "poll"
+
+    def __init__(
+        self,
+        tenant: TenantState,
+        caller: Caller,
+        queue: str,
+        *,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        whole_groups: bool = False,
+    ) -> None:
+        check_poll(queue, max, wait_ms, lease_ms)
+        check_bool("whole_groups", whole_groups)
+        super().__init__(tenant, caller)
+        self.queue_name = queue
+        self.max = max
+        self.wait_ms = wait_ms
+        self.lease_ms = lease_ms
+        self.whole_groups = whole_groups
+        self.got: list[Delivery] = []
+        self.bytes = 0
+        self.timer: Timer | None = None
+
+    def stop_waiting(self) -> None:
+        """Answer a poll that got nothing in its time."""
+        if self.future is not None and not self.future.done() and not self.got:
+            self.future.set_result([])
+
+    def execute(self, effects: Effects) -> None:
+        """Join the queue's waiting polls; the round matches them with messages together."""
+        queue = effects.state.catalog.queue(self.tenant, self.queue_name)
+        queue.check_takes()
+        leases_max, leased = self.tenant.config.quotas.in_flight, self.tenant.usage.in_flight
+        if leases_max is not None and leased >= leases_max:
+            raise quota_checks.exceeded(self.tenant, "in_flight", leases_max, leased, effects.now + effects.wall)
+        if queue.status == "draining":
+            raise Draining(tenant=self.tenant.name, queue=queue.name)
+        if self.done:
+            return  # the caller went away while the poll was in the line
+        if _is_crowded(effects, queue.demands):
+            raise Unavailable("too many polls wait for this queue", tenant=self.tenant.name, queue=queue.name)
+        if self.lease_ms is None:
+            self.lease_ms = queue.config.lease_ms
+        queue.demands.append(self)
+        effects.state.queues_to_match[queue] = None
+
+
+class FleetPoll(Poll):
+    """A poll of one queue name in many tenants; ``allowed`` holds their ids, None means all."""
+
+    def __init__(
+        self,
+        platform: TenantState,
+        caller: Caller,
+        queue: str,
+        allowed: frozenset[int] | None,
+        *,
+        max: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+    ) -> None:
+        super().__init__(platform, caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
+        self.allowed = allowed
+
+    def execute(self, effects: Effects) -> None:
+        """Join the waiting polls of the queue name's lane."""
+        if self.done:
+            return
+        lane = effects.state.lane(self.queue_name)
+        if _is_crowded(effects, lane.demands):
+            raise Unavailable("too many fleet polls wait for this queue name", queue=lane.name)
+        lane.demands.append(self)
+        effects.state.lanes_to_match[lane] = None
+
+
+def _is_crowded(effects: Effects, demands: deque[Poll]) -> bool:
+    """Return whether no further poll may wait, after removing those that were answered or cancelled."""
+    limit = effects.state.settings.waiting_polls_max
+    if len(demands) >= limit:
+        for _ in range(len(demands)):
+            poll = demands.popleft()
+            if not poll.done:
+                demands.append(poll)
+    return len(demands) >= limit

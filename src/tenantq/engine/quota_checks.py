@@ -1,0 +1,88 @@
+"""Checks of a tenant's usage against its quotas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.domain.quotas import QuotaState, state_of
+from tenantq.engine.usage import reset_time
+from tenantq.errors import QuotaExceeded, TenantqError, TooLarge
+
+if TYPE_CHECKING:
+    from tenantq.engine.queue_state import TenantState
+
+_REARM_PERCENT: Final = 10  # a warning is repeated only after usage fell this far below the soft limit
+_RANK: Final[dict[QuotaState, int]] = {"good": 0, "warning": 1, "critical": 2}
+
+
+class RemainingQuota:
+    """How much a tenant's quotas still allow to be added now."""
+
+    __slots__ = ("_bytes", "_message_bytes", "_messages", "_tenant", "_wall_ms")
+
+    def __init__(self, tenant: TenantState, wall_ms: int) -> None:
+        usage, quotas = tenant.usage, tenant.config.quotas
+        usage.roll(wall_ms)
+        self._tenant = tenant
+        self._wall_ms = wall_ms
+        self._message_bytes = quotas.message_bytes
+        self._bytes = None if quotas.stored_bytes is None else quotas.stored_bytes - usage.bytes
+        self._messages = [
+            (limit - used, name, limit)
+            for limit, used, name in (
+                (quotas.messages_per_hour, usage.hour_messages, "messages_per_hour"),
+                (quotas.messages_per_day, usage.day_messages, "messages_per_day"),
+                (quotas.backlog, usage.messages, "backlog"),
+            )
+            if limit is not None
+        ]
+
+    def take(self, size: int, taken: int, taken_bytes: int) -> TenantqError | None:
+        """Return why one more message of ``size`` bytes exceeds a quota after ``taken`` others, or None if it fits."""
+        tenant = self._tenant
+        if self._message_bytes is not None and size > self._message_bytes:
+            text = f"quotas.message_bytes: {size} bytes, this tenant's limit for one message is {self._message_bytes}"
+            return TooLarge(text, tenant=tenant.name)
+        for left, name, limit in self._messages:
+            if taken >= left:
+                return exceeded(tenant, name, limit, limit - left + taken, self._wall_ms)
+        if self._bytes is not None and taken_bytes + size > self._bytes:
+            limit = tenant.config.quotas.stored_bytes or 0
+            return exceeded(tenant, "stored_bytes", limit, limit - self._bytes + taken_bytes, self._wall_ms)
+        return None
+
+
+def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: int) -> QuotaExceeded:
+    """Return the error for an exhausted quota."""
+    resets_at = reset_time(tenant.usage, name)
+    wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
+    when = "it resets by itself" if resets_at is not None else "finish or remove work"
+    text = f"quotas.{name}: {current} of {limit} used; {when}, or ask for a higher quota"
+    return QuotaExceeded(text, limit=limit, current=current, retry_after_ms=wait_ms, tenant=tenant.name)
+
+
+def newly_exceeded(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaState, int, int]]:
+    """Return (quota, state, used, limit) of each that has just become worse, and remember that it was reported."""
+    quotas, usage = tenant.config.quotas, tenant.usage
+    reported = usage.reported
+    found: list[tuple[str, QuotaState, int, int]] = []
+    for name, used in usage.used(wall_ms).items():
+        limit = getattr(quotas, name)
+        if limit is None:
+            reported.pop(name, None)
+            continue
+        state = state_of(used, limit, quotas.soft_percent)
+        before = reported.get(name, "good")
+        if _RANK[state] > _RANK[before]:
+            reported[name] = state
+            found.append((name, state, used, limit))
+        elif state == "good" and used * 100 < limit * (quotas.soft_percent - _REARM_PERCENT):
+            reported.pop(name, None)
+        elif state == "warning" and before == "critical" and used * 100 < limit * (100 - _REARM_PERCENT):
+            reported[name] = "warning"
+    return found
+
+
+def mark_reported(tenant: TenantState) -> None:
+    """Mark the present state of every quota as reported: earlier rounds have journaled it."""
+    newly_exceeded(tenant, 0)  # a time before every window, so that none of them is marked
