@@ -21,7 +21,8 @@ from tenantq.journal.manifest import Head, Manifest, segment_name
 from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import SCHEMA, to_parquet
 from tenantq.journal.signing import SigningKey
-from tenantq.pipeline.id_texts import id_texts
+from tenantq.journal.export_target import DirectoryTarget
+from tenantq.pipeline.bronze.id_texts import id_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,14 +13,14 @@ from typing import Final
 import duckdb
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.bronze import bronze
+from tenantq.pipeline.bronze.rows import RowRules, bronze
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import QUEUE_HOURS, SEGMENT
+from tenantq.pipeline.schemas import QUEUE_HOURS, SEGMENT_ROW
 from tenantq.pipeline.session import open_session
-from tenantq.pipeline.silver_message_lives import life_events, message_lives
-from tenantq.pipeline.silver_queue_hours import queue_hours
-from tenantq.pipeline.silver_queue_resets import queue_resets
+from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.queue_resets import queue_resets
 
 _USAGE: Final = (
     "tenant", "queue", "date", "hour", "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms",
@@ -38,7 +38,7 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     spark = open_session(None, {"spark.driver.memory": memory})
     started = time.perf_counter()
     files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
-    rows = bronze(spark.read.schema(SEGMENT).parquet(*files), None, unique=True)
+    rows = bronze(spark.read.schema(SEGMENT_ROW).parquet(*files), RowRules(unique=True))
     resets = queue_resets(rows).coalesce(1).persist()
     events = life_events(rows)
     removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import shutil
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
-from tenantq.pipeline.lake import Lake
-from tenantq.pipeline.run import Options, RunReport, run
+from tenantq.journal.export_target import DirectoryTarget
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.session import open_session
 from tests.pipeline.journals import DAY, MINUTE, START, JournalWriter, write_history
 from tests.pipeline.tenants_at_work import PRICES, write_days
@@ -102,7 +106,7 @@ def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         patch.setattr(
             type(spark.range(1)), "persist", lambda rows, *_: rows
         )  # a plan shows nothing behind what is kept
-        run(spark, str(target.path), lake, Options(now_ms=NOW, prices=PRICES))
+        run(spark, str(target.path), lake, RunOptions(now_ms=NOW, prices=PRICES))
     return lake
 
 
@@ -113,7 +117,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     (root / "journal").mkdir()
     journal, lake = DirectoryTarget(root / "journal"), Lake(root / "lake")
     writer = write_history(journal, seed=3, rounds=30, every_ms=97 * MINUTE)
-    return Made(journal, writer, lake, run(spark, str(journal.path), lake, Options(now_ms=NOW)))
+    return Made(journal, writer, lake, run(spark, str(journal.path), lake, RunOptions(now_ms=NOW)))
 
 
 @pytest.fixture
@@ -141,14 +145,16 @@ def pipeline(spark: SparkSession, journal: DirectoryTarget, lake: Lake) -> RunPi
 
     def once(**options: object) -> RunReport:
         into = options.pop("lake", lake)
-        return run(spark, str(journal.path), into, Options(**{"now_ms": NOW, **options}))  # type: ignore[arg-type]
+        return run(spark, str(journal.path), into, RunOptions(**{"now_ms": NOW, **options}))  # type: ignore[arg-type]
 
     return once
 
 
 def digests(lake: Lake) -> dict[str, str]:
-    """Return every table file's digest by name."""
-    return {
-        file.relative_to(lake.path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in lake.path.rglob("*.parquet")
-    }
+    """Return a digest of the rows in every file of a table, by name."""
+    return {file.relative_to(lake.path).as_posix(): rows_digest(file) for file in lake.path.rglob("*.parquet")}
+
+
+def rows_digest(file: Path) -> str:
+    """Return a digest of a file's rows, in order. Its bytes depend on the process that wrote it, too."""
+    return hashlib.sha256(repr(pq.read_table(io.BytesIO(file.read_bytes())).to_pylist()).encode()).hexdigest()

@@ -6,7 +6,6 @@ python -m tests.pipeline.kills --kills 20
 from __future__ import annotations
 
 import argparse
-import hashlib
 import random
 import re
 import subprocess
@@ -19,6 +18,7 @@ from typing import Final
 
 from tenantq.journal.export_target import DirectoryTarget
 from tests.acceptance.command import COMMAND, environment
+from tests.pipeline.conftest import rows_digest
 from tests.pipeline.journals import MINUTE, write_history
 from tests.processes import alive, descendants, kill_tree
 
@@ -101,7 +101,7 @@ class House:
             sys.exit(f"{lake}: {name} ended with exit code {process.returncode}: {said}")
 
     def _seen(self, lake: str) -> dict[str, str]:
-        """Return a digest of each file that anybody sees, in the lake and in cold storage; no leftover may be there."""
+        """Return a digest of the rows in each file of the lake and of cold storage; nothing may be left over."""
         place, cold = self._root / lake, self._root / f"{lake}-cold"
         left = [name for name in LEFT_OVER if (place / name).exists()]
         left += [str(path) for path in place.rglob(".*") if "_checkpoint" not in path.parts]
@@ -112,7 +112,7 @@ class House:
         for path in sorted(files):
             name = path.relative_to(self._root).as_posix().removeprefix(lake)
             name = _MARK.sub("", name)  # of the erasure by which an archived file took the place of another
-            found[name] = f"{found.get(name, '')} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            found[name] = f"{found.get(name, '')} {rows_digest(path)}"
         certificates = sorted(path.name for path in (place / "erasures").glob("*.json"))
         return {**found, "certificates": ", ".join(certificates)}
 
@@ -134,7 +134,7 @@ def main() -> None:
     each = ", ".join(f"{name} {count}" for name, count in sorted(house.kills.items()))
     print(
         f"{house.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "
-        "every file is that of an undisturbed run"
+        "every file has the rows of an undisturbed run"
     )
 
 

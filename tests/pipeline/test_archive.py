@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import Invalid, NotFound, StoreDamaged
-from tenantq.pipeline.archive import archive, bring_back, deleted_dates, restore
-from tenantq.pipeline.explain import explain
-from tenantq.pipeline.legal_holds import PLACED
-from tenantq.pipeline.retention import Retention, Rule, check_retention, load_retention
+from tenantq.pipeline.explanation import explain
+from tenantq.pipeline.lake.archive import archive, bring_back, deleted_dates, restore
+from tenantq.pipeline.lake.retention import Retention, RetentionRule, check_retention, load_retention
 from tenantq.pipeline.schemas import TENANT_CHANGES
+from tenantq.pipeline.silver.tenant_changes import PLACED
 from tests.pipeline.conftest import digests
 from tests.pipeline.journals import DAY, START
 from tests.pipeline.test_lake import Killed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import Made
 
 THIRD_DAY = START + 2 * DAY
-DAY_OLD = Retention(default=Rule(archive_after_days=1))
+DAY_OLD = Retention(default=RetentionRule(archive_after_days=1))
 
 
 def test_old_days_leave_in_few_files_and_come_back_as_the_same_bytes(
@@ -66,7 +66,7 @@ def test_old_days_leave_in_few_files_and_come_back_as_the_same_bytes(
 def test_what_is_over_its_time_is_deleted_unless_it_is_held(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     """A legal hold on one tenant keeps the days that have rows of it; what was deleted stays known as such."""
     lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
-    rules = Retention(tables={"bronze": Rule(archive_after_days=1, delete_after_days=2)})
+    rules = Retention(tables={"bronze": RetentionRule(archive_after_days=1, delete_after_days=2)})
     archive(spark, lake, str(cold), rules, THIRD_DAY)
     with lake.locked():
         hold = [("0", 99, 0, made.writer.sealed[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
@@ -107,6 +107,6 @@ def test_rules_that_cannot_be_followed_are_refused(tmp_path: Path, text: str, wh
 
 def test_a_tables_own_rule_goes_before_the_default() -> None:
     """What it does not say is said by the default."""
-    rules = check_retention(Retention(default=Rule(90, 400), tables={"bronze": Rule(30)}), "rules")
-    assert rules.of("bronze") == Rule(30, 400)
-    assert rules.of("anomalies") == Rule(90, 400)
+    rules = check_retention(Retention(default=RetentionRule(90, 400), tables={"bronze": RetentionRule(30)}), "rules")
+    assert rules.of("bronze") == RetentionRule(30, 400)
+    assert rules.of("anomalies") == RetentionRule(90, 400)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.journal.export_target import DirectoryTarget
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
     from tests.pipeline.conftest import RunPipeline
 
 _HOME = Path(pyspark.__file__).parent

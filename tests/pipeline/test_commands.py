@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.pipeline.archive import archive, restore
-from tenantq.pipeline.lake import Lake
-from tenantq.pipeline.retention import load_retention
-from tenantq.pipeline.run import Options, run
+from tenantq.pipeline.lake.archive import archive, restore
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.retention import load_retention
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.stream import stream
 from tests.acceptance.command import COMMAND, environment
 from tests.pipeline.conftest import LITTLE_DATA, NOW, SOON_QUICK, digests
@@ -97,9 +98,9 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
     with begin("stream", *common, **small) as killed:
         until((lake.path / "_commit.json").exists, killed)
         kill_tree(killed.pid)
-    stream(spark, journal, lake, Options(now_ms=NOW)).wait()
+    stream(spark, journal, lake, RunOptions(now_ms=NOW)).wait()
     assert tables(lake) == digests(made.lake)
-    assert run(spark, journal, lake, Options(now_ms=NOW)).changed == []
+    assert run(spark, journal, lake, RunOptions(now_ms=NOW)).changed == []
 
 
 def test_an_archive_that_was_killed_goes_on_where_it_was(

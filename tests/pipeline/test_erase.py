@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
-from tenantq.pipeline.archive import archive, restore
-from tenantq.pipeline.erase import check_certificates, erase
-from tenantq.pipeline.lake import Lake
-from tenantq.pipeline.lake_state import LakeState
-from tenantq.pipeline.legal_holds import PLACED
-from tenantq.pipeline.run import Options, run
+from tenantq.pipeline.lake.archive import archive, restore
+from tenantq.pipeline.lake.erasure import check_certificates, erase
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.state import LakeState
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.schemas import TENANT_CHANGES
+from tenantq.pipeline.silver.tenant_changes import PLACED
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.test_archive import DAY_OLD, THIRD_DAY
 from tests.pipeline.test_lake import Killed
@@ -67,7 +68,7 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
     with again.locked():
         again.stage_state(LakeState(erased=lake.state().erased))
         again.commit()
-    run(spark, str(made.journal.path), again, Options(now_ms=NOW))
+    run(spark, str(made.journal.path), again, RunOptions(now_ms=NOW))
     layers = ("bronze", "message_lives", "queue_hours", "ops_daily", "usage_hourly", "invoice_lines", "queue_resets")
     kept, anew = (
         {name: digest for name, digest in digests(one).items() if name.startswith(layers)} for one in (lake, again)

@@ -22,15 +22,16 @@ from tenantq.pipeline.schemas import (
     MESSAGE_LIVES,
     OPS_DAILY,
     QUARANTINE,
-    RESETS,
+    QUEUE_RESETS,
+    SEGMENTS,
     TENANT_CHANGES,
     USAGE_HOURLY,
-    VERDICTS,
 )
-from tenantq.pipeline.silver_daily import ops_daily, places_daily
-from tenantq.pipeline.silver_message_lives import life_events, message_lives
-from tenantq.pipeline.silver_queue_hours import queue_hours
-from tenantq.pipeline.silver_queue_resets import queue_resets
+from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.ops_daily import ops_daily
+from tenantq.pipeline.silver.places_daily import places_daily
+from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.queue_resets import queue_resets
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, message_id
 from tests.pipeline.test_golden import frame, nothing, row
 
@@ -213,14 +214,14 @@ def test_evidence_of_controls_is_counted_with_the_verification(spark: SparkSessi
     ]  # fmt: skip
     ops = ops_daily(frame(spark, rows))
     assert ops.schema.names == OPS_DAILY.names
-    verdict = dict.fromkeys(VERDICTS.names, "") | {
+    verdict = dict.fromkeys(SEGMENTS.names, "") | {
         "first_seq": 1,
         "last_seq": 2,
         "rows": 2,
         "signed": True,
         "file": "date=2026-01-01/f",
     }
-    segments = spark.createDataFrame([verdict, {**verdict, "reason": "truncated"}], VERDICTS)
+    segments = spark.createDataFrame([verdict, {**verdict, "reason": "truncated"}], SEGMENTS)
     quarantine = spark.createDataFrame([("truncated", "f", "0", 1, 2, 7, "")], QUARANTINE)
     odd: list[tuple[Any, ...]] = [
         ("denial_burst", "high", "acme", "", "key:1", None, None, 1.0, 1.0, "", [], "2026-01-01")
@@ -268,7 +269,7 @@ def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSessio
     assert ends[old][0] == "dropped"
     assert ends[old][1].astimezone(UTC) == datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
     assert ends[new] == ("waiting", None)
-    hours = usage_hourly(queue_hours(rows, lives, resets), nothing(spark, RESETS).unionByName(resets)).collect()
+    hours = usage_hourly(queue_hours(rows, lives, resets), nothing(spark, QUEUE_RESETS).unionByName(resets)).collect()
     by_hour = {one["hour"]: one for one in hours if one["queue"] == "work"}
     assert (int(by_hour["00"]["byte_ms"]), by_hour["00"]["messages_stored"]) == (100 * 2 * MINUTE, 0)
     assert (int(by_hour["01"]["byte_ms"]), by_hour["01"]["peak_in_flight"]) == (7 * 30 * MINUTE, 0)

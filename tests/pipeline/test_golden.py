@@ -6,11 +6,13 @@ import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.testing import assertDataFrameEqual
 
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.journal.segment import ROW_COLUMNS
-from tenantq.pipeline.bronze import bronze, rejected
+from tenantq.pipeline.bronze.quarantine import row_faults
+from tenantq.pipeline.bronze.rows import RowRules, bronze
 from tenantq.pipeline.gold.anomalies import anomalies, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
@@ -23,19 +25,21 @@ from tenantq.pipeline.schemas import (
     PLACES_DAILY,
     QUARANTINE,
     QUEUE_HOURS,
-    RESETS,
+    QUEUE_RESETS,
+    SEGMENTS,
     USAGE_HOURLY,
-    VERDICTS,
 )
-from tenantq.pipeline.silver_daily import ops_daily, places_daily
-from tenantq.pipeline.silver_message_lives import life_events, message_lives
-from tenantq.pipeline.silver_queue_hours import queue_hours
+from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.ops_daily import ops_daily
+from tenantq.pipeline.silver.places_daily import places_daily
+from tenantq.pipeline.silver.queue_hours import queue_hours
 from tests.pipeline.conftest import NOW
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, message_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SEGMENT_OF_FILE = StructType([*JOURNAL.fields, StructField("file", StringType())])
 ID = "019b76da-a800-7000-8000-000000000001"
 
 
@@ -52,7 +56,7 @@ def row(seq: int, ts: int, op: str, n: int = 0, **columns: Any) -> dict[str, Any
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     """Return bronze of these rows, computed once as in a lake, however many tables are made of it."""
-    return bronze(spark.createDataFrame(rows, JOURNAL), NOW).localCheckpoint()
+    return bronze(spark.createDataFrame(rows, JOURNAL), RowRules(now_ms=NOW)).localCheckpoint()
 
 
 def nothing(spark: SparkSession, schema: Any) -> DataFrame:
@@ -63,7 +67,7 @@ def nothing(spark: SparkSession, schema: Any) -> DataFrame:
 def life(spark: SparkSession, rows: list[dict[str, Any]], known: DataFrame | None = None) -> DataFrame:
     """Return lives of these rows."""
     before = known if known is not None else nothing(spark, MESSAGE_LIVES)
-    return message_lives(life_events(frame(spark, rows)), before, nothing(spark, RESETS))
+    return message_lives(life_events(frame(spark, rows)), before, nothing(spark, QUEUE_RESETS))
 
 
 def one_life() -> list[dict[str, Any]]:
@@ -110,9 +114,9 @@ def test_a_clock_that_went_back_does_not_turn_a_life_around(spark: SparkSession)
 def test_no_rows_give_empty_tables(spark: SparkSession) -> None:
     """Every transformation takes an empty table."""
     rows, lives = nothing(spark, BRONZE), nothing(spark, MESSAGE_LIVES)
-    hours = queue_hours(rows, lives, nothing(spark, RESETS))
+    hours = queue_hours(rows, lives, nothing(spark, QUEUE_RESETS))
     assertDataFrameEqual(hours, nothing(spark, QUEUE_HOURS))
-    assertDataFrameEqual(usage_hourly(hours, nothing(spark, RESETS)), nothing(spark, USAGE_HOURLY))
+    assertDataFrameEqual(usage_hourly(hours, nothing(spark, QUEUE_RESETS)), nothing(spark, USAGE_HOURLY))
     assert slo_daily(rows, lives, [], START).count() == 0
     assert life(spark, []).count() == 0
 
@@ -123,9 +127,12 @@ def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: 
     for seq, tenant in ((40, "acme"), (50, PROBE_TENANTS[0]), (60, PROBE_TENANTS[1])):
         rows += [row(seq, START, "add", tenant=tenant, bytes=7), row(seq + 1, START, "poll", tenant=tenant, bytes=7)]
     told, lives = frame(spark, rows), nothing(spark, MESSAGE_LIVES)
-    hours, ops = queue_hours(told, lives, nothing(spark, RESETS)).localCheckpoint(), ops_daily(told).localCheckpoint()
-    usage = usage_hourly(hours, nothing(spark, RESETS)).localCheckpoint()
-    quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, VERDICTS)
+    hours, ops = (
+        queue_hours(told, lives, nothing(spark, QUEUE_RESETS)).localCheckpoint(),
+        ops_daily(told).localCheckpoint(),
+    )
+    usage = usage_hourly(hours, nothing(spark, QUEUE_RESETS)).localCheckpoint()
+    quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, SEGMENTS)
     odd = anomalies(told, usage, places_daily(told), quarantine).localCheckpoint()
     gold = [
         usage, slo_daily(told, lives, ["2026-01-01"], START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
@@ -148,12 +155,10 @@ def test_bad_rows_are_told_with_reason_and_count(spark: SparkSession) -> None:
         row(1, START, "add"), row(2, START, "levitate"), row(3, START, "levitate"), row(4, START, "add", bytes=-1),
         row(5, NOW + 2 * DAY, "add"), row(6, START, "add", tenant=None),
     ]  # fmt: skip
-    raw = spark.createDataFrame(rows, JOURNAL)
-    from pyspark.sql import functions as f  # noqa: PLC0415  # only here
-
-    found = {one["reason"]: one["count"] for one in rejected(raw, NOW, f.lit("file")).collect()}
+    raw, rules = spark.createDataFrame([{**one, "file": "a"} for one in rows], SEGMENT_OF_FILE), RowRules(now_ms=NOW)
+    found = {one["reason"]: one["count"] for one in row_faults(raw, rules).collect()}
     assert found == {"unknown_op": 2, "negative_value": 1, "future_timestamp": 1, "missing_value": 1}
-    assert bronze(raw, NOW).count() == 1
+    assert bronze(raw, rules).count() == 1
 
 
 def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: SparkSession) -> None:
@@ -163,9 +168,9 @@ def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: S
         row(2, START + MINUTE, "poll", bytes=5),
         row(3, START + HOUR, "remove", bytes=5),
     ]
-    lives = message_lives(life_events(frame(spark, early)), None, nothing(spark, RESETS))
+    lives = message_lives(life_events(frame(spark, early)), None, nothing(spark, QUEUE_RESETS))
     hours = {
-        at: queue_hours(frame(spark, rows), lives, nothing(spark, RESETS)).collect()
+        at: queue_hours(frame(spark, rows), lives, nothing(spark, QUEUE_RESETS)).collect()
         for at, rows in (("00", early[:2]), ("01", early[2:]))
     }
     assert [(one["hour"], one["in_flight_net"], one["messages_net"]) for one in hours["00"]] == [("00", 1, 1)]
@@ -181,8 +186,8 @@ def test_a_lease_that_a_remove_ended_counts_where_the_message_was_moved_to(spark
         row(2 + at, START + (1 + at) * MINUTE, op, shard="b", bytes=5)
         for at, op in enumerate(("add", "poll", "remove"))
     ]
-    lives = message_lives(life_events(frame(spark, rows)), None, nothing(spark, RESETS))
-    hours = queue_hours(frame(spark, rows), lives, nothing(spark, RESETS)).collect()
+    lives = message_lives(life_events(frame(spark, rows)), None, nothing(spark, QUEUE_RESETS))
+    hours = queue_hours(frame(spark, rows), lives, nothing(spark, QUEUE_RESETS)).collect()
     assert {one["shard"]: (one["messages_net"], one["in_flight_net"]) for one in hours} == {"a": (1, 0), "b": (0, 0)}
 
 
@@ -194,8 +199,8 @@ def test_one_giant_tenant_beside_small_ones_is_counted_right(spark: SparkSession
         rows.append(
             row(number + 1, START + number * 5_000, "add", tenant=tenant, bytes=10, message_id=message_id(number).hex())
         )
-    hours = queue_hours(frame(spark, rows), nothing(spark, MESSAGE_LIVES), nothing(spark, RESETS))
-    found = {(one["tenant"], one["hour"]): one for one in usage_hourly(hours, nothing(spark, RESETS)).collect()}
+    hours = queue_hours(frame(spark, rows), nothing(spark, MESSAGE_LIVES), nothing(spark, QUEUE_RESETS))
+    found = {(one["tenant"], one["hour"]): one for one in usage_hourly(hours, nothing(spark, QUEUE_RESETS)).collect()}
     first = [at * 5_000 for at in range(720) if at % 10]
     assert found["giant", "00"]["peak_backlog"] == found["giant", "00"]["messages_stored"] == len(first)
     assert int(found["giant", "00"]["byte_ms"]) == sum(10 * (HOUR - at) for at in first)

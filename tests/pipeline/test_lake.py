@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tenantq.errors import Conflict, Invalid, NotFound
-from tenantq.pipeline.lake import Lake
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.schemas import OPS_DAILY
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_filters_on_tenant_and_time_skip_files_and_row_groups(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day is one file, sorted by tenant, in row groups whose statistics say which of them can have a tenant."""
-    monkeypatch.setattr("tenantq.pipeline.lake.ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr("tenantq.pipeline.lake.lake.ROW_GROUP_BYTES", 20_000)
     rows = spark.range(40_000).selectExpr(
         "concat('t', lpad(id % 50, 2, '0')) tenant", "cast(uuid() as string) op", "'ok' outcome", "id calls", "id rows",
         "id principals", "if(id % 2 = 0, '2026-01-01', '2026-01-02') date",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenantq.cli.command_line import run as command_line
-from tenantq.pipeline import run as runs
-from tenantq.pipeline.lineage import MAKERS, as_html, as_markdown, lineage
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.lineage import as_html, as_markdown, lineage
+from tenantq.pipeline.tables import JOURNAL, TABLES
 from tests.pipeline.chromium import Chromium
 
 if TYPE_CHECKING:
@@ -29,27 +26,23 @@ def test_the_lineage_is_what_spark_reads(busy_lake: WatchedLake) -> None:
     for name, found in busy_lake.read_from.items():
         if name == "segments":
             continue  # verdicts are looked at by the driver before they are written, so their plan begins there
-        # New rows go on to silver straight from the segments they are taken into bronze from; verdicts choose segments.
+        # New rows go to silver straight from the segments; the plan reads rows for the quarantine only if some are bad.
         seen = {"bronze" if one == "journal" and TABLES[name].layer != "bronze" else one for one in found}
-        chosen = {"segments"} if TABLES[name].layer == "bronze" else set()
-        if name == "quarantine":
-            chosen.add("journal")  # rows are looked at first, and the plan reads them again only where some are bad
-        assert seen | chosen == set(TABLES[name].sources), name
+        assert seen | ({"journal"} if name == "quarantine" else set()) == set(TABLES[name].sources), name
 
 
-def test_every_table_is_made_by_the_functions_it_is_said_to_be_made_by() -> None:
-    """All tables have makers, and the run calls each of them."""
-    assert set(MAKERS) == set(TABLES)
-    called = {
-        node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-        for node in ast.walk(ast.parse(inspect.getsource(runs)))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
-    }
-    for makers in MAKERS.values():
-        assert {function.__name__ for function in makers} <= called
+def test_each_table_is_computed_by_the_function_of_its_name_in_a_file_of_its_own() -> None:
+    """The registry's sources come first, and the page names the function and its file."""
+    files = set()
+    seen = {JOURNAL}
     for node in lineage():
-        for maker in node.makers:
-            assert f"def {maker.function}(" in (PROJECT / maker.file).read_text()
+        assert seen.issuperset(node.sources)
+        seen.add(node.name)
+        (maker,) = node.makers
+        assert maker.function == node.name
+        assert f"def {maker.function}(" in (PROJECT / maker.file).read_text()
+        files.add(maker.file)
+    assert len(files) == len(TABLES)
 
 
 def test_the_page_holds_together_in_a_browser(tmp_path: Path) -> None:

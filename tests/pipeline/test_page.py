@@ -10,29 +10,29 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenantq.errors import Invalid
-from tenantq.pipeline.page import figures
-from tenantq.pipeline.page.plot import Level, Series, plot
-from tenantq.pipeline.page.template import render, visible, write_page
+from tenantq.pipeline.page import number_format
+from tenantq.pipeline.page.chart import Level, Series, plot
+from tenantq.pipeline.page.rendering import render, visible, write_page
 
-CSS = (Path(figures.__file__).parent / "templates" / "page.css").read_text()
+CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text()
 
 
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (figures.count(1_234_567), "1,234,567"),
-        (figures.short(999_999), "1M"),
-        (figures.size(1_500_000), "1.5 MB"),
-        (figures.duration(90_000), "1.5 min"),
-        (figures.duration(None), "–"),  # noqa: RUF001  # a dash is what is meant
-        (figures.percent(0.9995), "99.95 %"),
-        (figures.percent(0.9999999), "> 99.999 %"),
-        (figures.percent(1e-9), "< 0.001 %"),
-        (figures.exact("12345.6700000000"), "12,345.67"),
-        (figures.exact("-1234.50"), "-1,234.50"),
-        (figures.exact("0.0000000001"), "0.0000000001"),
-        (figures.exact("100.00"), "100.00"),
-        (figures.exact("1000.0000000000"), "1,000"),
+        (number_format.count(1_234_567), "1,234,567"),
+        (number_format.short(999_999), "1M"),
+        (number_format.size(1_500_000), "1.5 MB"),
+        (number_format.duration(90_000), "1.5 min"),
+        (number_format.duration(None), "–"),  # noqa: RUF001  # a dash is what is meant
+        (number_format.percent(0.9995), "99.95 %"),
+        (number_format.percent(0.9999999), "> 99.999 %"),
+        (number_format.percent(1e-9), "< 0.001 %"),
+        (number_format.exact("12345.6700000000"), "12,345.67"),
+        (number_format.exact("-1234.50"), "-1,234.50"),
+        (number_format.exact("0.0000000001"), "0.0000000001"),
+        (number_format.exact("100.00"), "100.00"),
+        (number_format.exact("1000.0000000000"), "1,000"),
     ],
 )
 def test_figures_are_shown_as_people_read_them(shown: str, text: str) -> None:
@@ -45,7 +45,7 @@ def test_an_exact_figure_loses_nothing(number: object) -> None:
     """Without its separators it is the decimal that the table has."""
     from decimal import Decimal  # noqa: PLC0415  # only here
 
-    assert Decimal(figures.exact(f"{number:f}").replace(",", "")) == number
+    assert Decimal(number_format.exact(f"{number:f}").replace(",", "")) == number
 
 
 @example([5e-324], [])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
-from tenantq.pipeline.reconcile import reconcile
+from tenantq.pipeline.reconciliation import reconcile
 from tests.shards import Q, T, message, pass_time
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
-    from tenantq.pipeline.lake import Lake
+    from tenantq.journal.export_target import DirectoryTarget
+    from tenantq.pipeline.lake.lake import Lake
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.pipeline.conftest import RunPipeline

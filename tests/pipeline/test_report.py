@@ -12,8 +12,8 @@ import pytest
 
 from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
-from tenantq.pipeline.report.write import file_name, write_reports
-from tenantq.pipeline.schemas import USAGE_HOURLY, VERDICTS
+from tenantq.pipeline.report.files import file_name, write_reports
+from tenantq.pipeline.schemas import SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
 from tests.pipeline.tenants_at_work import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 
 class Elements(HTMLParser):
@@ -135,7 +135,7 @@ def test_what_is_missing_is_told(spark: SparkSession, busy_lake: Lake, lake: Lak
     with pytest.raises(Invalid, match="longer than 366 days"):
         write_reports(spark, busy_lake, tmp_path, from_date="2020-01-01")
     with lake.locked():
-        lake.stage(spark.createDataFrame([], VERDICTS), "segments")
+        lake.stage(spark.createDataFrame([], SEGMENTS), "segments")
         lake.commit()
     assert write_reports(spark, lake, tmp_path).tenants == 0
     assert "Nothing to report yet" in (tmp_path / "index.html").read_text()
@@ -147,7 +147,7 @@ def test_many_tenants_and_queues_stay_bounded(spark: SparkSession, lake: Lake, t
     names = [("tenant-0000", f"queue-{at:03d}") for at in range(100)] + [(f"tenant-{at:04d}", "q") for at in range(1, 1_000)]  # fmt: skip
     usage = [{**zero, "tenant": tenant, "queue": queue, "operations": 1_000 - place % 100, "byte_hours": Decimal(1), "byte_ms": Decimal(1), "hour": "00", "date": "2026-01-01"} for place, (tenant, queue) in enumerate(names)]  # fmt: skip
     with lake.locked():
-        lake.stage(spark.createDataFrame([], VERDICTS), "segments")
+        lake.stage(spark.createDataFrame([], SEGMENTS), "segments")
         lake.stage(spark.createDataFrame(usage, USAGE_HOURLY), "usage_hourly")
         lake.commit()
     assert write_reports(spark, lake, tmp_path).tenants == 1_000

@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.journal.export_target import open_target
 from tenantq.journal.segment import encode
-from tenantq.pipeline.explain import explain, offsets
-from tenantq.pipeline.fetched_journal import run_from
+from tenantq.journal.export_target import open_target
+from tenantq.pipeline.explanation import explain, offsets
 from tenantq.pipeline.gold.slo_daily import Objective
-from tenantq.pipeline.lake import Lake
-from tenantq.pipeline.new_segments import journal_path, new_manifests
+from tenantq.pipeline.journal_source import journal_path, new_files
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.price_book import DEFAULT, Credit, Item, PriceBook, Tier
-from tenantq.pipeline.run import Options, RunReport, run
-from tenantq.pipeline.stream import Stream, stream
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions, RunReport
+from tenantq.pipeline.stream import PipelineStream, stream
+from tenantq.pipeline.tables import TABLES
 from tests.buckets import served_bucket
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.journals import HOUR, START, JournalWriter, entry, message_id
@@ -77,7 +80,7 @@ def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_onc
     assert not made.report.quarantined
     check_against_oracle(spark, made.lake, [made.writer])
     before = digests(made.lake)
-    again = run(spark, str(made.journal.path), made.lake, Options(now_ms=NOW))
+    again = run(spark, str(made.journal.path), made.lake, RunOptions(now_ms=NOW))
     assert again.changed == []
     assert digests(made.lake) == before
 
@@ -96,15 +99,35 @@ def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_onc
     assert 0 < len(report.changed) < len(made.report.changed) / 2
 
 
+def test_every_table_exists_after_a_run_also_without_rows(
+    spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
+) -> None:
+    """An empty journal leaves empty tables that other readers can open; what gets rows later has only these."""
+    assert pipeline().changed == []
+    for name, table in TABLES.items():
+        found = pq.read_table(lake.path / name)
+        assert (found.num_rows, set(found.column_names)) == (0, set(table.columns.names))
+        assert lake.read(spark, name).isEmpty()
+    writer = JournalWriter(journal)
+    writer.record(START, entry("create_queue"), entry("add", ids=message_id(1), size=10))
+    writer.segment()
+    report = pipeline()
+    assert not [name for name in report.changed if name.startswith("anomalies")]
+    assert not list(lake.path.glob("bronze/*.parquet"))
+    assert lake.read(spark, "bronze").count() == pq.read_table(lake.path / "bronze").num_rows == 2
+    assert pq.read_table(lake.path / "anomalies").num_rows == 0
+    assert pipeline().changed == []
+
+
 def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
     spark: SparkSession, made: Made, tmp_path: Path
 ) -> None:
     """Stopped in good order after a micro-batch of a continuous stream; another ends when nothing is new. Same bytes."""
-    options, streamed = Options(now_ms=NOW), Lake(tmp_path / "streamed")
+    options, streamed = RunOptions(now_ms=NOW), Lake(tmp_path / "streamed")
     half = len(made.writer.files) * 2 // 3
     journal = f"file://{made.journal.path}"
     reports: list[RunReport] = []
-    first: Future[Stream] = Future()
+    first: Future[PipelineStream] = Future()
 
     def stopped(report: RunReport) -> None:
         reports.append(report)
@@ -125,7 +148,7 @@ def test_a_run_that_is_killed_at_any_stage_leaves_the_bytes_of_one_that_was_not(
     spark: SparkSession, made: Made, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the middle of the layers, then in the middle of its commit: the next one finishes."""
-    journal, options = str(made.journal.path), Options(now_ms=NOW)
+    journal, options = str(made.journal.path), RunOptions(now_ms=NOW)
 
     def dying(stage: str) -> None:
         if stage == "queue_hours":
@@ -160,7 +183,7 @@ def test_another_price_book_or_objective_computes_anew_what_it_touches(
     elsewhere = msgspec.structs.replace(DEFAULT, credits=[Credit("acme", "2031-05", "1.00", "another month")])
 
     def again(**given: Any) -> RunReport:
-        return run(spark, journal, lake, Options(now_ms=NOW, **given))
+        return run(spark, journal, lake, RunOptions(now_ms=NOW, **given))
 
     assert again(prices=elsewhere).repriced == []
     assert again(prices=dearer, from_date="2026-02-01").repriced == []
@@ -176,15 +199,15 @@ def test_another_price_book_or_objective_computes_anew_what_it_touches(
     assert {one.split("/")[0] for one in report.changed} == {"slo_daily"}
 
 
-def test_days_bound_which_segments_are_processed(spark: SparkSession, made: Made, lake: Lake) -> None:
+def test_days_bound_which_segments_are_processed(made: Made, lake: Lake) -> None:
     """The day is that of a segment's first record; both ends are included."""
     days = {}
     for first, last in (("", "2026-01-01"), ("2026-01-02", ""), ("2026-01-02", "2026-01-02"), ("2027-01-01", "")):
-        options = Options(now_ms=NOW, from_date=first, to_date=last)
-        names, strays = new_manifests(spark, str(made.journal.path), lake, options)
+        options = RunOptions(now_ms=NOW, from_date=first, to_date=last)
+        found = new_files(made.journal, str(made.journal.path), lake, options)
         files = {manifest.name: manifest.file for manifest in made.writer.files}
-        days[first, last] = {files[name][5:15] for name in names}
-        assert strays == []
+        days[first, last] = {files[name][5:15] for name in found.manifests}
+        assert found.strays == []
     assert list(days.values()) == [
         {"2026-01-01"}, {"2026-01-02"}, {"2026-01-02"}, set(),
     ]  # fmt: skip
@@ -281,7 +304,7 @@ def test_a_journal_behind_a_url_is_fetched_processed_and_forgotten(
     with served_bucket(monkeypatch):
         _fetch_and_forget(spark, lake)
     with pytest.raises(Unavailable, match="s3://evidence/journal: cannot be read"):
-        run_from(spark, "s3://evidence/journal", lake, Options(now_ms=NOW))
+        run(spark, "s3://evidence/journal", lake, RunOptions(now_ms=NOW))
 
 
 def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
@@ -293,13 +316,13 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
         writer.segment()
     far.delete(writer.files[1].file)
     with pytest.raises(Invalid, match="s3://evidence/elsewhere: holds nothing"):
-        run_from(spark, "s3://evidence/elsewhere", lake, Options(now_ms=NOW))
-    report = run_from(spark, url, lake, Options(now_ms=NOW))
+        run(spark, "s3://evidence/elsewhere", lake, RunOptions(now_ms=NOW))
+    report = run(spark, url, lake, RunOptions(now_ms=NOW))
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
     assert report.quarantined == {"missing_segment": 2}
     far.write(writer.files[1].file, encode(writer.sealed[1:])[0])
     far.delete(writer.files[0].file)  # is not looked at again
-    assert run_from(spark, url, lake, Options(now_ms=NOW)).accepted == 1
+    assert run(spark, url, lake, RunOptions(now_ms=NOW)).accepted == 1
     assert lake.read(spark, "message_lives").count() == 2
     assert not (lake.path / "_incoming").exists()
 
@@ -307,4 +330,4 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
 def test_a_journal_that_is_not_there_is_told_plainly(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """A wrong directory is a typed error, before anything is written."""
     with pytest.raises(Invalid, match="is no directory"):
-        run(spark, str(tmp_path / "nowhere"), lake, Options(now_ms=NOW))
+        run(spark, str(tmp_path / "nowhere"), lake, RunOptions(now_ms=NOW))

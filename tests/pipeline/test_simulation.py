@@ -16,9 +16,9 @@ from tenantq.cli.command_line import run as command_line
 from tenantq.domain.placement import Topology, TopologyShard, jump_hash, load_topology, tenant_key
 from tenantq.errors import Invalid
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
-from tenantq.pipeline.simulation.page import simulation_page
+from tenantq.pipeline.simulation.forecast_page import simulation_page
+from tenantq.pipeline.simulation.load_forecast import Placement, simulate
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, jump_hash_many, placed
-from tenantq.pipeline.simulation.simulate import Placement, simulate
 from tests.pipeline.chromium import Chromium
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 TOPOLOGY = """
 [[shards]]

@@ -13,13 +13,14 @@ from pyspark.sql import functions as f
 
 from bench.made_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
-from tenantq.pipeline.bronze import bronze
+from tenantq.pipeline.bronze.rows import RowRules, bronze
 from tenantq.pipeline.gold.slo_daily import values
-from tenantq.pipeline.lake import Lake, dealt
-from tenantq.pipeline.run import Options, run
-from tenantq.pipeline.schemas import MESSAGE_LIVES, RESETS, SEGMENT
-from tenantq.pipeline.silver_message_lives import life_events
-from tenantq.pipeline.silver_queue_hours import changes_placed, slices
+from tenantq.pipeline.lake.lake import Lake, with_pieces
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions
+from tenantq.pipeline.schemas import MESSAGE_LIVES, QUEUE_RESETS, SEGMENT_ROW
+from tenantq.pipeline.silver.message_lives import life_events
+from tenantq.pipeline.silver.queue_hours import changes_placed, slices
 from tenantq.pipeline.tables import TABLES
 from tests.pipeline.conftest import NOW, digests
 
@@ -52,14 +53,14 @@ def test_a_large_partition_is_dealt_out_to_files_alike_however_it_came(
         split = msgspec.structs.replace(table.split, rows=rows)
         monkeypatch.setitem(TABLES, name, msgspec.structs.replace(table, split=split))
     whole, parts = Lake(tmp_path / "whole"), Lake(tmp_path / "parts")
-    run(spark, str(giant), whole, Options(now_ms=NOW))
+    run(spark, str(giant), whole, RunOptions(now_ms=NOW))
     early = tmp_path / "early"
     shutil.copytree(giant, early)
     for file in early.glob("date=*/hour=02/shard=*/*.parquet"):
         file.unlink()
         (early / MANIFESTS / file.parent.name / f"{file.stem}.json").unlink()
     for journal in (early, giant):
-        run(spark, str(journal), parts, Options(now_ms=NOW))
+        run(spark, str(journal), parts, RunOptions(now_ms=NOW))
     assert digests(parts) == digests(whole)
     (day,) = (whole.path / "message_lives").iterdir()
     tables = [pq.read_table(file) for file in sorted(day.iterdir())]
@@ -87,13 +88,13 @@ def test_the_work_of_a_giant_tenant_is_spread_over_tasks(eight_tasks: SparkSessi
     """Wherever many rows are shuffled, most tasks get some of the giant and none gets most of it."""
     spark = eight_tasks
     files = [str(file) for file in giant.glob("date=*/*/*/*.parquet")]
-    rows = bronze(spark.read.schema(SEGMENT).parquet(*files), NOW, unique=True)
-    changes = changes_placed(rows, spark.createDataFrame([], MESSAGE_LIVES), spark.createDataFrame([], RESETS))
+    rows = bronze(spark.read.schema(SEGMENT_ROW).parquet(*files), RowRules(now_ms=NOW, unique=True))
+    changes = changes_placed(rows, spark.createDataFrame([], MESSAGE_LIVES), spark.createDataFrame([], QUEUE_RESETS))
     table = TABLES["message_lives"]
     assert table.split is not None
     days = {"date=2026-01-01": 32 * table.split.rows}
     shuffled = {
-        "lives": dealt(life_events(rows), table, days).repartition("date", "piece"),
+        "lives": with_pieces(life_events(rows), table, days).repartition("date", "piece"),
         "hours": slices(changes),
         "values": values(rows),
     }

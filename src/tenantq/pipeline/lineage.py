@@ -1,4 +1,4 @@
-"""Lineage: which table comes from which, by which function, with which columns. Read off the code that makes the tables."""
+"""Lineage: which table is computed from which, by which function, with which columns. Read from the table registry."""
 
 from __future__ import annotations
 
@@ -10,35 +10,12 @@ import msgspec
 from markupsafe import Markup
 
 import tenantq
-from tenantq.pipeline.bronze import bronze, chained, rejected, verified
-from tenantq.pipeline.gold.anomalies import anomalies
-from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
-from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
-from tenantq.pipeline.gold.invoice_lines import invoice_lines
-from tenantq.pipeline.gold.slo_daily import slo_daily
-from tenantq.pipeline.gold.tenant_growth import tenant_growth
-from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.page.template import render
-from tenantq.pipeline.silver_daily import ops_daily, places_daily, tenant_changes
-from tenantq.pipeline.silver_message_lives import message_lives
-from tenantq.pipeline.silver_queue_hours import queue_hours
-from tenantq.pipeline.silver_queue_resets import queue_resets
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.tables import JOURNAL, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-JOURNAL: Final = "journal"
-MAKERS: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
-    "segments": (verified,), "quarantine": (verified, chained, rejected), "bronze": (bronze,),
-    "queue_resets": (queue_resets,), "message_lives": (message_lives,), "queue_hours": (queue_hours,),
-    "ops_daily": (ops_daily,), "places_daily": (places_daily,), "tenant_changes": (tenant_changes,),
-    "usage_hourly": (usage_hourly,), "slo_daily": (slo_daily,), "invoice_lines": (invoice_lines,),
-    "anomalies": (anomalies,), "tenant_growth": (tenant_growth,), "compliance_soc2": (compliance_soc2,),
-    "compliance_gdpr_art30": (compliance_gdpr_art30,),
-}  # fmt: skip
-"""The functions whose rows each table has."""
 
 _BOX: Final = (170, 30)
 _GAP: Final = 14
@@ -46,15 +23,15 @@ _COLUMN: Final = 265
 _BEND: Final = 46
 
 
-class Maker(msgspec.Struct, frozen=True):
-    """A function, and the file it stands in."""
+class TableFunction(msgspec.Struct, frozen=True):
+    """The function that computes a table, and its file."""
 
     function: str
     file: str
     says: str  # the first line of its docstring
 
 
-class Node(msgspec.Struct, frozen=True):
+class LineageNode(msgspec.Struct, frozen=True):
     """A table in the lineage."""
 
     name: str
@@ -64,35 +41,36 @@ class Node(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
     order: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]  # name, type
-    makers: tuple[Maker, ...]
+    makers: tuple[TableFunction, ...]
+    scope: str  # which partitions a run computes again
 
 
-def lineage() -> list[Node]:
-    """Return all tables, sources before what comes from them."""
+def lineage() -> list[LineageNode]:
+    """Return all tables, sources first."""
     return [
-        Node(
+        LineageNode(
             name, table.layer, table.sources,
             tuple(other.name for other in TABLES.values() if name in other.sources),
             table.partitions, table.order,
             tuple((column.name, column.dataType.simpleString()) for column in table.columns),
-            tuple(_maker(function) for function in MAKERS[name]),
+            (_described(table.function),), table.scope.value,
         )
         for name, table in TABLES.items()
     ]  # fmt: skip
 
 
-def as_markdown(nodes: list[Node]) -> bytes:
+def as_markdown(nodes: list[LineageNode]) -> bytes:
     """Return the page for the documentation."""
     return render("lineage.md", nodes=nodes, journal=JOURNAL)
 
 
-def as_html(nodes: list[Node]) -> bytes:
-    """Return the page as one file, with a drawing."""
+def as_html(nodes: list[LineageNode]) -> bytes:
+    """Return the page as one HTML file with a drawing."""
     return render("lineage.html", nodes=nodes, drawing=drawing(nodes), journal=JOURNAL)
 
 
-def drawing(nodes: list[Node]) -> Markup:
-    """Return the tables as boxes, a column for each layer, with lines from what they come from."""
+def drawing(nodes: list[LineageNode]) -> Markup:
+    """Return the tables as boxes, one column per layer, connected with their sources."""
     layers = {JOURNAL: JOURNAL, **{node.name: node.layer for node in nodes}}
     columns: dict[str, list[str]] = {}
     for name, layer in layers.items():
@@ -121,7 +99,7 @@ def drawing(nodes: list[Node]) -> Markup:
 
 def _curve(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     x1, y1, x2, y2 = start[0] + _BOX[0], start[1] + _BOX[1] // 2, end[0], end[1] + _BOX[1] // 2
-    if start[0] == end[0]:  # in the same layer: around on the right
+    if start[0] == end[0]:  # in the same layer: a bend on the right
         x2, away = x1, _BEND + abs(y2 - y1) // 8
         return _edge(x1, y1, x1 + away, x2 + away, x2, y2)
     return _edge(x1, y1, x1 + _BEND, x2 - _BEND, x2, y2)
@@ -131,8 +109,8 @@ def _edge(x1: int, y1: int, bend1: int, bend2: int, x2: int, y2: int) -> Markup:
     return Markup('<path class="edge" d="M{} {}C{} {} {} {} {} {}"/>').format(x1, y1, bend1, y1, bend2, y2, x2, y2)
 
 
-def _maker(function: Callable[..., Any]) -> Maker:
+def _described(function: Callable[..., Any]) -> TableFunction:
     root = Path(tenantq.__file__).parent.parent
     file = Path(inspect.getsourcefile(function) or "").resolve().relative_to(root.resolve())
     says = (inspect.getdoc(function) or "").partition("\n")[0].replace("``", "`")
-    return Maker(function.__name__, f"src/{file.as_posix()}", says)
+    return TableFunction(function.__name__, f"src/{file.as_posix()}", says)

@@ -1,402 +1,189 @@
-"""One run of the pipeline: what is new in the journal goes through all layers, and only what it touches is written anew."""
+"""One run of the pipeline: computes every table that new segments touch, sources first, and commits them together."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from decimal import Decimal
-from itertools import pairwise
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-from pyspark import StorageLevel
-from pyspark.sql import functions as f
-
-from tenantq.pipeline import bronze as layers
-from tenantq.pipeline.archive import bring_back, deleted_dates
-from tenantq.pipeline.gold.anomalies import anomalies
-from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
-from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
-from tenantq.pipeline.gold.invoice_lines import invoice_lines
-from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
-from tenantq.pipeline.gold.tenant_growth import tenant_growth
-from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.lake import dealt
-from tenantq.pipeline.new_segments import journal_path, new_manifests
-from tenantq.pipeline.price_book import DEFAULT, PriceBook
-from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT, VERDICTS
-from tenantq.pipeline.silver_daily import ops_daily, places_daily, tenant_changes
-from tenantq.pipeline.silver_message_lives import OPEN, life_events, message_lives
-from tenantq.pipeline.silver_queue_hours import queue_hours
-from tenantq.pipeline.silver_queue_resets import queue_resets
-from tenantq.pipeline.survey import Survey, survey
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
+from tenantq.pipeline.bronze.rows import RowRules
+from tenantq.pipeline.journal_source import FETCH, local_journal
+from tenantq.pipeline.lake.archive import bring_back, deleted_dates
+from tenantq.pipeline.lake.lake import with_pieces
+from tenantq.pipeline.run_options import RunOptions, RunReport
+from tenantq.pipeline.scopes import Selection, Selector
+from tenantq.pipeline.tables import JOURNAL, TABLES, day_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.journal_source import JournalFiles
+    from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.tables import Input, Table
 
-_ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
-_FILES_PER_TASK: Final = 4
-STAGES: Final = (
-    "verify segments", "bronze", "message_lives", "queue_hours", "daily", "usage_hourly", "slo_daily", "invoice_lines",
-    "tenant_growth", "anomalies", "compliance", "commit",
-)  # fmt: skip
-"""What a run goes through, in this order; one with nothing new leaves out most."""
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked to do."""
-
-    now_ms: int
-    from_date: str = ""  # first and last day of segments to process; empty: all
-    to_date: str = ""
-    public_key: Path | None = None  # signatures are checked where it is given
-    prices: PriceBook = DEFAULT
-    objective: Objective = Objective()
-
-
-class RunReport(msgspec.Struct):
-    """What a run did."""
-
-    segments: int = 0  # looked at
-    accepted: int = 0
-    rows: int = 0  # new in bronze
-    quarantined: dict[str, int] = {}  # reason -> rows or records, over the whole lake
-    changed: list[str] = []  # partitions that were written anew
-    stages: dict[str, float] = {}  # seconds
-    repriced: list[str] = []  # months whose lines were computed anew: the price book says something else about them
-    restored: list[str] = []  # days that came back from the archive, since late rows re-opened them
-    remeasured: bool = False  # slo_daily was computed anew, since the objective is another
-    late: int = 0  # segments that came behind the stream's watermark
-    watermark: str = ""  # of the stream
+VERIFY: Final = "verify segments"
+COMMIT: Final = "commit"
+STAGES: Final = (FETCH, VERIFY, *TABLES, COMMIT)
+"""What a run goes through, in this order. Tables that are up to date are left out."""
 
 
 def run(
-    spark: SparkSession, journal: str, lake: Lake, options: Options, progress: Callable[[str], None] = lambda _: None
+    spark: SparkSession, journal: str, lake: Lake, options: RunOptions, progress: Callable[[str], None] = lambda _: None
 ) -> RunReport:
-    """Process what the journal has and the lake has not."""
-    with lake.locked():
-        names, strays = new_manifests(spark, journal, lake, options)
-        return process(spark, journal_path(journal), lake, names, strays, options, progress)
+    """Process what the journal, a directory or a URL, has and the lake has not.
+
+    Raise Invalid for a journal that does not exist or is empty, Unavailable if it cannot be read, Conflict if another run
+    is changing the lake.
+    """
+    with lake.locked(), local_journal(journal, lake, options, progress) as files:
+        return process(spark, files, lake, options, progress)
 
 
 def process(
     spark: SparkSession,
-    journal: str,
+    files: JournalFiles,
     lake: Lake,
-    names: Iterable[str],
-    strays: Iterable[str],
-    options: Options,
+    options: RunOptions,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
-    """Take these manifests' segments through all layers and commit. The lake must be locked."""
-    step = _Run(spark, journal, lake, options, progress)
+    """Compute all tables from these segments and commit them. The lake must be locked."""
+    step = _Run(spark, lake, options, progress)
     try:
-        step.segments(list(names), list(strays))
-        step.layers()
-        return step.finish()
+        step.ingest(files)
+        for table in TABLES.values():
+            step.compute(table)
+        return step.commit()
     finally:
-        step.forget()
+        step.close()
 
 
 class _Run:
-    def __init__(
-        self, spark: SparkSession, journal: str, lake: Lake, options: Options, progress: Callable[[str], None]
-    ) -> None:
-        self._spark, self._journal, self._lake, self._options, self._progress = spark, journal, lake, options, progress
+    """The state of one run."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, options: RunOptions, progress: Callable[[str], None]) -> None:
+        self._spark, self._lake, self._options, self._progress = spark, lake, options, progress
         self._report = RunReport(quarantined={}, changed=[], stages={}, repriced=[], restored=[])
-        self._state = lake.state()
-        self._rows = spark.createDataFrame([], BRONZE)
-        self._started = time.monotonic()
-        self._stage = ""
-        self._hours: set[str] = set()  # of bronze: those to be computed anew
-        self._lives: dict[str, int] = {}  # days of lives that new rows tell of, with how many begin
-        self._kept: list[DataFrame] = []
+        self._new = NewSegments(spark)
+        self._cached: dict[str, DataFrame] = {}
+        self._stage, self._started = "", time.monotonic()
+        self._selector: Selector
 
-    # ---- bronze ----
+    def ingest(self, files: JournalFiles) -> None:
+        """Verify the segments and read the rows of those that are accepted."""
+        self._begin(VERIFY)
+        lake, new, report = self._lake, self._new, self._report
+        known = {one["manifest"]: one for one in lake.rows("segments")}
+        new.strays = files.strays
+        new.verify(files.root, files.manifests, self._options.public_key)
+        report.segments, report.accepted = len(new.verdicts), len(new.accepted)
+        state = lake.state()
+        if new.accepted:
+            known |= {one["manifest"]: one for one in new.verdicts}
+            rules = RowRules(
+                now_ms=self._options.now_ms,
+                unique=not overlap([one for one in known.values() if not one["reason"]]),
+                deleted_dates=tuple(deleted_dates(state)),
+                erased=tuple((one.tenant, one.until_ms) for one in state.erased),
+            )
+            new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
+        report.rows = new.summary.rows
+        self._selector = Selector(self._spark, lake, self._options, new, lake.state(), report)
 
-    def segments(self, names: list[str], strays: list[str]) -> None:
-        """Verify segments, take their rows in, and write down what is not well."""
-        self._begin("verify segments")
-        spark, lake = self._spark, self._lake
-        before = lake.read(spark, "segments")
-        known = [row.asDict() for row in before.collect()]
-        found = self._verify(names)
-        fresh = {one["manifest"] for one in found}
-        verdicts = [*[one for one in known if one["manifest"] not in fresh], *found]
-        good = [one for one in found if not one["reason"]]
-        self._report.segments, self._report.accepted = len(found), len(good)
-        segments = spark.createDataFrame(verdicts, VERDICTS)
-        bad = segments.where(f.col("reason") != "").select(
-            "reason", "file", "shard", "first_seq", "last_seq", f.col("rows").alias("count"), "details"
-        )
-        lost = [
-            {"reason": "missing_manifest", "file": one, "shard": "", "first_seq": 0, "last_seq": 0, "count": 1,
-             "details": "no manifest names this segment"} for one in strays
-        ]  # fmt: skip
-        quarantine = bad.unionByName(layers.chained(segments)).unionByName(spark.createDataFrame(lost, QUARANTINE))
-        kept = lake.read(spark, "quarantine").where(f.col("reason").isin(*_ROW_REASONS))
-        quarantine = quarantine.unionByName(kept)
-        if good:
-            self._begin("bronze")
-            raw = self._read([one["file"] for one in good])
-            now_ms, gone = self._options.now_ms, deleted_dates(self._state)
-            seen = survey(raw, now_ms, gone)
-            if seen.faulty:
-                quarantine = quarantine.unionByName(layers.rejected(raw, now_ms, self._relative(), gone))
-            self._take_in(raw, seen, overlapping=_overlap([one for one in verdicts if not one["reason"]]))
-        lake.stage(quarantine.dropDuplicates(["reason", "shard", "first_seq", "file", "details"]), "quarantine")
-        lake.stage(segments, "segments")
+    def _restore(self, rows: DataFrame) -> None:
+        self._report.restored = bring_back(self._spark, self._lake, rows)
 
-    def _verify(self, names: list[str]) -> list[dict[str, Any]]:
-        if not names:
-            return []
-        tasks = max(1, min(len(names), len(names) // _FILES_PER_TASK))
-        manifests = self._spark.createDataFrame([(name,) for name in names], "manifest string").repartition(tasks)
-        found = layers.verified(manifests, self._journal, self._options.public_key).collect()
-        return sorted((row.asDict() for row in found), key=lambda one: str(one["manifest"]))
-
-    def _read(self, files: list[str]) -> DataFrame:
-        root = Path(self._journal)
-        return self._spark.read.schema(SEGMENT).parquet(*[str(root / file) for file in files]).drop("link", "payload")
-
-    def _relative(self) -> Any:
-        path = f.col("_metadata.file_path")
-        return f.regexp_extract(path, r"(date=[^/]*/hour=[^/]*/shard=[^/]*/[^/]*)$", 1)
-
-    def _take_in(self, raw: DataFrame, seen: Survey, *, overlapping: bool) -> None:
-        """Put new rows into bronze, hour by hour. What comes after reads the columns it needs from the segments again."""
-        spark, lake, state, now_ms = self._spark, self._lake, self._state, self._options.now_ms
-        gone = deleted_dates(state)
-        faults = now_ms if seen.faulty else None
-        rows = layers.bronze(raw, faults, unique=not overlapping, gone=gone, erased=state.erased)
-        if state.archived:
-            self._report.restored = bring_back(spark, lake, rows)
-            self._state = lake.state()
-        if overlapping:
-            there = lake.read(spark, "bronze").select("shard", "seq", "n")
-            rows = rows.join(there, ["shard", "seq", "n"], "left_anti").select(*BRONZE.names)
-            rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-            self._kept.append(rows)
-        if overlapping or state.erased:
-            seen = survey(rows, now_ms, gone)
-        self._rows, self._lives = rows, seen.days
-        self._report.rows, self._hours = seen.rows, set(seen.hours)
-        if self._hours:
-            known = self._hours & lake.partitions("bronze")
+    def compute(self, table: Table) -> None:
+        """Compute and stage the partitions of a table that are not up to date."""
+        selection = self._selector.select(table.scope)
+        if selection is None:
+            return
+        self._begin(table.name)
+        known = {name for name in self._lake.partitions(table.name, staged=False) if selection.covers(name)}
+        sizes = self._sizes(table, known)
+        frames = [self._frame(one, table, selection, known, sizes) for one in table.inputs]
+        values = self._values(selection)
+        rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
+        if table.appends:
+            self._selector.new_rows[table.name] = rows
             if known:
-                rows = lake.view(spark, "bronze", known.__contains__).unionByName(rows)
-            sizes = Counter(seen.hours) + Counter(lake.sizes("bronze", known))
-            lake.stage(rows, "bronze", self._hours.__contains__, sizes)
+                rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
+        self._lake.stage(rows, table.name, selection.covers, sizes)
 
-    # ---- silver and gold ----
+    def _sizes(self, table: Table, known: set[str]) -> Mapping[str, int] | None:
+        """Return how many rows each partition of a split table will have; None for tables that are not split."""
+        if table.split is None:
+            return None
+        new = {"bronze": self._new.summary.hours, "message_lives": self._new.summary.lives}[table.name]
+        return Counter(new) + Counter(self._lake.sizes(table.name, known))
 
-    def layers(self) -> None:
-        """Bring silver and gold up to the new rows, and to what is asked of prices and service levels."""
-        first = ""
-        if self._report.rows:
-            dates = {_date(hour) for hour in self._hours}
-            newest_before = max((_date(one) for one in self._lake.partitions("bronze", staged=False)), default="")
-            first = min([*dates, *([newest_before] if newest_before else [])])
-            self._silver(dates)
-            self._usage(first)
-        self._service_levels(first)
-        self._invoices(first[:7])
-        if first:
-            self._growth(first)
-        self._audit(first)
+    def _frame(
+        self, one: Input, table: Table, selection: Selection, known: set[str], sizes: Mapping[str, int] | None
+    ) -> DataFrame | None:
+        """Return the part of a table that an input asks for."""
+        if one.table == JOURNAL:
+            return self._new.frame(one.part)
+        if one.part == "known" and not known:
+            return None
+        if one.part == "all" and TABLES[one.table].cached:
+            if one.table not in self._cached:
+                self._cached[one.table] = self._lake.view(self._spark, one.table).persist()
+            return self._cached[one.table]
+        if one.part == "new":
+            rows = self._selector.new_rows[one.table]
+        else:
+            wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
+            rows = self._lake.view(self._spark, one.table, wanted)
+        if one.through is not None:
+            rows = one.through(rows)
+        # Rows that are merged into a split table get their piece first, so one shuffle does for merging and writing.
+        merged = sizes is not None and one.part in {"new", "known"}
+        return with_pieces(rows, table, sizes or {}) if merged else rows
 
-    def _silver(self, dates: set[str]) -> None:
-        spark, lake = self._spark, self._lake
-        self._begin("message_lives")
-        new_resets = queue_resets(self._rows)
-        first_reset = new_resets.agg(f.min("ts")).collect()[0][0]
-        if first_reset is not None or not lake.has("queue_resets"):
-            lake.stage(lake.read(spark, "queue_resets").unionByName(new_resets), "queue_resets")
-        resets = lake.view(spark, "queue_resets").persist()
-        self._kept.append(resets)
-        touched = set(self._lives)
-        if first_reset is not None:
-            self._hours |= self._later_hours(first_reset.strftime("date=%Y-%m-%d/hour=%H"))
-            touched |= self._open_in(new_resets)
-        self._stage_lives(touched, resets)
-        self._begin("queue_hours")
-        self._hours |= self._hours_of_removed_leases(touched)
-        rows = lake.view(spark, "bronze", self._hours.__contains__)
-        lake.stage(
-            queue_hours(rows, lake.view(spark, "message_lives"), resets), "queue_hours", self._hours.__contains__
-        )
-        self._begin("daily")
-        of_dates = lake.view(spark, "bronze", lambda one: _date(one) in dates)
-        covered = {f"date={date}" for date in dates}.__contains__
-        lake.stage(ops_daily(of_dates), "ops_daily", covered)
-        lake.stage(places_daily(of_dates), "places_daily", covered)
-        lake.stage(tenant_changes(of_dates), "tenant_changes", covered)
-
-    def _stage_lives(self, touched: set[str], resets: DataFrame) -> None:
-        spark, lake, table = self._spark, self._lake, TABLES["message_lives"]
-        there = touched & lake.partitions("message_lives")
-        sizes = Counter(self._lives) + Counter(lake.sizes("message_lives", there))
-        events = dealt(life_events(self._rows), table, sizes)
-        known = dealt(lake.view(spark, "message_lives", there.__contains__), table, sizes) if there else None
-        lake.stage(message_lives(events, known, resets), "message_lives", touched.__contains__)
-
-    def _hours_of_removed_leases(self, touched: set[str]) -> set[str]:
-        """Return the hours in which leases ended by a remove that new events tell more of."""
-        lives = self._lake.view(self._spark, "message_lives", touched.__contains__)
-        leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
-        if leased.isEmpty():
-            return set()
-        events = life_events(self._rows).select("tenant", "message_id")
-        late = (
-            leased.join(events, ["tenant", "message_id"], "left_semi")
-            .select(f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH"))
-            .distinct()
-        )
-        return {row[0] for row in late.collect()} & self._lake.partitions("bronze")
-
-    def _later_hours(self, hour: str) -> set[str]:
-        return {one for one in self._lake.partitions("bronze") if one >= hour}
-
-    def _open_in(self, resets: DataFrame) -> set[str]:
-        """Return the partitions of lives that may be ended by these resets."""
-        lives = self._lake.read(self._spark, "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
-        ended = resets.select("tenant", "queue").distinct().alias("reset")
-        of_one = (f.col("life.tenant") == f.col("reset.tenant")) & (
-            (f.col("reset.queue") == "") | (f.col("life.last.queue") == f.col("reset.queue"))
-        )
-        found = lives.join(f.broadcast(ended), of_one, "left_semi").select("date").distinct().collect()
-        return {f"date={row[0]}" for row in found}
-
-    def _usage(self, from_date: str) -> None:
-        spark, lake = self._spark, self._lake
-        self._begin("usage_hourly")
-        hours, resets = lake.view(spark, "queue_hours"), lake.view(spark, "queue_resets")
-        lake.stage(usage_hourly(hours, resets, from_date), "usage_hourly", _since(from_date))
-
-    def _service_levels(self, from_date: str) -> None:
-        """Compute slo_daily for days that changed; for all that are there where the objective is another."""
-        spark, lake, objective = self._spark, self._lake, self._options.objective
-        digest = hashlib.sha256(msgspec.json.encode(objective)).hexdigest()
-        self._report.remeasured = self._state.objective not in {"", digest}
-        self._state = msgspec.structs.replace(self._state, objective=digest)
-        if self._report.remeasured:
-            from_date = min((_date(one) for one in lake.partitions("bronze")), default="")
-        if not from_date:
-            return
-        self._begin("slo_daily")
-        rows = lake.view(spark, "bronze", _since(from_date))
-        newest = rows.agg(f.unix_millis(f.max("ts"))).collect()[0][0]
-        days = sorted({_date(one) for one in lake.partitions("bronze") if _date(one) >= from_date})
-        levels = slo_daily(rows, lake.view(spark, "message_lives"), days, newest, objective)
-        lake.stage(levels, "slo_daily", _since(from_date))
-
-    def _invoices(self, from_month: str) -> None:
-        """Compute the lines of months that changed, and of those about which the price book says something else."""
-        spark, lake, book, known = self._spark, self._lake, self._options.prices, self._state.prices
-        months = {_date(one)[:7] for one in lake.partitions("usage_hourly")}
-        touched = {month for month in months if from_month and month >= from_month}
-        stale = {
-            month for month in months - touched if known.get(month) != book.digest(month) and self._asked_for(month)
+    def _values(self, selection: Selection) -> dict[str, Callable[[], Any]]:
+        """Return the values that tables may name as parameters of their function."""
+        return {
+            "rules": lambda: self._new.rules,
+            "from_date": lambda: selection.first,
+            "days": lambda: sorted({day_of(one) for one in self._lake.partitions("bronze") if selection.covers(one)}),
+            "dates": lambda: sorted(day_of(one) for one in self._lake.partitions("ops_daily")),
+            "as_of_ms": partial(self._lake.newest_ms, "bronze", "ts"),
+            "objective": lambda: self._options.objective,
+            "prices": lambda: self._options.prices,
+            "erased_usage": self._erased_usage,
         }
-        self._report.repriced = sorted(
-            {month for month in touched if known.get(month, book.digest(month)) != book.digest(month)} | stale
-        )
-        wanted = touched | stale
-        prices = {**known, **{month: book.digest(month) for month in wanted}}
-        self._state = msgspec.structs.replace(self._state, prices=dict(sorted(prices.items())))
-        if not wanted:
-            return
-        self._begin("invoice_lines")
-        usage = lake.view(spark, "usage_hourly", lambda one: _date(one)[:7] in wanted)
-        gone = [
+
+    def _erased_usage(self) -> list[dict[str, Any]]:
+        """Return the monthly sums of erased tenants: the shares of others in common costs do not change by an erasure."""
+        return [
             {"tenant": "", "period": month, **{name: Decimal(value) for name, value in sums.items()}}
-            for erasure in self._state.erased
+            for erasure in self._selector.state.erased
             for month, sums in erasure.months.items()
         ]
-        lines = invoice_lines(usage, book, gone)
-        lake.stage(lines, "invoice_lines", lambda one: one.removeprefix("period=") in wanted)
 
-    def _asked_for(self, month: str) -> bool:
-        first, last = self._options.from_date[:7], self._options.to_date[:7]
-        return (not first or month >= first) and (not last or month <= last)
-
-    def _growth(self, from_date: str) -> None:
-        spark, lake = self._spark, self._lake
-        self._begin("tenant_growth")
-        daily = lake.view(spark, "usage_hourly")
-        growth = tenant_growth(daily, lake.view(spark, "tenant_changes"), from_date)
-        lake.stage(growth, "tenant_growth", _since(from_date))
-
-    def _audit(self, from_date: str) -> None:
-        """Compute the tables of evidence for days that changed, and those whose segments have another verdict than before."""
-        spark, lake = self._spark, self._lake
-        days = sorted({_date(one) for one in lake.partitions("ops_daily")})
-        if not days:
-            return
-        told = self._verdicts_changed(days)
-        from_date = min([one for one in (from_date, told) if one], default="")
-        if not from_date:
-            return
-        covered = _since(from_date)
-        self._begin("anomalies")
-        found = anomalies(
-            lake.view(spark, "bronze", covered),
-            lake.view(spark, "usage_hourly"),
-            lake.view(spark, "places_daily"),
-            lake.view(spark, "quarantine"),
-            from_date,
-        )
-        lake.stage(found, "anomalies", covered)
-        self._begin("compliance")
-        ops, segments = lake.view(spark, "ops_daily", covered), lake.view(spark, "segments")
-        quarantine = lake.view(spark, "quarantine")
-        lake.stage(
-            compliance_soc2(ops, lake.view(spark, "anomalies", covered), segments, quarantine, days),
-            "compliance_soc2",
-            covered,
-        )
-        lake.stage(compliance_gdpr_art30(ops, segments, quarantine, days), "compliance_gdpr_art30", covered)
-
-    def _verdicts_changed(self, days: list[str]) -> str:
-        """Return the first day of the lake about whose segments something else is known now; empty: there is none."""
-        spark, lake = self._spark, self._lake
-        first = ""
-        for table in ("segments", "quarantine"):
-            columns = [name for name in TABLES[table].columns.names if name != "manifest"]
-            before, now = (
-                {tuple(row) for row in rows.select(*columns).collect()}
-                for rows in (lake.read(spark, table), lake.view(spark, table))
-            )
-            for row in before ^ now:
-                file = row[columns.index("file")]
-                day = _date(file) if file.startswith("date=") and _date(file) in days else days[-1]
-                first = min(first or day, day)
-        return first
-
-    # ---- the end ----
-
-    def finish(self) -> RunReport:
-        """Commit and say what was done."""
-        self._begin("commit")
-        if self._state != self._lake.state():
-            self._lake.stage_state(self._state)
+    def commit(self) -> RunReport:
+        """Commit everything staged and return the report."""
+        self._begin(COMMIT)
+        if self._selector.state != self._lake.state():
+            self._lake.stage_state(self._selector.state)
+        self._lake.stage_missing()
         self._report.changed = self._lake.commit()
-        counted = self._lake.read(self._spark, "quarantine").groupBy("reason").agg(f.sum("count")).collect()
-        self._report.quarantined = {row[0]: row[1] for row in sorted(counted)}
+        counts = Counter[str]()
+        for row in self._lake.rows("quarantine"):
+            counts[row["reason"]] += row["count"]
+        self._report.quarantined = dict(sorted(counts.items()))
         self._begin("")
         return self._report
 
-    def forget(self) -> None:
-        """Let go of what was kept in memory."""
-        for kept in self._kept:
-            kept.unpersist()
+    def close(self) -> None:
+        """Release cached rows."""
+        self._new.close()
+        for rows in self._cached.values():
+            rows.unpersist()
 
     def _begin(self, stage: str) -> None:
         now = time.monotonic()
@@ -405,18 +192,3 @@ class _Run:
         self._stage, self._started = stage, now
         if stage:
             self._progress(stage)
-
-
-def _overlap(verdicts: list[dict[str, Any]]) -> bool:
-    """Tell whether any record stands in two segments."""
-    spans = sorted((one["shard"], one["first_seq"], one["last_seq"]) for one in verdicts)
-    return any(a[0] == b[0] and b[1] <= a[2] for a, b in pairwise(spans))
-
-
-def _since(first: str) -> Callable[[str], bool]:
-    """Tell partitions of a day or later."""
-    return lambda one: _date(one) >= first
-
-
-def _date(partition: str) -> str:
-    return partition.removeprefix("date=")[:10]

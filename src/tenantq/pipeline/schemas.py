@@ -38,12 +38,14 @@ JOURNAL: Final = _table(
 )  # fmt: skip
 """A row of the journal."""
 
-SEGMENT: Final = StructType([*JOURNAL.fields, StructField("link", BinaryType()), StructField("payload", BinaryType())])
+SEGMENT_ROW: Final = StructType(
+    [*JOURNAL.fields, StructField("link", BinaryType()), StructField("payload", BinaryType())]
+)
 """A row of a segment."""
 
 BRONZE: Final = StructType([*JOURNAL.fields, StructField("date", _text), StructField("hour", _text)])
 
-VERDICTS: Final = _table(
+SEGMENTS: Final = _table(
     manifest=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, previous_link=_text, last_link=_text,
     sha256=_text, rows=_long, reason=_text, details=_text, signed=BooleanType(),
 )  # fmt: skip
@@ -53,7 +55,7 @@ QUARANTINE: Final = _table(
     reason=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, count=_long, details=_text
 )
 
-RESETS: Final = _table(shard=_text, tenant=_text, queue=_text, seq=_long, n=_int, ts=_time, op=_text)
+QUEUE_RESETS: Final = _table(shard=_text, tenant=_text, queue=_text, seq=_long, n=_int, ts=_time, op=_text)
 """Moments from which on a queue is empty; without a queue: all of the tenant's."""
 
 DELIVERY: Final = _table(seq=_long, at=_time, queue=_text, wait_ms=_long)

@@ -1,11 +1,10 @@
-"""The pipeline on Structured Streaming: the same layers, a micro-batch for each lot of new manifests.
+"""The pipeline on Structured Streaming: the same tables, one micro-batch per set of new manifests.
 
-What was processed is written down twice: by Spark in its checkpoint, and in the lake itself, in the commit that holds
-the tables. So a batch that is given again after a crash changes nothing.
+What was processed is recorded twice: by Spark in its checkpoint, and by the lake in the commit of the tables. A batch that
+Spark repeats after a crash therefore changes nothing.
 
-The watermark tells how far the journal has come, less the lateness that is usual. Lives and levels are merged in the
-lake, which holds any lateness, so nothing behind it is dropped: a segment that comes later is counted as late, and re-opens
-what it touches.
+The watermark is the newest time in the journal, less the usual lateness. The lake can merge rows of any age, so segments
+behind the watermark are processed too. They are counted as late.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid
 from tenantq.journal.manifest import MANIFESTS
-from tenantq.pipeline.new_segments import journal_path, new_manifests
-from tenantq.pipeline.run import Options, RunReport, process
+from tenantq.journal.export_target import DirectoryTarget
+from tenantq.pipeline.journal_source import journal_path, new_files
+from tenantq.pipeline.run import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,42 +32,43 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.run_options import RunOptions, RunReport
 
 LATENESS_S: Final = 3_600
-"""How far behind the newest segment another may be without being late."""
+"""How far a segment may be behind the newest one without being late."""
 _POLL_S: Final = 1
 
 
 class Stopping(Exception):
-    """The stream is being stopped; the batch is given again by the next one."""
+    """The stream is stopping. The next stream gets this batch again."""
 
 
-class Stream:
-    """A query at work."""
+class PipelineStream:
+    """A running streaming query."""
 
     query: StreamingQuery
 
     def __init__(self, newest_ms: int) -> None:
-        self.newest_ms = newest_ms  # the newest time that any segment had
+        self.newest_ms = newest_ms  # the newest time of any segment
         self.batch = threading.Lock()  # held while tables change
         self.stopping = threading.Event()
 
     def wait(self) -> None:
-        """Wait for the end: all is processed, or ``stop`` was called and the batch at work is done. Raise what it failed with."""
+        """Wait until everything is processed, or until the current batch ends after ``stop``. Raise the query's error."""
         while not self.stopping.is_set():
             try:
                 if self.query.awaitTermination(_POLL_S):
                     return
             except StreamingQueryException:
-                if not self.stopping.is_set():  # else it is a batch that saw that it must not begin
+                if not self.stopping.is_set():  # otherwise a batch refused to begin because of the stop
                     raise
         with self.batch:
-            pass  # the one at work is finished; one that begins now sees that it must not
+            pass  # the current batch is done; one that begins now refuses
         self.query.stop()
 
     def stop(self) -> None:
-        """Ask for the end; may be called from a signal's handler."""
+        """Request the end. Signal handlers may call this."""
         self.stopping.set()
 
 
@@ -75,7 +76,7 @@ def stream(
     spark: SparkSession,
     journal: str,
     lake: Lake,
-    options: Options,
+    options: RunOptions,
     *,
     every_s: float | None = None,
     files_per_batch: int = 1_000,
@@ -83,37 +84,37 @@ def stream(
     now: Callable[[], int] | None = None,
     told: Callable[[RunReport], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Stream:
-    """Start: over what is there now and then end, or with ``every_s`` for ever, looking that often.
+) -> PipelineStream:
+    """Start a stream that processes what is new and ends, or that checks every ``every_s`` seconds until stopped.
 
-    ``now`` tells the wall clock's milliseconds anew for each micro-batch; without it, it stays what ``options`` say.
+    ``now`` returns the wall clock in milliseconds for each micro-batch. Without it, the time in ``options`` counts.
     """
     root = journal_path(journal)
-    with lake.locked():  # finishes what a killed run left, and says at once where another is at work
-        new_manifests(spark, root, lake, options)
+    with lake.locked():  # completes what a killed run left, and fails now if another run holds the lock
+        new_files(DirectoryTarget(Path(root)), root, lake, options)
     place = Path(root) / MANIFESTS
     if not place.is_dir():
         raise Invalid(f"journal {journal}: has no {MANIFESTS}/ yet; begin the stream when the first segment is there")
-    found = Stream(_newest_hour_ms(lake))
+    running = PipelineStream(_newest_hour_ms(lake))
 
     def batch(manifests: DataFrame, _: int) -> None:
-        session = manifests.sparkSession
         rows = manifests.select("path", f.unix_millis("newest")).collect()
-        with found.batch:
-            with lake.locked(wait=True):  # an archive or erasure in between is waited for
-                if found.stopping.is_set():
+        with running.batch:
+            with lake.locked(wait=True):  # an archive or erasure may be in progress
+                if running.stopping.is_set():
                     raise Stopping
+                files = new_files(DirectoryTarget(Path(root)), root, lake, options)
+                # Refused segments are verified again, because they may have been repaired.
                 given = {_relative(row[0]) for row in rows}
-                wanted, strays = new_manifests(session, root, lake, options)
-                refused = lake.read(session, "segments").where("reason != ''").select("manifest").collect()
-                given |= {row[0] for row in refused}  # what was repaired is looked at again
-                names = [name for name in wanted if name in given]
+                given |= {row["manifest"] for row in lake.rows("segments") if row["reason"]}
+                files.manifests = [name for name in files.manifests if name in given]
                 asked = options if now is None else msgspec.structs.replace(options, now_ms=now())
-                report = process(session, root, lake, names, strays, asked, progress)
+                report = process(manifests.sparkSession, files, lake, asked, progress)
             ends = [row[1] for row in rows if row[1] is not None]
-            report.late = sum(end < found.newest_ms - lateness_s * 1_000 for end in ends)
-            found.newest_ms = max([found.newest_ms, *ends])
-            report.watermark = _moment(found.newest_ms - lateness_s * 1_000)
+            report.late = sum(end < running.newest_ms - lateness_s * 1_000 for end in ends)
+            running.newest_ms = max([running.newest_ms, *ends])
+            watermark = datetime.fromtimestamp(max(running.newest_ms / 1_000 - lateness_s, 0), UTC)
+            report.watermark = watermark.isoformat(timespec="seconds").replace("+00:00", "Z")
             told(report)
 
     newest = f.timestamp_millis(f.get_json_object("value", "$.max_ts").try_cast("bigint"))
@@ -133,20 +134,16 @@ def stream(
     trigger = (
         writer.trigger(availableNow=True) if every_s is None else writer.trigger(processingTime=f"{every_s} seconds")
     )
-    found.query = trigger.start()
-    return found
+    running.query = trigger.start()
+    return running
 
 
 def _newest_hour_ms(lake: Lake) -> int:
-    """Return when the newest hour of the lake begins; 0: it is empty."""
+    """Return when the newest hour of the lake begins; 0 if the lake is empty."""
     newest = max(lake.partitions("bronze"), default="")
     if not newest:
         return 0
     return int(datetime.strptime(f"{newest} +0000", "date=%Y-%m-%d/hour=%H %z").timestamp() * 1_000)
-
-
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(max(ms, 0) / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _relative(path: str) -> str:

@@ -1,78 +1,214 @@
-"""The lake's tables: layer, columns, partitions, order of rows, and which tables each comes from."""
+"""The table registry: for each table of the lake its layer, function, inputs, scope, columns, partitions and row order.
+
+The registry drives everything that handles tables: the run, the lineage page, the archive, erasure and reports. To add a
+table, write its function in a file of its own, its columns in ``schemas.py``, and one entry here.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from enum import Enum
+from graphlib import TopologicalSorter
+from typing import Final, Literal
 
 import msgspec
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tenantq.pipeline import schemas
+from tenantq.pipeline.bronze.quarantine import quarantine
+from tenantq.pipeline.bronze.rows import bronze
+from tenantq.pipeline.bronze.segments import segments
+from tenantq.pipeline.gold.anomalies import anomalies
+from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
+from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
+from tenantq.pipeline.gold.invoice_lines import invoice_lines
+from tenantq.pipeline.gold.slo_daily import slo_daily
+from tenantq.pipeline.gold.tenant_growth import tenant_growth
+from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.ops_daily import ops_daily
+from tenantq.pipeline.silver.places_daily import places_daily
+from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.queue_resets import queue_resets
+from tenantq.pipeline.silver.tenant_changes import tenant_changes
+
+JOURNAL: Final = "journal"
+"""The source of the first tables: the segments that a server exports."""
+
+
+class Scope(Enum):
+    """Which partitions of a table a run computes again."""
+
+    SEGMENTS = "the whole table, if segments are new or missing a manifest"
+    RESETS = "the whole table, if new rows empty a queue"
+    NEW_HOURS = "hours that have new rows"
+    NEW_DAYS = "days that have new rows"
+    LIFE_DAYS = "days of messages that new rows are about, and of open messages in queues that new rows empty"
+    LEVEL_HOURS = "hours that have new rows, and hours whose queue levels these change"
+    SINCE = "all days since the first with new rows"
+    SINCE_OBJECTIVE = "all days since the first with new rows; all days if the objective changed"
+    SINCE_VERDICT = "all days since the first with new rows or with a changed verification result"
+    MONTHS = "all months since the first with new rows, and months whose prices changed"
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A table that a function reads, and which part of it.
+
+    ``all``: the whole table. ``selected``: the partitions that the scope selects. ``new``: the rows that this run added.
+    ``known``: what the table itself has in the selected partitions, None if nothing. The other parts are the journal's.
+    """
+
+    table: str
+    part: Literal["all", "selected", "new", "known", "verdicts", "strays", "faults", "rows"] = "all"
+    through: Callable[[DataFrame], DataFrame] | None = None  # applied to what is read
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How a large partition is dealt out to several files: by a hash, so that a giant tenant is in all of them alike.
+    """How a large partition is divided into files: by a hash, so that a large tenant is spread over all of them.
 
-    How many they are depends on nothing but the partition's rows.
+    The number of files depends on nothing but the number of rows.
     """
 
-    by: tuple[str, ...]  # what the hash is of
-    counted: str  # rows in which this is not null are counted
+    by: tuple[str, ...]  # hashed columns
+    counted: str  # rows in which this column is not null are counted
     rows: int  # of a file, about
 
 
-class Table(msgspec.Struct, frozen=True):
-    """One table. Rows are sorted by ``order`` in each file, which is unique, so that the same rows give the same bytes."""
+class Mention(msgspec.Struct, frozen=True):
+    """A text column that may name other tenants, in rows whose ``kind`` column has a value. Erasure removes the name."""
+
+    column: str
+    kind: str
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One table. ``order`` is unique and sorts the rows of each file, so equal rows give equal files."""
 
     name: str
-    layer: str
+    layer: Literal["bronze", "silver", "gold"]
+    function: Callable[..., DataFrame]  # takes the inputs in order, then ``parameters`` by name
+    inputs: tuple[Input, ...]
+    scope: Scope
     columns: StructType
-    partitions: tuple[str, ...]
     order: tuple[str, ...]
-    sources: tuple[str, ...]
+    partitions: tuple[str, ...] = ("date",)
+    parameters: tuple[str, ...] = ()  # values of the run that the function takes; see run.py
+    appends: bool = False  # the function returns rows to add to those that are there
+    cached: bool = False  # small, and read by several tables in a run
     split: Split | None = None  # None: its partitions are small
+    archivable: bool = False  # days may leave the lake; the others are small, and later days are computed from them
+    mention: Mention | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The other tables that it is computed from."""
+        return tuple(dict.fromkeys(one.table for one in self.inputs if one.table != self.name))
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether its rows belong to tenants."""
+        return "tenant" in self.columns.names
 
 
-_ALL: Final = (
-    Table("segments", "bronze", schemas.VERDICTS, (), ("manifest",), ("journal",)),
+_EVIDENCE: Final = ("control", "tenant", "evidence")
+
+
+_REGISTERED: Final = (
     Table(
-        "quarantine", "bronze", schemas.QUARANTINE, (), ("reason", "shard", "first_seq", "file", "details"),
-        ("journal", "segments"),
+        name="segments", layer="bronze", function=segments, scope=Scope.SEGMENTS,
+        inputs=(Input(JOURNAL, "verdicts"), Input("segments")),
+        columns=schemas.SEGMENTS, partitions=(), order=("manifest",),
     ),
     Table(
-        "bronze", "bronze", schemas.BRONZE, ("date", "hour"), ("tenant", "shard", "seq", "n"), ("journal", "segments"),
-        Split(("shard", "seq"), "seq", 1_000_000),
-    ),
-    Table("queue_resets", "silver", schemas.RESETS, (), ("shard", "seq", "n"), ("bronze",)),
-    Table(
-        "message_lives", "silver", schemas.MESSAGE_LIVES, ("date",), ("tenant", "message_id"), ("bronze", "queue_resets"),
-        Split(("message_id",), "added_at", 250_000),  # a message is added once, so adds can be counted before they are lives
+        name="quarantine", layer="bronze", function=quarantine, scope=Scope.SEGMENTS,
+        inputs=(Input("segments"), Input(JOURNAL, "strays"), Input(JOURNAL, "faults"), Input("quarantine")),
+        columns=schemas.QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
     ),
     Table(
-        "queue_hours", "silver", schemas.QUEUE_HOURS, ("date", "hour"), ("tenant", "queue", "shard", "epoch"),
-        ("bronze", "message_lives", "queue_resets"),
-    ),
-    Table("ops_daily", "silver", schemas.OPS_DAILY, ("date",), ("tenant", "op", "outcome"), ("bronze",)),
-    Table("places_daily", "silver", schemas.PLACES_DAILY, ("date",), ("tenant", "principal", "network"), ("bronze",)),
-    Table("tenant_changes", "silver", schemas.TENANT_CHANGES, ("date",), ("shard", "seq", "n"), ("bronze",)),
-    Table(
-        "usage_hourly", "gold", schemas.USAGE_HOURLY, ("date",), ("tenant", "queue", "hour"), ("queue_hours", "queue_resets")
-    ),
-    Table("slo_daily", "gold", schemas.SLO_DAILY, ("date",), ("tenant", "queue"), ("bronze", "message_lives")),
-    Table("invoice_lines", "gold", schemas.INVOICE_LINES, ("period",), ("tenant", "item"), ("usage_hourly",)),
-    Table(
-        "anomalies", "gold", schemas.ANOMALIES, ("date",), ("kind", "tenant", "queue", "principal", "first_at", "details"),
-        ("bronze", "usage_hourly", "places_daily", "quarantine"),
-    ),
-    Table("tenant_growth", "gold", schemas.TENANT_GROWTH, ("date",), ("tenant", "metric"), ("usage_hourly", "tenant_changes")),
-    Table(
-        "compliance_soc2", "gold", schemas.COMPLIANCE, ("date",), ("control", "tenant", "evidence"),
-        ("ops_daily", "anomalies", "segments", "quarantine"),
+        name="bronze", layer="bronze", function=bronze, scope=Scope.NEW_HOURS,
+        inputs=(Input(JOURNAL, "rows"),), parameters=("rules",), appends=True,
+        columns=schemas.BRONZE, partitions=("date", "hour"), order=("tenant", "shard", "seq", "n"),
+        split=Split(("shard", "seq"), "seq", 1_000_000), archivable=True,
     ),
     Table(
-        "compliance_gdpr_art30", "gold", schemas.COMPLIANCE, ("date",), ("control", "tenant", "evidence"),
-        ("ops_daily", "segments", "quarantine"),
+        name="queue_resets", layer="silver", function=queue_resets, scope=Scope.RESETS,
+        inputs=(Input("bronze", "new"),), appends=True, cached=True,
+        columns=schemas.QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
+    ),
+    Table(
+        name="message_lives", layer="silver", function=message_lives, scope=Scope.LIFE_DAYS,
+        inputs=(Input("bronze", "new", life_events), Input("message_lives", "known"), Input("queue_resets")),
+        columns=schemas.MESSAGE_LIVES, order=("tenant", "message_id"),
+        # A message is added once, so adds can be counted before they are merged into lives.
+        split=Split(("message_id",), "added_at", 250_000), archivable=True,
+    ),
+    Table(
+        name="queue_hours", layer="silver", function=queue_hours, scope=Scope.LEVEL_HOURS,
+        inputs=(Input("bronze", "selected"), Input("message_lives"), Input("queue_resets")),
+        columns=schemas.QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
+    ),
+    Table(
+        name="ops_daily", layer="silver", function=ops_daily, scope=Scope.NEW_DAYS,
+        inputs=(Input("bronze", "selected"),), columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
+    ),
+    Table(
+        name="places_daily", layer="silver", function=places_daily, scope=Scope.NEW_DAYS,
+        inputs=(Input("bronze", "selected"),), columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
+    ),
+    Table(
+        name="tenant_changes", layer="silver", function=tenant_changes, scope=Scope.NEW_DAYS,
+        inputs=(Input("bronze", "selected"),), columns=schemas.TENANT_CHANGES, order=("shard", "seq", "n"),
+    ),
+    Table(
+        name="usage_hourly", layer="gold", function=usage_hourly, scope=Scope.SINCE, parameters=("from_date",),
+        inputs=(Input("queue_hours"), Input("queue_resets")),
+        columns=schemas.USAGE_HOURLY, order=("tenant", "queue", "hour"),
+    ),
+    Table(
+        name="slo_daily", layer="gold", function=slo_daily, scope=Scope.SINCE_OBJECTIVE,
+        inputs=(Input("bronze", "selected"), Input("message_lives")), parameters=("days", "as_of_ms", "objective"),
+        columns=schemas.SLO_DAILY, order=("tenant", "queue"), archivable=True,
+    ),
+    Table(
+        name="invoice_lines", layer="gold", function=invoice_lines, scope=Scope.MONTHS,
+        inputs=(Input("usage_hourly", "selected"),), parameters=("prices", "erased_usage"),
+        columns=schemas.INVOICE_LINES, partitions=("period",), order=("tenant", "item"),
+    ),
+    Table(
+        name="tenant_growth", layer="gold", function=tenant_growth, scope=Scope.SINCE, parameters=("from_date",),
+        inputs=(Input("usage_hourly"), Input("tenant_changes")),
+        columns=schemas.TENANT_GROWTH, order=("tenant", "metric"), archivable=True,
+    ),
+    Table(
+        name="anomalies", layer="gold", function=anomalies, scope=Scope.SINCE_VERDICT, parameters=("from_date",),
+        inputs=(Input("bronze", "selected"), Input("usage_hourly"), Input("places_daily"), Input("quarantine")),
+        columns=schemas.ANOMALIES, order=("kind", "tenant", "queue", "principal", "first_at", "details"),
+        archivable=True, mention=Mention("details", "cross_tenant_probing"),
+    ),
+    Table(
+        name="compliance_soc2", layer="gold", function=compliance_soc2, scope=Scope.SINCE_VERDICT, parameters=("dates",),
+        inputs=(Input("ops_daily", "selected"), Input("anomalies", "selected"), Input("segments"), Input("quarantine")),
+        columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
+    ),
+    Table(
+        name="compliance_gdpr_art30", layer="gold", function=compliance_gdpr_art30, scope=Scope.SINCE_VERDICT,
+        inputs=(Input("ops_daily", "selected"), Input("segments"), Input("quarantine")), parameters=("dates",),
+        columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
 )  # fmt: skip
 
-TABLES: Final[dict[str, Table]] = {table.name: table for table in _ALL}
+
+def _sorted(tables: dict[str, Table]) -> dict[str, Table]:
+    """Return the tables in an order in which each comes after its sources."""
+    order = TopologicalSorter({name: table.sources for name, table in tables.items()}).static_order()
+    return {name: tables[name] for name in order if name != JOURNAL}
+
+
+TABLES: Final[dict[str, Table]] = _sorted({table.name: table for table in _REGISTERED})
+"""All tables by name, sources first."""
+
+
+def day_of(partition: str) -> str:
+    """Return the day, or the month, that a partition's directory name begins with."""
+    return partition.partition("=")[2][:10]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tenantq.cluster.layout import shard_dirs
-from tenantq.pipeline.reconcile import read_counters
+from tenantq.pipeline.reconciliation import read_counters
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, environment, read_until
 from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.processes import alive, descendants

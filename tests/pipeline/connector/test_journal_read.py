@@ -37,7 +37,7 @@ from tenantq.pipeline.connector import TenantqSource
 from tenantq.pipeline.connector.journal_reader import JournalReader
 from tenantq.pipeline.connector.options import JournalOptions, read_options
 from tenantq.pipeline.connector.source import PUSHDOWN
-from tenantq.pipeline.schemas import JOURNAL, SEGMENT
+from tenantq.pipeline.schemas import JOURNAL, SEGMENT_ROW
 from tests.pipeline.connector.conftest import read_journal
 from tests.pipeline.journals import HOUR, START, JournalWriter, entry, write_history
 
@@ -237,7 +237,7 @@ def test_columns_can_be_chosen_by_a_schema(connected: SparkSession, history: Dir
     )
     assert chosen.columns == ["op", "link"]
     assert chosen.where(f.col("link").isNotNull()).count() == 100
-    assert SEGMENT["link"].dataType.simpleString() == "binary"
+    assert SEGMENT_ROW["link"].dataType.simpleString() == "binary"
 
 
 def test_verification_is_an_option(tmp_path: Path, key: SigningKey) -> None:

@@ -22,7 +22,7 @@ from tenantq.errors import (
     Unauthenticated,
 )
 from tenantq.pipeline.connector import queue_writer
-from tenantq.pipeline.connector.enqueue import Enqueuer
+from tenantq.pipeline.connector.batch_sender import Enqueuer
 from tenantq.pipeline.connector.message_rows import MessageRow, check_columns
 from tenantq.pipeline.connector.options import WriteOptions, read_options
 from tenantq.pipeline.connector.queue_writer import QueueWriter, add_rows

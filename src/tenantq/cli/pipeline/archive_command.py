@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from tenantq.cli.options import duration
+from tenantq.cli.output import print_done, print_json
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.spark_command import spark_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from pathlib import Path
 
 _DAY_MS = 86_400_000
 
 
 @click.command()
-@options.lake
 @click.option(
     "--to", "where", metavar="URL", help="Cold storage: a directory, or a URL that fsspec reaches, such as s3://."
 )
@@ -29,13 +27,12 @@ _DAY_MS = 86_400_000
 )
 @click.option("--rules", type=options.directory, metavar="FILE", help="Retention rules by table, TOML.")
 @click.option("--restore", "back", is_flag=True, help="Bring archived days back into the lake instead.")
-@click.option("--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="With --restore: from this day on.")
-@click.option("--until", "until_date", type=click.DateTime(["%Y-%m-%d"]), help="With --restore: up to this day.")
-@options.master
-@options.as_json
+@options.day("--from", help="With --restore: from this day on.")
+@options.day("--until", help="With --restore: up to this day.")
+@options.on_lake
 def archive(
     lake_path: Path, *, where: str | None, older_ms: int | None, rules: Path | None, back: bool,
-    from_date: datetime | None, until_date: datetime | None, master: str | None, as_json: bool,
+    from_date: str, until_date: str, master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Move old days of the large tables to cold storage, packed into few files, each verified before it leaves the lake.
 
@@ -47,32 +44,26 @@ def archive(
         raise click.UsageError("give --to, and --older-than or --rules; or --restore.")
     if older_ms is not None and older_ms % _DAY_MS:
         raise click.UsageError("--older-than is in whole days, such as 90d.")
-    from tenantq.pipeline.retention import load_retention  # noqa: PLC0415  # needs Spark's schemas
+    with options.extras():
+        from tenantq.pipeline.lake import archive as archives  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
+        from tenantq.pipeline.lake.retention import load_retention  # noqa: PLC0415
 
     wanted = load_retention(rules, older_ms // _DAY_MS if older_ms is not None else None)
-    with spark_at_work(master, meaning="; days that were moved are moved, run it again to go on") as work:
-        from tenantq.pipeline import archive as cold  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415
-
+    with spark_command(master, meaning="; days that were moved are moved, run it again to go on") as work:
         lake = Lake(lake_path)
         lake.settle()
-        if back:
-            first = f"{from_date:%Y-%m-%d}" if from_date else ""
-            last = f"{until_date:%Y-%m-%d}" if until_date else "9999"
+        if where is None:
             with lake.locked():
-                days = cold.restore(work.spark, lake, lambda day: first <= day.date <= last)
-            report = None
+                days = archives.restore(work.spark, lake, lambda day: from_date <= day.date <= (until_date or "9999"))
         else:
-            assert where is not None
             now_ms = SystemClock().wall_ms()
-            report = cold.archive(work.spark, lake, options.storage(where), wanted, now_ms, work.progress.begin)
-    if report is None:
-        click.echo(
-            msgspec.json.encode({"restored": days}).decode() if as_json else f"restored {len(days)} days of tables"
-        )
+            report = archives.archive(work.spark, lake, options.storage(where), wanted, now_ms, work.progress.begin)
+    if where is None:
+        print_done(f"restored {len(days)} days of tables", {"restored": days}, as_json=as_json)
         return
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
         return
     click.echo(
         f"archived {len(report.archived)} days of tables, {report.rows} rows: {report.files_before} files became "

@@ -8,20 +8,18 @@ import click
 
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.spark_command import spark_command
 from tenantq.runtime.clock import SystemClock
 
 
 @click.command()
-@options.lake
 @click.option("--tenant", required=True, metavar="NAME", help="Whose rows go.")
 @click.option(
     "--sign-with", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DATA_DIR",
     help="Sign the certificate with the audit key of this data directory.",
 )  # fmt: skip
 @destroys
-@options.master
-@options.as_json
+@options.on_lake
 def erase(
     lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None, as_json: bool
 ) -> None:  # fmt: skip
@@ -41,9 +39,9 @@ def erase(
     if sign_with is not None and not (sign_with / KEY_FILE).is_file():
         raise click.UsageError(f"--sign-with {sign_with}: there is no {KEY_FILE} in it.")
     key = SigningKey.load_or_make(sign_with) if sign_with is not None else None
-    with spark_at_work(master, meaning="; run it again: an erasure counts when its certificate is there") as work:
-        from tenantq.pipeline import erase as erasure  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415
+    with spark_command(master, meaning="; run it again: an erasure counts when its certificate is there") as work:
+        from tenantq.pipeline.lake import erasure  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
 
         lake = Lake(lake_path)
         lake.settle()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.spark_command import spark_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,26 +16,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("line", metavar="INVOICE_LINE")
-@options.lake
 @click.option("--rows", "every_row", is_flag=True, help="Print every single offset, shard:seq.n, one a line.")
-@options.master
-@options.as_json
+@options.on_lake
 def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None, as_json: bool) -> None:
     """List the journal offsets behind a line, such as 2030-01/acme/Operations."""
-    with spark_at_work(master) as work:
-        from tenantq.pipeline import explain as explanation  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415
+    with spark_command(master) as work:
+        from tenantq.pipeline import explanation  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
 
         lake = Lake(lake_path)
         work.progress.begin("reading the lake")
-        rows = explanation.offsets(work.spark, lake, line) if every_row else []
-        found = explanation.explain(work.spark, lake, line) if not every_row else None
-    if found is None:
-        for one in rows:
-            click.echo(one)
-        return
+        if every_row:
+            for one in explanation.offsets(work.spark, lake, line):
+                click.echo(one)
+            return
+        found = explanation.explain(work.spark, lake, line)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
         return
     click.echo(
         f"{line}: {found.line['quantity'].normalize():f} {found.line['metric']} = {found.line['amount']} {found.line['currency']}"

@@ -20,8 +20,8 @@ from tenantq.errors import Invalid
 def lineage(*, out: Path | None, as_json: bool) -> None:
     """Show which table comes from which, its columns, partitions and the function that makes it. Needs no lake and no Java."""
     with options.extras():
-        from tenantq.pipeline import lineage as lines  # noqa: PLC0415  # the tables' columns need PySpark
-        from tenantq.pipeline.page.template import write_page  # noqa: PLC0415
+        from tenantq.pipeline import lineage as lines  # noqa: PLC0415  # columns need PySpark
+        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
     nodes = lines.lineage()
     if out is not None:
         written = {".html": lines.as_html, ".md": lines.as_markdown}.get(out.suffix)

@@ -1,4 +1,4 @@
-"""Options that the pipeline's commands share, and the session they run in."""
+"""Options that pipeline commands share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import click
@@ -14,8 +14,7 @@ import click
 from tenantq.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
+    from collections.abc import Callable, Iterator
 
 journal = click.option(
     "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or URL."
@@ -23,7 +22,7 @@ journal = click.option(
 
 
 def directory(text: str) -> Path:
-    """Return the directory that a path or a file:// URL names. A plain function is a type to click."""
+    """Return the directory that a path or a file:// URL names. click accepts functions as types."""
     scheme, found, rest = text.partition("://")
     if not found:
         return Path(text)
@@ -35,7 +34,7 @@ def directory(text: str) -> Path:
 
 
 def storage(text: str) -> str:
-    """Return a place for files that means the same from any directory."""
+    """Return a URL as it is, and a path as an absolute one."""
     return text if "://" in text else str(Path(text).absolute())
 
 
@@ -52,10 +51,6 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
 memory = click.option(
     "--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Java's memory: all of it with local[*], else the driver's."
 )  # fmt: skip
-first_day = click.option(
-    "--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="Only segments from this day on."
-)
-last_day = click.option("--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="Only segments up to this day.")
 prices = click.option(
     "--prices", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The price book, TOML."
 )
@@ -71,9 +66,29 @@ wait = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
+def on_lake(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every command that works on a lake with Spark."""
+    return lake(master(as_json(command)))
+
+
+def run_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that ``run`` and ``stream`` have in common."""
+    for option in (journal, memory, wait, target, public_key, prices):
+        command = option(command)
+    return on_lake(command)
+
+
+def day(flag: str, help: str) -> Callable[[Any], Any]:
+    """Return an option for a day, as partitions name it; empty if not given."""
+    return click.option(
+        flag, f"{flag.removeprefix('--')}_date", type=click.DateTime(["%Y-%m-%d"]), help=help,
+        callback=lambda _context, _option, given: f"{given:%Y-%m-%d}" if given else "",
+    )  # fmt: skip
+
+
 @contextmanager
 def extras() -> Iterator[None]:
-    """Import what only the pipeline needs in here: Unavailable says what to install."""
+    """Turn a missing library that only the pipeline needs into Unavailable, with what to install."""
     try:
         yield
     except ImportError as error:
@@ -81,17 +96,14 @@ def extras() -> Iterator[None]:
 
 
 def check_out(out: Path) -> None:
-    """Raise Invalid where no file can be put into ``out``, before Spark starts. It is made with the first file, not here."""
+    """Raise Invalid if no file can be created in ``out``, before Spark starts. The first file creates the directory."""
     try:
-        there = next(path for path in (out, *out.absolute().parents) if path.exists())
+        existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:
         raise Invalid(f"--out {out}: cannot be looked at: {error.strerror}; choose another directory") from error
-    if not there.is_dir():
-        raise Invalid(f"--out {out}: cannot be made: {there} is not a directory")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise Invalid(f"--out {out}: cannot be written; choose another directory, or check the permissions of {there}")
-
-
-def day(given: datetime | None) -> str:
-    """Return a day as partitions name it; empty where none was given."""
-    return f"{given:%Y-%m-%d}" if given else ""
+    if not existing.is_dir():
+        raise Invalid(f"--out {out}: cannot be made: {existing} is not a directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise Invalid(
+            f"--out {out}: cannot be written; choose another directory, or check the permissions of {existing}"
+        )

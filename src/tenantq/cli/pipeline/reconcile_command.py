@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
+from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.spark_command import spark_command
 
 
 @click.command()
@@ -16,9 +16,7 @@ from tenantq.cli.pipeline.at_work import spark_at_work
     "--data-dir", "data_dirs", multiple=True, required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="A data directory, which no server has open; all its shards are counted. Once per server.",
 )  # fmt: skip
-@options.lake
-@options.master
-@options.as_json
+@options.on_lake
 @click.pass_context
 def reconcile(
     context: click.Context, data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | None, as_json: bool
@@ -30,14 +28,14 @@ def reconcile(
       0  zero drift
       1  the rows that are printed differ
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    with spark_at_work(master) as work:
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.reconcile import reconcile as compare  # noqa: PLC0415
+    with spark_command(master) as work:
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.reconciliation import reconcile as compare  # noqa: PLC0415
 
         work.progress.begin("counting")
         found = compare(work.spark, Lake(lake_path), data_dirs)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         for one in found.drifts:
             click.echo(

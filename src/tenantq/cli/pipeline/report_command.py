@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from tenantq.cli.pipeline.spark_command import spark_command
 
 
 @click.command()
-@options.lake
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where the pages go."
 )
 @click.option("--tenant", metavar="NAME", help="Only this tenant's report.")
-@click.option(
-    "--from", "from_date", type=click.DateTime(["%Y-%m-%d"]),
-    help="The first day. Default: 29 days before the last.",
-)  # fmt: skip
-@click.option(
-    "--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="The last day. Default: the newest in the lake."
-)
-@options.master
-@options.as_json
+@options.day("--from", help="The first day. Default: 29 days before the last.")
+@options.day("--to", help="The last day. Default: the newest in the lake.")
+@options.on_lake
 def report(
-    lake_path: Path, *, out: Path, tenant: str | None, from_date: datetime | None, to_date: datetime | None,
+    lake_path: Path, *, out: Path, tenant: str | None, from_date: str, to_date: str,
     master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write a page for each tenant and one for the platform: usage, growth, service level, invoice, anomalies, evidence.
@@ -40,14 +29,14 @@ def report(
     """
     options.check_out(out)
     with options.extras():
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.report.write import write_reports  # noqa: PLC0415
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.report.files import write_reports  # noqa: PLC0415
 
-    with spark_at_work(master, meaning="; each page that is there is whole") as work:
+    with spark_command(master, meaning="; each page that is there is whole") as work:
         work.progress.begin("reading the lake")
         written = write_reports(
-            work.spark, Lake(lake_path), out, tenant=tenant, from_date=options.day(from_date),
-            to_date=options.day(to_date), progress=work.progress.begin,
+            work.spark, Lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,
+            progress=work.progress.begin,
         )  # fmt: skip
     if as_json:
         print_json(written)

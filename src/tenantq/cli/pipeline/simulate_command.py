@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import print_json
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
+from tenantq.cli.pipeline.spark_command import spark_command
 from tenantq.domain.placement import check_region, load_topology
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 @click.command()
-@options.lake
 @click.option(
     "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="The shards there are, TOML.",
@@ -29,13 +24,12 @@ if TYPE_CHECKING:
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Where simulation.html, shards.csv and moves.csv go.",
 )  # fmt: skip
-@click.option("--from", "from_date", type=click.DateTime(["%Y-%m-%d"]), help="The first day of usage.")
-@click.option("--to", "to_date", type=click.DateTime(["%Y-%m-%d"]), help="The last day of usage.")
-@options.master
-@options.as_json
+@options.day("--from", help="The first day of usage.")
+@options.day("--to", help="The last day of usage.")
+@options.on_lake
 def simulate(
     lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
-    from_date: datetime | None, to_date: datetime | None, master: str | None, as_json: bool,
+    from_date: str, to_date: str, master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Place real usage on more shards or regions: what moves, how full shards get, what residency allows.
 
@@ -50,20 +44,18 @@ def simulate(
     after = before.grown(add_shards, add_regions)
     options.check_out(out)
     with options.extras():
-        from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.page.template import write_page  # noqa: PLC0415
-        from tenantq.pipeline.simulation.page import simulation_page  # noqa: PLC0415
-        from tenantq.pipeline.simulation.simulate import Placement, shards_csv  # noqa: PLC0415
-        from tenantq.pipeline.simulation.simulate import simulate as run  # noqa: PLC0415
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
+        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
+        from tenantq.pipeline.simulation.forecast_page import simulation_page  # noqa: PLC0415
+        from tenantq.pipeline.simulation.load_forecast import Placement, shards_csv  # noqa: PLC0415
+        from tenantq.pipeline.simulation.load_forecast import simulate as run  # noqa: PLC0415
 
     lake = Lake(lake_path)
-    with spark_at_work(master, meaning="; each file that is there is whole") as work:
+    with spark_command(master, meaning="; each file that is there is whole") as work:
         work.progress.begin("reading the lake")
         lake.need(work.spark, "usage_hourly")
         with lake.locked():  # no run changes it meanwhile
-            placement = Placement(
-                work.spark, lake, before, after, from_date=options.day(from_date), to_date=options.day(to_date)
-            )
+            placement = Placement(work.spark, lake, before, after, from_date=from_date, to_date=to_date)
             try:
                 found = run(placement, work.progress.begin)
                 work.progress.begin("writing")

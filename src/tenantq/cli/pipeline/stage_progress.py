@@ -1,4 +1,4 @@
-"""A bar on the terminal: which stage is at work, how many are done, how long it takes. Where stderr is no terminal: nothing."""
+"""A progress bar on stderr, if that is a terminal: the current stage, how many are done, and the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StageProgress:
-    """Shows stages as they begin; each is told by its name."""
+    """Shows stages as they begin."""
 
     def __init__(self, stages: Sequence[str] = ()) -> None:
         self._stages = list(stages)
@@ -25,7 +25,7 @@ class StageProgress:
             columns += [BarColumn(), MofNCompleteColumn()]
         self._bar = Progress(
             *columns, TimeElapsedColumn(), console=stderr, transient=True, disable=not stderr.is_terminal,
-            redirect_stdout=False, redirect_stderr=False,  # what is printed goes where it was sent, not where the bar is
+            redirect_stdout=False, redirect_stderr=False,  # prints go where they are sent, not to the bar
         )  # fmt: skip
         self._task = self._bar.add_task("starting Spark", total=len(stages) or None)
 
@@ -39,12 +39,12 @@ class StageProgress:
         self.end()
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.stop()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Take the bar away for the time in which something else is printed."""
+        """Hide the bar while something else is printed."""
         shown = self._bar.live.is_started
         self._bar.stop()
         try:
@@ -54,6 +54,6 @@ class StageProgress:
                 self._bar.start()
 
     def begin(self, stage: str) -> None:
-        """Show that a stage begins."""
+        """Show the stage that begins."""
         done = self._stages.index(stage) if stage in self._stages else None
         self._bar.update(self._task, description=stage, completed=done)

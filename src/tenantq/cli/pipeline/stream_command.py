@@ -9,25 +9,17 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.options import duration
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.at_work import spark_at_work
 from tenantq.cli.pipeline.run_command import MEANING, print_report, run_options
+from tenantq.cli.pipeline.spark_command import spark_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.pipeline.run import RunReport
+    from tenantq.pipeline.run_options import RunReport
 
 
 @click.command()
-@options.journal
-@options.lake
-@options.prices
-@options.public_key
-@options.target
-@options.wait
-@options.master
-@options.memory
 @click.option(
     "--every",
     "every_ms",
@@ -47,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--files-per-batch", type=click.IntRange(1), default=1_000, show_default=True, help="Segments of a micro-batch."
 )
-@options.as_json
+@options.run_settings
 @click.pass_context
 def stream(
     context: click.Context,
@@ -78,26 +70,26 @@ def stream(
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     if every_ms is not None and every_ms < 1_000:
         raise click.UsageError("--every must be 1s or more.")
-    wanted = run_options(from_date=None, to_date=None, **given)
-    from tenantq.pipeline.lake import Lake  # noqa: PLC0415  # needs Spark
-    from tenantq.pipeline.new_segments import journal_path  # noqa: PLC0415
+    wanted = run_options(**given)
+    from tenantq.pipeline.journal_source import journal_path  # noqa: PLC0415
+    from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.stream import stream as start  # noqa: PLC0415
 
     journal_path(journal)
     lake = Lake(lake_path)
     with lake.locked():
-        pass  # what is wrong with the lake is told before Spark starts
+        pass  # reports what is wrong with the lake before Spark starts
     reports: list[RunReport] = []
 
-    with spark_at_work(master, memory, stages=STAGES, meaning=MEANING) as work:
+    with spark_command(master, memory, stages=STAGES[1:], meaning=MEANING) as work:
 
         def told(report: RunReport) -> None:
             reports[:] = [report]
             with work.progress.aside():
                 print_report(report, as_json=as_json)
 
-        at_work = start(
+        running = start(
             work.spark,
             journal,
             lake,
@@ -109,8 +101,8 @@ def stream(
             told=told,
             progress=work.progress.begin,
         )
-        work.stop = at_work.stop
-        at_work.wait()
-    if at_work.stopping.is_set():
+        work.stop = running.stop
+        running.wait()
+    if running.stopping.is_set():
         click.echo("stopped; the next stream or run goes on from here", err=True)
     context.exit(exit_codes.QUARANTINED if reports and reports[-1].quarantined else 0)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from tenantq.pipeline.connector.journal_rows import JournalRows
-from tenantq.pipeline.connector.plain_errors import plainly
 from tenantq.pipeline.connector.pushdown import Pushed, taken
-from tenantq.pipeline.connector.segments import Manifests, Stretches, open_journal, packed, spans
+from tenantq.pipeline.connector.record_ranges import Manifests, Stretches, open_journal, packed, spans
+from tenantq.pipeline.connector.tracebacks import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

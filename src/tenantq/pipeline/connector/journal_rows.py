@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.segment import SCHEMA
-from tenantq.pipeline.connector.segments import open_journal
-from tenantq.pipeline.schemas import SEGMENT
-from tenantq.pipeline.verify_segment import verdict
+from tenantq.pipeline.bronze.segment_check import verdict
+from tenantq.pipeline.connector.record_ranges import open_journal
+from tenantq.pipeline.schemas import SEGMENT_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.connector.options import JournalOptions
     from tenantq.pipeline.connector.pushdown import Pushed
-    from tenantq.pipeline.connector.segments import Stretch
+    from tenantq.pipeline.connector.record_ranges import Stretch
 
 BATCH_ROWS: Final = 10_000
 _ADVICE: Final = "see `tenantq audit verify`, and restore the journal"
@@ -33,9 +33,11 @@ _ADVICE: Final = "see `tenantq audit verify`, and restore the journal"
 def check_schema(schema: StructType) -> StructType:
     """Return a schema of journal columns, or raise Invalid naming the column that is none."""
     for field in schema.fields:
-        if field.name not in SEGMENT.names:
-            raise Invalid(f"schema: the journal has no column {field.name[:80]!r}; it has {', '.join(SEGMENT.names)}")
-        kind = SEGMENT[field.name].dataType
+        if field.name not in SEGMENT_ROW.names:
+            raise Invalid(
+                f"schema: the journal has no column {field.name[:80]!r}; it has {', '.join(SEGMENT_ROW.names)}"
+            )
+        kind = SEGMENT_ROW[field.name].dataType
         if field.dataType != kind:
             raise Invalid(f"schema: {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}")
     return schema

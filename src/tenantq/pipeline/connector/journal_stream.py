@@ -27,7 +27,7 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.pipeline.connector.journal_rows import JournalRows
 from tenantq.pipeline.connector.offsets import Offset, parse_starting
 from tenantq.pipeline.connector.pushdown import Pushed
-from tenantq.pipeline.connector.segments import Manifests, Span, Stretch, Stretches, open_journal, packed, spans
+from tenantq.pipeline.connector.record_ranges import Manifests, Span, Stretch, Stretches, open_journal, packed, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -34,7 +34,7 @@ from tenantq.journal.segment import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tenantq.pipeline.connector.segments import Span, Stretch
+    from tenantq.pipeline.connector.record_ranges import Span, Stretch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_MAX: Final = 10_000

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from tenantq.client import Retries
 from tenantq.errors import Invalid, NotFound
-from tenantq.pipeline.connector.plain_errors import plainly
+from tenantq.pipeline.connector.tracebacks import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tenantq.client import Retries
 from tenantq.errors import Invalid
-from tenantq.pipeline.connector.enqueue import Enqueuer
+from tenantq.pipeline.connector.batch_sender import Enqueuer
 from tenantq.pipeline.connector.message_rows import check_columns, message_rows
-from tenantq.pipeline.connector.plain_errors import plainly
 from tenantq.pipeline.connector.row_keys import RowKeys
+from tenantq.pipeline.connector.tracebacks import plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

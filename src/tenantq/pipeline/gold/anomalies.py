@@ -1,4 +1,4 @@
-"""Gold ``anomalies``: what somebody should look at, each with how bad it is and the journal rows that show it."""
+"""Gold ``anomalies``: events to look into, each with a severity and the journal rows that show it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.exclude_probe_tenants import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import ANOMALIES
-from tenantq.pipeline.silver_daily import offset
+from tenantq.pipeline.silver.places_daily import offset
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BURST_PER_MINUTE: Final = 20
-"""Denials of one principal in one minute that make a burst."""
+"""Denials of one principal within a minute that count as a burst."""
 PROBED_TENANTS: Final = 3
-"""Tenants in which one principal is denied on one day that make probing."""
+"""Tenants that deny one principal on one day for this to count as probing."""
 BASELINE_DAYS: Final = 14
 BASELINE_DAYS_MIN: Final = 5
 DEVIATIONS: Final = 6.0
@@ -30,9 +30,9 @@ _MAD_TO_SIGMA: Final = 1.4826
 def anomalies(
     rows: DataFrame, usage: DataFrame, places: DataFrame, quarantine: DataFrame, from_date: str = ""
 ) -> DataFrame:
-    """Return rows of ANOMALIES from ``from_date`` on.
+    """Return rows of ANOMALIES since ``from_date``.
 
-    ``rows`` is bronze of those days; ``usage`` (usage_hourly) and ``places`` (places_daily) reach back as far as there is.
+    ``rows`` is bronze since that day. ``usage`` (usage_hourly) and ``places`` (places_daily) are whole tables.
     """
     found = [
         denial_bursts(rows),
@@ -42,7 +42,9 @@ def anomalies(
         new_places(places),
         audit_gaps(quarantine, rows),
     ]
-    return customers(reduce(lambda one, other: one.unionByName(other), found).where(f.col("date") >= from_date))
+    return exclude_probe_tenants(
+        reduce(lambda one, other: one.unionByName(other), found).where(f.col("date") >= from_date)
+    )
 
 
 def denial_bursts(rows: DataFrame) -> DataFrame:
@@ -57,7 +59,7 @@ def denial_bursts(rows: DataFrame) -> DataFrame:
 
 
 def probing(rows: DataFrame) -> DataFrame:
-    """Find one principal that is denied in several tenants."""
+    """Find principals that are denied in several tenants."""
     denied = rows.where((f.col("outcome") == "denied") & (f.col("principal") != "") & (f.col("tenant") != ""))
     grouped = denied.groupBy("principal", "date").agg(
         *_seen(f.count_distinct("tenant")),
@@ -76,7 +78,7 @@ def alerts(rows: DataFrame) -> DataFrame:
 
 
 def unusual_volume(usage: DataFrame) -> DataFrame:
-    """Find a day whose messages are far from the median of the days before, measured in median deviations."""
+    """Find days whose messages are many median deviations away from the median of the days before."""
     days = usage.where(f.col("tenant") != "").groupBy("tenant", "date").agg(
         f.sum("messages_in").cast("double").alias("observed")
     )  # fmt: skip
@@ -102,7 +104,7 @@ def unusual_volume(usage: DataFrame) -> DataFrame:
 
 
 def new_places(places: DataFrame) -> DataFrame:
-    """Find a principal that is used from a network it never was used from on earlier days."""
+    """Find principals used from a network from which they were not used on earlier days."""
     first = Window.partitionBy("tenant", "principal", "network")
     known = Window.partitionBy("tenant", "principal")
     fresh = places.withColumn("first_here", f.min("date").over(first)).withColumn(
@@ -115,7 +117,7 @@ def new_places(places: DataFrame) -> DataFrame:
 
 
 def audit_gaps(quarantine: DataFrame, rows: DataFrame) -> DataFrame:
-    """Find records that are missing or cannot be trusted, told on the newest day that is there."""
+    """Find records that are missing or not trustworthy. They are reported on the newest day."""
     newest = rows.agg(f.max("date").alias("date"), f.max("ts").alias("first_at")).where(f.col("date").isNotNull())
     gaps = quarantine.crossJoin(f.broadcast(newest)).withColumn("last_at", f.col("first_at"))
     place = f.format_string("%s:%d-%d %s", f.col("shard"), f.col("first_seq"), f.col("last_seq"), f.col("file"))

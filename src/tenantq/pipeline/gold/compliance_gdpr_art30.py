@@ -1,4 +1,4 @@
-"""Gold ``compliance_gdpr_art30``: the record of processing activities that article 30 asks for, day by day and tenant by tenant."""
+"""Gold ``compliance_gdpr_art30``: the record of processing activities required by article 30, by day and tenant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from tenantq.pipeline.gold.compliance_soc2 import controlled
-from tenantq.pipeline.gold.exclude_probe_tenants import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.gold.verification import verification
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ ACTIVITIES: Final = {
     "30.1.f": ("Erasure: what was deleted, by whom or by its time limit", ("remove", "purge", "drop_queue", "delete_tenant", "expire"), ("ok", "expired")),
     "30.1.g": ("Security: calls that were refused", ("*",), ("denied", "throttled")),
 }  # fmt: skip
-"""Paragraph -> what it is about, which ops show it, with which outcomes."""
+"""Paragraph -> its subject, and the ops and outcomes that show it."""
 
 
 def compliance_gdpr_art30(
     ops: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
 ) -> DataFrame:
-    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all that the lake has."""
+    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all days of the lake."""
     found = [controlled(ops, control, *rest) for control, rest in ACTIVITIES.items()]
     title = "Security: the record itself is complete and unchanged"
     found.append(verification(ops, segments, quarantine, "30.1.g", title, dates))
-    return customers(reduce(lambda one, other: one.unionByName(other), found))
+    return exclude_probe_tenants(reduce(lambda one, other: one.unionByName(other), found))

@@ -1,4 +1,4 @@
-"""Gold ``compliance_soc2``: evidence per control of the trust services criteria, day by day."""
+"""Gold ``compliance_soc2``: evidence per control of the trust services criteria, by day."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.exclude_probe_tenants import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.gold.verification import evidence_rows, verification
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ CONTROLS: Final = {
         ("ok",),
     ),
 }  # fmt: skip
-"""Control -> what it is about, which ops show it, with which outcomes."""
+"""Control -> its subject, and the ops and outcomes that show it."""
 
 
 def compliance_soc2(
     ops: DataFrame, anomalies: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
 ) -> DataFrame:
-    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all that the lake has."""
+    """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all days of the lake."""
     found = [controlled(ops, control, *rest) for control, rest in CONTROLS.items()]
     seen = anomalies.groupBy("date", "tenant", f.concat_ws(": ", "severity", "kind").alias("evidence"))
     status = f.when(f.col("evidence").startswith("high"), "review").otherwise("pass")
@@ -43,13 +43,13 @@ def compliance_soc2(
         )
     )  # fmt: skip
     found.append(verification(ops, segments, quarantine, "PI1.4", "Records are complete and unchanged", dates))
-    return customers(reduce(lambda one, other: one.unionByName(other), found))
+    return exclude_probe_tenants(reduce(lambda one, other: one.unionByName(other), found))
 
 
 def controlled(
     ops: DataFrame, control: str, title: str, names: tuple[str, ...], outcomes: tuple[str, ...]
 ) -> DataFrame:
-    """Return the evidence of one control: how often each op was done."""
+    """Return the evidence for one control: how often each op occurred."""
     wanted = f.col("outcome").isin(*outcomes)
     if names != ("*",):
         wanted &= f.col("op").isin(*names)

@@ -1,4 +1,4 @@
-"""Whom gold is about: customers. The server's own tenants, between which it probes their isolation, pay nothing and are reported to nobody."""
+"""Gold tables are about customers: they leave out the tenants between which the server tests their isolation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def customers(rows: DataFrame) -> DataFrame:
-    """Leave out the rows of the server's own tenants. Bronze and silver keep them, so the record stays whole and reconciles."""
+def exclude_probe_tenants(rows: DataFrame) -> DataFrame:
+    """Return the rows of customers. Bronze and silver keep all rows, so that they reconcile with the queues."""
     return rows.where(~f.col("tenant").isin(*PROBE_TENANTS))

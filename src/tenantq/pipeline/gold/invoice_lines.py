@@ -1,4 +1,4 @@
-"""Gold ``invoice_lines``: what each tenant owes for a month, line by line. Lines are in cents, so totals add up to the cent."""
+"""Gold ``invoice_lines``: what each tenant owes for a month. Each line is rounded to cents, so totals are exact."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.schemas import INVOICE_LINES
 
@@ -21,31 +22,26 @@ _CENT: Final = Decimal("0.01")
 _GB: Final = Decimal(1_000_000_000)
 _HOUR_MS: Final = Decimal(3_600_000)
 _KEPT: Final = Decimal("0.0000000001")
-_SCHEMA: Final = pa.schema(
-    [
-        pa.field(column.name, {"quantity": pa.decimal128(38, 10), "unit": pa.decimal128(38, 10), "amount": pa.decimal128(38, 2)}.get(column.name, pa.string()))
-        for column in INVOICE_LINES
-    ]
-)  # fmt: skip
+_SCHEMA: Final = to_arrow_schema(INVOICE_LINES)
 SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms")
 
 
 def month_sums(usage: DataFrame) -> DataFrame:
-    """Return what each tenant used in each month that ``usage`` (usage_hourly) holds wholly."""
+    """Return the usage of each tenant and month. ``usage`` (usage_hourly) must have whole months."""
     months = usage.where(f.col("tenant") != "").groupBy(f.substring("date", 1, 7).alias("period"), "tenant")
     return months.agg(*[f.sum(name).cast("decimal(38,0)").alias(name) for name in SUMS])
 
 
-def invoice_lines(usage: DataFrame, book: PriceBook, erased: Sequence[dict[str, Any]] = ()) -> DataFrame:
-    """Return rows of INVOICE_LINES for the months that ``usage`` (usage_hourly) holds wholly. The book must be checked.
+def invoice_lines(usage: DataFrame, prices: PriceBook, erased_usage: Sequence[dict[str, Any]] = ()) -> DataFrame:
+    """Return rows of INVOICE_LINES. ``usage`` (usage_hourly) must have whole months, and ``prices`` must be checked.
 
-    ``erased`` are month sums of tenants that have no name any more: they have no lines, and others do not bear their shares.
+    ``erased_usage`` are the monthly sums of erased tenants. They get no lines, and others do not bear their shares.
     """
 
     def lines(table: pa.Table) -> pa.Table:
         tenants = table.to_pylist()
-        gone = [one for one in erased if tenants and one["period"] == tenants[0]["period"]]
-        return pa.Table.from_pylist(month_lines(tenants, book, gone), schema=_SCHEMA)
+        gone = [one for one in erased_usage if tenants and one["period"] == tenants[0]["period"]]
+        return pa.Table.from_pylist(month_lines(tenants, prices, gone), schema=_SCHEMA)
 
     return month_sums(usage).groupBy("period").applyInArrow(lines, INVOICE_LINES)
 
@@ -53,7 +49,7 @@ def invoice_lines(usage: DataFrame, book: PriceBook, erased: Sequence[dict[str, 
 def month_lines(
     tenants: Sequence[dict[str, Any]], book: PriceBook, erased: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Return the lines of one month; ``tenants`` are its sums of usage. Exact: no float comes near."""
+    """Return the lines of one month from the sums of its ``tenants``. All arithmetic is decimal."""
     if not tenants:
         return []
     book = book.in_period(tenants[0]["period"])
@@ -114,7 +110,7 @@ def _quantity(sums: dict[str, Any], metric: str) -> Decimal:
 
 
 def _allocate(tenants: Sequence[dict[str, Any]], metric: str, amount: Decimal) -> list[Decimal]:
-    """Share ``amount`` out in cents that add up to it: the largest remainders get the cents that are left."""
+    """Divide ``amount`` into cents that add up to it: the largest remainders get the cents that are left over."""
     weights = [_quantity(sums, metric) for sums in tenants]
     whole = sum(weights, Decimal(0))
     if whole == 0:

@@ -1,4 +1,4 @@
-"""Gold ``slo_daily``: how long messages waited and took, how many were lost to failure, against a target."""
+"""Gold ``slo_daily``: waiting and processing times, failures, and the error budget, by queue and day."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.exclude_probe_tenants import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import SLO_DAILY
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _DAY_MS: Final = 86_400_000
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
-    """What is promised: this share of messages is delivered within the time, and not lost."""
+    """The service level objective: the share of messages that must be delivered within a time and not lost."""
 
     target: float = 0.999
     wait_ms: int = 60_000
@@ -28,9 +28,9 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
 def slo_daily(
     rows: DataFrame, lives: DataFrame, days: Collection[str], as_of_ms: int, objective: Objective | None = None
 ) -> DataFrame:
-    """Return rows of SLO_DAILY for ``days``, those of ``rows`` (bronze); percentiles are exact, between values interpolated.
+    """Return rows of SLO_DAILY for ``days``, those of ``rows`` (bronze). Percentiles are exact and interpolated.
 
-    ``lives`` tell the age of the oldest message at each day's end, or at ``as_of_ms``, the journal's newest time.
+    The age of the oldest message, from ``lives``, is that at the end of the day, or at ``as_of_ms``, the journal's newest time.
     """
     promised = objective or Objective()
     kind, value, calls = f.col("kind"), f.col("value"), f.col("calls")
@@ -57,7 +57,7 @@ def slo_daily(
     budget = 1.0 - promised.target
     left = 1.0 - used / budget if budget > 0 else f.when(used > 0, 0.0).otherwise(1.0)
     counts = ("deliveries", "settled", "acked", "dead", "expired", "slow", "oldest_age_ms")
-    filled = customers(joined.fillna(0, list(counts)))
+    filled = exclude_probe_tenants(joined.fillna(0, list(counts)))
     return filled.where(f.col("date").isin(*days)).select(
         "tenant", "queue", "deliveries",
         *[f.get("waits", f.lit(i)).alias(f"wait_p{p}_ms") for i, p in enumerate((50, 95, 99))], "wait_max_ms", "settled",
@@ -71,7 +71,7 @@ def slo_daily(
 
 
 def values(rows: DataFrame) -> DataFrame:
-    """Return how often each wait and processing time came in a queue's day: far fewer rows, and a giant queue on all tasks."""
+    """Return how often each time occurred in a queue and day: far fewer rows, and a large queue is spread over all tasks."""
     op, outcome = f.col("op"), f.col("outcome")
     ok = outcome == "ok"
     kind = (
@@ -98,7 +98,7 @@ def _percentiles(column: Column) -> Column:
 
 
 def _oldest(lives: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return the age of the oldest message in each queue at the end of each day that it saw end there."""
+    """Return the age of the oldest message in each queue at the end of each day."""
     left_at = f.when(f.col("outcome") == "dead", f.col("last.at")).otherwise(f.col("ended_at"))
     first_day = f.floor(f.unix_millis("added_at") / _DAY_MS)
     last_day = f.coalesce(f.floor(f.unix_millis(left_at) / _DAY_MS) - 1, f.lit(as_of_ms // _DAY_MS))

@@ -1,4 +1,4 @@
-"""Gold ``tenant_growth``: where each tenant's use is heading, and when it will reach a quota if it goes on so."""
+"""Gold ``tenant_growth``: the trend of each tenant's usage, and when it will reach a quota."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 TREND_DAYS: Final = 28
 HORIZON_DAYS: Final = 3_650
 METRICS: Final = {"messages_per_day": "messages_in", "backlog": "messages_stored", "stored_bytes": "bytes_stored"}
-"""Quotas, and the usage that is held against each."""
+"""Quotas, and the usage column that counts against each."""
 
 
 def tenant_growth(usage: DataFrame, changes: DataFrame, from_date: str = "") -> DataFrame:
-    """Return rows of TENANT_GROWTH: per day from ``from_date`` on, a line through the last 28 days that have data.
+    """Return rows of TENANT_GROWTH since ``from_date``: for each day a line through the last 28 days that have data.
 
-    ``usage`` is usage_hourly, ``changes`` the tenant_changes, which tell the quotas.
+    ``usage`` is usage_hourly. The quotas are in ``changes`` (tenant_changes).
     """
     days = _days(usage)
     number = f.datediff(f.col("date").cast("date"), f.lit("1970-01-01").cast("date"))
     window = Window.partitionBy("tenant", "metric").orderBy("day").rangeBetween(-(TREND_DAYS - 1), 0)
-    # The sums run over a sorted array: the same order, so the same bits, however the rows were spread over tasks.
+    # Sums over a sorted array give the same floats however the rows were spread over tasks.
     points = f.array_sort(f.collect_list(f.struct("day", "value")).over(window))
     lines = days.withColumn("day", number).withColumn("points", points).where(f.col("date") >= from_date)
     count = f.size("points").cast("double")
@@ -68,7 +68,7 @@ def _days(usage: DataFrame) -> DataFrame:
 
 
 def quotas(changes: DataFrame) -> DataFrame:
-    """Return the quota that holds for each tenant and metric: what the last change said that named it."""
+    """Return the quota of each tenant and metric, from the newest change that names it."""
     body = f.regexp_extract("details", r"(?s)(\{.*\})", 1)
     order = f.struct("ts", "shard", "seq", "n")
     metrics = f.explode(f.array(*[f.lit(metric) for metric in METRICS])).alias("metric")

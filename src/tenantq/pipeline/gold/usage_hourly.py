@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.exclude_probe_tenants import customers
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
-from tenantq.pipeline.silver_queue_resets import with_resets
+from tenantq.pipeline.silver.queue_resets import with_resets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,10 +21,10 @@ _HOUR: Final = "interval 1 hour"
 
 
 def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> DataFrame:
-    """Return rows of USAGE_HOURLY from ``from_date`` on, out of all ``hours`` (queue_hours).
+    """Return rows of USAGE_HOURLY since ``from_date``, from all ``hours`` (queue_hours).
 
-    An hour in which nothing happened has a row while messages are stored. The last hour counts as if nothing more
-    happened in it; what does happen brings it anew.
+    Hours without operations have a row while messages are stored. The last hour counts as complete; later rows
+    compute it again.
     """
     key = ("tenant", "queue", "shard", "epoch")
     at = f.to_timestamp(f.concat_ws(" ", "date", "hour"), "yyyy-MM-dd HH")
@@ -40,11 +40,11 @@ def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> Da
     rows = _active(hours).unionByName(_silent(hours))
     if from_date:
         rows = rows.where(f.date_format("at", "yyyy-MM-dd") >= from_date)
-    return _by_queue(customers(rows))
+    return _by_queue(exclude_probe_tenants(rows))
 
 
 def _active(hours: DataFrame) -> DataFrame:
-    """Hours in which something happened."""
+    """Return the hours that have operations."""
     over = f.col("epoch_end").isNotNull() & (f.col("epoch_end") < f.col("at") + f.expr(_HOUR))
     backlog = f.col("messages_before") - f.col("in_flight_before")
     return hours.select(
@@ -60,7 +60,7 @@ def _active(hours: DataFrame) -> DataFrame:
 
 
 def _silent(hours: DataFrame) -> DataFrame:
-    """Hours in between, in which messages were only stored."""
+    """Return the hours in between, in which messages were only stored."""
     newest = hours.agg(f.max("at").alias("newest"))
     level = (
         hours.crossJoin(f.broadcast(newest))
@@ -86,7 +86,7 @@ def _silent(hours: DataFrame) -> DataFrame:
 
 
 def _held(size: Column) -> Column:
-    """Return byte-milliseconds of what lay there from the hour's start to its end, or to the queue's emptying."""
+    """Return the byte-milliseconds of what was stored from the start of the hour to its end, or to the reset of the queue."""
     end = f.least(f.col("at") + f.expr(_HOUR), f.col("epoch_end"))
     return size.cast(BYTE_MS) * (f.unix_millis(end) - f.unix_millis("at")).cast("decimal(18,0)")
 
@@ -96,7 +96,7 @@ def _unless(over: Column, value: Column) -> Column:
 
 
 def _by_queue(rows: DataFrame) -> DataFrame:
-    """Put together what epochs and shards have of one queue's hour."""
+    """Combine the epochs and shards of a queue's hour."""
     sums = (*_COUNTS, "byte_ms", "messages_stored", "bytes_stored")
     peaks = ("peak_backlog", "peak_in_flight")
     per_shard = rows.groupBy("tenant", "queue", "shard", "at").agg(

@@ -1,4 +1,4 @@
-"""What the verification of the journal says, as evidence: it stands under every compliance table."""
+"""The result of verifying the journal, as evidence in every compliance table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def verification(
     ops: DataFrame, segments: DataFrame, quarantine: DataFrame, control: str, title: str, dates: Sequence[str] = ()
 ) -> DataFrame:
-    """Return rows of COMPLIANCE on the days of ``ops``: how much of a day's journal was verified, and what was not well.
+    """Return rows of COMPLIANCE for the days of ``ops``: how many segments passed verification, and what was quarantined.
 
-    ``dates`` are all days that the lake has; without them, those of ``ops``. What belongs to none of them stands on the newest.
+    ``dates`` are all days of the lake; without them, those of ``ops``. Segments of other days count for the newest one.
     """
     known = sorted(dates) or sorted(row[0] for row in ops.select("date").distinct().collect())
     day = f.regexp_extract("file", r"^date=([0-9]{4}-[0-9]{2}-[0-9]{2})/", 1)

@@ -6,10 +6,10 @@ from decimal import Decimal, localcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.pipeline.page import figures
-from tenantq.pipeline.page.plot import Level, Series, plot
-from tenantq.pipeline.page.template import render
-from tenantq.pipeline.report.facts import Facts, Growth, InvoiceLine, Period, Service, UsageDay, Verified
+from tenantq.pipeline.page import number_format
+from tenantq.pipeline.page.chart import Level, Series, plot
+from tenantq.pipeline.page.rendering import render
+from tenantq.pipeline.report.sections import Facts, Growth, InvoiceLine, Period, Service, UsageDay, Verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ def _usage_plots(usage: Sequence[UsageDay], days: Sequence[str]) -> list[tuple[s
     def values(name: str) -> list[float | None]:
         return [float(getattr(by_day[day], name)) if day in by_day else 0.0 for day in days]
 
-    def drawn(title: str, *series: Series, unit: Callable[[float], str] = figures.short) -> tuple[str, Markup]:
+    def drawn(title: str, *series: Series, unit: Callable[[float], str] = number_format.short) -> tuple[str, Markup]:
         return title, plot(title, days, series, unit=unit)
 
     return [
@@ -84,14 +84,14 @@ def _usage_plots(usage: Sequence[UsageDay], days: Sequence[str]) -> list[tuple[s
         drawn(
             "Stored at most in a day",
             Series(name="bytes stored", values=values("bytes_stored"), kind="area", colour=5),
-            unit=figures.size,
+            unit=number_format.size,
         ),
         drawn("Largest backlog of a day", Series(name="backlog", values=values("peak_backlog"), kind="area", colour=1)),
         drawn(
             "Bytes a day",
             Series(name="in", values=values("bytes_in"), kind="bar", colour=1),
             Series(name="out", values=values("bytes_out"), kind="line", colour=2),
-            unit=figures.size,
+            unit=number_format.size,
         ),
         drawn(
             "Turned away a day",
@@ -140,16 +140,16 @@ def _service_plots(service: Sequence[Service], days: Sequence[str]) -> list[tupl
     ]
     oldest = [Series(name="age", values=times("oldest_age_ms"), kind="area", colour=5)]
     shown = [Series(name="in time and not lost", values=kept, colour=3)]
-    level = [Level(name=f"target {figures.percent(target)}", value=target)]
+    level = [Level(name=f"target {number_format.percent(target)}", value=target)]
     titles = ("In time and not lost", "Wait of the slowest queue", "Missed a day", "Oldest message at the end of a day")
     return [
         (
             titles[0],
-            plot(titles[0], days, shown, unit=figures.percent, levels=level, lowest=lowest, highest=1.0),
+            plot(titles[0], days, shown, unit=number_format.percent, levels=level, lowest=lowest, highest=1.0),
         ),
-        (titles[1], plot(titles[1], days, waits, unit=figures.duration, step=figures.duration_step)),
+        (titles[1], plot(titles[1], days, waits, unit=number_format.duration, step=number_format.duration_step)),
         (titles[2], plot(titles[2], days, lost)),
-        (titles[3], plot(titles[3], days, oldest, unit=figures.duration, step=figures.duration_step)),
+        (titles[3], plot(titles[3], days, oldest, unit=number_format.duration, step=number_format.duration_step)),
     ]
 
 
@@ -188,7 +188,7 @@ def _growth(rows: Sequence[Growth], period: Period) -> list[dict[str, Any]]:
         if not mine:
             continue
         last = mine[max(mine)]
-        unit = figures.size if metric == "stored_bytes" else figures.short
+        unit = number_format.size if metric == "stored_bytes" else number_format.short
         series = [
             Series(name="observed", values=[mine[day].last_value if day in mine else None for day in days], colour=1),
             Series(name="trend", values=_trend(mine, days), colour=2, dashed=True),

@@ -1,7 +1,7 @@
-"""Archive: old days leave the lake for cold storage, and come back whole when late rows re-open them.
+"""Archive: old days move from the lake to cold storage, and come back when late rows belong to them.
 
-Each day of a table is one step: copied, read back and compared, then taken out of the lake in the same commit that writes
-down where it is. So it can be killed anywhere and run again, and goes on where it was.
+Each day of a table is one step: it is copied, read back and compared, then removed from the lake in the same commit that
+records where it is. An archive run that is killed continues there when it is repeated.
 """
 
 from __future__ import annotations
@@ -13,26 +13,33 @@ import msgspec
 from pyspark.sql import functions as f
 
 from tenantq.errors import NotFound
-from tenantq.pipeline.cold_storage import day_place, fetch, open_storage, partition_rows, store, sweep, tenants_in
-from tenantq.pipeline.lake_state import ArchivedDay, LakeState
-from tenantq.pipeline.legal_holds import held_tenants
-from tenantq.pipeline.retention import ARCHIVABLE
-from tenantq.pipeline.silver_message_lives import OPEN, life_date, life_events
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.lake.archive_storage import (
+    day_place,
+    fetch,
+    open_storage,
+    partition_rows,
+    store,
+    sweep,
+    tenants_in,
+)
+from tenantq.pipeline.lake.state import ArchivedDay, LakeState
+from tenantq.pipeline.silver.message_lives import OPEN, life_date, life_events
+from tenantq.pipeline.silver.tenant_changes import held_tenants
+from tenantq.pipeline.tables import TABLES, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tenantq.pipeline.lake import Lake
-    from tenantq.pipeline.retention import Retention
+    from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.lake.retention import Retention
 
 _LIVES: Final = "message_lives"
 
 
 class ArchiveReport(msgspec.Struct):
-    """What was moved and deleted."""
+    """What an archive run moved and deleted."""
 
     archived: list[str] = []  # table/date
     files_before: int = 0
@@ -40,25 +47,27 @@ class ArchiveReport(msgspec.Struct):
     bytes_after: int = 0
     rows: int = 0
     deleted: list[str] = []
-    held: list[str] = []  # days that are old enough to be deleted, and hold rows of a tenant under a legal hold
+    held: list[str] = []  # days kept beyond their retention because they have rows of a tenant under a legal hold
 
 
 def archive(
     spark: SparkSession, lake: Lake, url: str, rules: Retention, now_ms: int, progress: Callable[[str], None] = lambda _: None
 ) -> ArchiveReport:  # fmt: skip
-    """Move what is older than ``rules`` allow to ``url``, and delete there what is older still."""
+    """Move days that ``rules`` call old to ``url``, and delete archived days after their retention."""
     report = ArchiveReport(archived=[], deleted=[], held=[])
     target = open_storage(url)
     today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
     with lake.locked():
-        newest = max((one.removeprefix("date=")[:10] for one in lake.partitions("bronze")), default="")
+        newest = max((day_of(one) for one in lake.partitions("bronze")), default="")
         if not newest:
             raise NotFound(f"lake {lake.path}: there is no table bronze yet; run tenantq pipeline run first")
-        for table in ARCHIVABLE:
+        for table in (one.name for one in TABLES.values() if one.archivable):
             days = rules.of(table).archive_after_days
             if days is None:
                 continue
-            before = min(newest, f"{today - timedelta(days=days)}")  # the newest day stays: the next run begins there
+            before = min(
+                newest, f"{today - timedelta(days=days)}"
+            )  # the newest day stays, because the next run begins there
             for date, names in _days(spark, lake, table, before).items():
                 progress(f"{table} {date}")
                 files = store(target, day_place(table, date), partition_rows(lake.path / table, names))
@@ -77,8 +86,8 @@ def archive(
 
 
 def restore(spark: SparkSession, lake: Lake, wanted: Callable[[ArchivedDay], bool]) -> list[str]:
-    """Bring archived days back, verified, as the same bytes; return them. The lake must be locked and nothing staged."""
-    days = [day for day in lake.state().archived if is_cold(day) and wanted(day)]
+    """Bring verified archived days back and return them. The lake must be locked, and nothing staged."""
+    days = [day for day in lake.state().archived if day.is_cold and wanted(day)]
     if not days:
         return []
     for table in sorted({day.table for day in days}):
@@ -90,15 +99,15 @@ def restore(spark: SparkSession, lake: Lake, wanted: Callable[[ArchivedDay], boo
                 (copies / f"{day.date}_{number:05d}.parquet").write_bytes(fetch(target, file))
         rows = spark.read.schema(TABLES[table].columns).parquet(str(copies))
         dates = {day.date for day in mine}
-        lake.stage(rows, table, lambda one, dates=dates: one.removeprefix("date=")[:10] in dates)  # type: ignore[misc]  # bound now
+        lake.stage(rows, table, lambda one, dates=dates: day_of(one) in dates)  # type: ignore[misc]  # bound now
     _remember(lake, [msgspec.structs.replace(day, restored=True) for day in days])
     lake.commit()
     return [f"{day.table}/{day.date}" for day in days]
 
 
 def bring_back(spark: SparkSession, lake: Lake, rows: DataFrame) -> list[str]:
-    """Restore what these new rows (bronze) re-open: their days and all later ones, and the lives that they go on with."""
-    cold = [day for day in lake.state().archived if is_cold(day)]
+    """Restore the days that new rows (bronze) belong to, all later days, and the lives that these rows continue."""
+    cold = [day for day in lake.state().archived if day.is_cold]
     first = rows.agg(f.min("date")).collect()[0][0] if cold else None
     if first is None:
         return []
@@ -111,14 +120,9 @@ def bring_back(spark: SparkSession, lake: Lake, rows: DataFrame) -> list[str]:
     return restore(spark, lake, lambda day: day.table == _LIVES or (day.table, day.date) in touched)
 
 
-def is_cold(day: ArchivedDay) -> bool:
-    """Tell whether a day lies only in the archive."""
-    return bool(day.files) and not day.restored
-
-
 def need_warm(lake: Lake, table: str, covers: Callable[[str], bool] = lambda _: True) -> None:
-    """Raise NotFound, saying what to do, where days of a table that ``covers`` says yes to lie in the archive."""
-    days = sorted(day.date for day in lake.state().archived if day.table == table and is_cold(day) and covers(day.date))
+    """Raise NotFound, with the command to run, if days of a table that ``covers`` accepts are only in the archive."""
+    days = sorted(day.date for day in lake.state().archived if day.table == table and day.is_cold and covers(day.date))
     if days:
         raise NotFound(
             f"lake {lake.path}: {table} of {days[0]} to {days[-1]} is archived; bring it back with "
@@ -127,18 +131,18 @@ def need_warm(lake: Lake, table: str, covers: Callable[[str], bool] = lambda _: 
 
 
 def deleted_dates(state: LakeState) -> list[str]:
-    """Return the days whose journal rows retention has deleted: late rows of theirs are quarantined."""
+    """Return the days whose journal rows retention has deleted. Late rows of these days are quarantined."""
     return sorted(day.date for day in state.archived if day.table == "bronze" and day.deleted)
 
 
 def _days(spark: SparkSession, lake: Lake, table: str, before: str) -> dict[str, set[str]]:
-    """Return the days of a table that may leave, with their partitions."""
+    """Return the days of a table that may be archived, with their partitions."""
     found: dict[str, set[str]] = {}
     for name in sorted(lake.partitions(table)):
-        date = name.removeprefix("date=")[:10]
+        date = day_of(name)
         if date < before:
             found.setdefault(date, set()).add(name)
-    if table == _LIVES and found:  # only days all of whose messages are at their end, and that long ago
+    if table == _LIVES and found:  # only days whose messages all ended long enough ago
         lives = lake.read(spark, _LIVES).where(f.col("date") < before)
         lasting = lives.where(f.col("outcome").isin(*OPEN) | (f.date_format("ended_at", "yyyy-MM-dd") >= before))
         for row in lasting.select("date").distinct().collect():
@@ -155,13 +159,13 @@ def _remember(lake: Lake, days: Collection[ArchivedDay]) -> None:
 
 
 def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, report: ArchiveReport) -> None:
-    """Delete from the archive what is over its time, unless a legal hold is on a tenant in it."""
+    """Delete archived days after their retention, unless they have rows of a tenant under a legal hold."""
     held: set[str] | None = None
     for day in lake.state().archived:
         days = rules.of(day.table).delete_after_days
         if (
             days is None
-            or not is_cold(day)
+            or not day.is_cold
             or day.date >= f"{datetime.fromisoformat(today).date() - timedelta(days=days)}"
         ):
             continue

@@ -1,4 +1,4 @@
-"""Explain: which rows of the journal stand behind a line of an invoice."""
+"""Explanation of an invoice line: the journal rows it was computed from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid, NotFound
-from tenantq.pipeline.archive import need_warm
-from tenantq.pipeline.silver_daily import offset
+from tenantq.pipeline.lake.archive import need_warm
+from tenantq.pipeline.silver.places_daily import offset
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 
 class Explanation(msgspec.Struct):
-    """A line, and the journal's offsets behind it."""
+    """A line, and the journal offsets it was computed from."""
 
     line: dict[str, Any]
     spans: list[dict[str, Any]]  # by hour, queue and shard: first and last record, rows, quantity
@@ -27,7 +27,7 @@ class Explanation(msgspec.Struct):
 
 
 def explain(spark: SparkSession, lake: Lake, line: str) -> Explanation:
-    """Return what stands behind ``line`` (period/tenant/item); raise NotFound where there is no such line."""
+    """Return the explanation of ``line`` (period/tenant/item); raise NotFound if there is no such line."""
     found, rows = behind(spark, lake, line)
     grouped = rows.groupBy("date", "hour", "queue", "shard").agg(
         f.min("seq").alias("first_seq"), f.max("seq").alias("last_seq"), f.count("*").alias("rows"),
@@ -38,14 +38,14 @@ def explain(spark: SparkSession, lake: Lake, line: str) -> Explanation:
 
 
 def offsets(spark: SparkSession, lake: Lake, line: str) -> list[str]:
-    """Return every single row's offset behind a line: shard:seq.n."""
+    """Return the offset, shard:seq.n, of every row behind a line."""
     rows = behind(spark, lake, line)[1]
     return [row[0] for row in rows.orderBy("shard", "seq", "n").select(offset()).collect()]
 
 
 def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], DataFrame]:
     """Return the line and the bronze rows it was computed from, each with its quantity."""
-    parts = line.split("/", 2)  # an item's name may have one
+    parts = line.split("/", 2)  # the name of an item may contain one
     if len(parts) != 3:
         raise Invalid(f"line {line!r}: is period/tenant/item, such as 2030-01/acme/Operations")
     period, tenant, _ = parts
@@ -61,7 +61,7 @@ def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], 
 
 
 def _metric(metric: str) -> tuple[Column, Column]:
-    """Return which rows count for a metric, and for how much."""
+    """Return which rows count for a metric, and how much."""
     op, ok = f.col("op"), f.col("outcome") == "ok"
     one = f.lit(1).cast("bigint")
     if metric == "operations":
@@ -70,7 +70,7 @@ def _metric(metric: str) -> tuple[Column, Column]:
         return (op == "add") & ok, one if metric == "messages_in" else f.col("bytes")
     if metric in {"messages_out", "gb_out"}:
         return (op == "poll") & ok, one if metric == "messages_out" else f.col("bytes")
-    if metric == "gb_hours":  # whatever changed what was stored; what lay there before the month has its rows there
+    if metric == "gb_hours":  # every change of what was stored; older messages have their rows in earlier months
         stored = op.isin("add", "ack", "remove", "redrive", "purge", "drop_queue", "delete_tenant") & ok
         moved = (op == "expire") | ((op == "dead_letter") & (f.col("outcome") == "dead"))
         return stored | moved, f.when(op == "add", f.col("bytes")).otherwise(-f.col("bytes"))

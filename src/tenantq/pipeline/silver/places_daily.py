@@ -1,4 +1,4 @@
-"""Silver tables of a day: what was done how often, from where, and what changed in tenants. Small, so gold reads them whole."""
+"""Silver ``places_daily``: the networks from which each principal called, by day."""
 
 from __future__ import annotations
 
@@ -7,29 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.legal_holds import LIFTED, PLACED
-from tenantq.pipeline.schemas import OPS_DAILY, PLACES_DAILY, TENANT_CHANGES
+from tenantq.pipeline.schemas import PLACES_DAILY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
 _DAY_MS: Final = 86_400_000
 _ROWS: Final = Decimal(10**10)  # more than a record can have
-_RECORD_ROWS: Final = Decimal(10**29)  # times more than a shard can have records
+_RECORD_ROWS: Final = Decimal(10**29)  # more than a shard can have records, times _ROWS
 
 
-def offset() -> Column:
-    """Return where a row stands in the journal, as people cite it: shard:seq.n."""
-    return f.format_string("%s:%d.%d", f.col("shard"), f.col("seq"), f.col("n"))
-
-
-def ops_daily(rows: DataFrame) -> DataFrame:
-    """Return calls by tenant, op and outcome."""
-    grouped = rows.groupBy("tenant", "op", "outcome", "date").agg(
-        f.sum("count").alias("calls"), f.count("*").alias("rows"), f.countDistinct("principal").alias("principals")
-    )
-    return grouped.select(*OPS_DAILY.names)
+def offset(row: str = "") -> Column:
+    """Return a row's place in the journal as people cite it: shard:seq.n. ``row`` is a prefix such as ``first.``."""
+    return f.format_string("%s:%d.%d", f.col(f"{row}shard"), f.col(f"{row}seq"), f.col(f"{row}n"))
 
 
 def places_daily(rows: DataFrame) -> DataFrame:
@@ -45,14 +35,13 @@ def places_daily(rows: DataFrame) -> DataFrame:
     grouped = by_address.groupBy("tenant", "principal", network.alias("network"), "date").agg(
         f.sum("calls").alias("calls"), f.min(_unpacked()).alias("first")
     )
-    place = f.format_string("%s:%d.%d", f.col("first.shard"), f.col("first.seq"), f.col("first.n"))
-    return grouped.select(
-        "tenant", "principal", "network", "calls", f.col("first.ts").alias("first_at"), place.alias("evidence"), "date"
-    ).select(*PLACES_DAILY.names)
+    return grouped.withColumns({"first_at": f.col("first.ts"), "evidence": offset("first.")}).select(
+        *PLACES_DAILY.names
+    )
 
 
 def _packed() -> Column:
-    """Return moment of the day, record and row as one number: what has a fixed width is grouped without sorting."""
+    """Return time of day, record and row as one number: Spark aggregates fixed-width values without sorting."""
     day_ms, wide = f.unix_millis("ts") % _DAY_MS, "decimal(19,0)"
     return (
         day_ms.cast("decimal(8,0)") * f.lit(_RECORD_ROWS)
@@ -68,10 +57,3 @@ def _unpacked() -> Column:
     ts = f.timestamp_millis(f.unix_millis(f.col("date").cast("timestamp")) + day_ms)
     n = (rest % f.lit(_ROWS)).cast("int")
     return f.struct(ts.alias("ts"), "shard", seq.alias("seq"), n.alias("n"))
-
-
-def tenant_changes(rows: DataFrame) -> DataFrame:
-    """Return the rows by which tenants were made, changed, held and deleted."""
-    ops = ("create_tenant", "configure_tenant", "delete_tenant", PLACED, LIFTED)
-    changed = f.col("op").isin(*ops) & (f.col("outcome") == "ok")
-    return rows.where(changed).select(*TENANT_CHANGES.names)

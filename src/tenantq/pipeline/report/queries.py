@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.report.facts import Facts, Period, Verified
+from tenantq.pipeline.report.sections import Facts, Period, Verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
     Sections = list[tuple[str, DataFrame, tuple[str, ...]]]  # name, rows, columns that order them
 

@@ -1,31 +1,33 @@
-"""The lake: one directory per table, Parquet, the same rows in the same bytes, and changes that happen wholly or not at all.
+"""The lake: one directory of Parquet files per table, changed by atomic commits.
 
-A run stages new partitions in ``_staging``, syncs them, writes down what it is going to put where (``_commit.json``), and
-moves them. A run that is killed before that line leaves nothing; one that is killed after it is finished by the next.
+A run stages new partitions in ``_staging``, syncs them, records in ``_commit.json`` what it will move where, and moves it.
+A run that is killed before that record leaves nothing behind. If it is killed later, the next run completes the commit.
+A partition whose rows did not change keeps its files.
 """
 
 from __future__ import annotations
 
 import fcntl
-import filecmp
 import os
 import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.errors import Conflict, Invalid, NotFound
-from tenantq.pipeline.lake_state import LakeState
-from tenantq.pipeline.parquet_footer import filled_rows, settle
+from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.durable_files import sync, sync_all, tree, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -38,15 +40,17 @@ _COMMIT: Final = "_commit.json"
 _LOCK: Final = "_lock"
 _STATE: Final = "_state"
 _STATE_FILE: Final = "state.json"
-_NO_TEXT: Final = "\0"  # no date, name of a file, reason or shard is that
+_EMPTY: Final = "empty.parquet"
+"""The only file of a partitioned table that has no rows: it has the table's columns, so every reader finds a table."""
+_NO_TEXT: Final = "\0"  # never a date, file name, reason or shard
 PIECE: Final = "piece"
-"""The column that tells in which file of its partition a row belongs."""
+"""The column that says to which file of its partition a row belongs."""
 ROW_GROUP_BYTES: Final = 16_000_000
-"""Rows are sorted by tenant: whoever asks for one reads only the row groups that have it, by their statistics."""
+"""Rows are sorted by tenant, so a query for one tenant reads only the row groups whose statistics include it."""
 
 
-class Move(msgspec.Struct, frozen=True):
-    """A partition's directory that takes the place of another; without a source, that one goes."""
+class PartitionMove(msgspec.Struct, frozen=True):
+    """A staged path that replaces another. Without a source, the target is removed."""
 
     source: str
     target: str
@@ -58,13 +62,13 @@ class Lake:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._staged: dict[str, dict[str, bool]] = {}  # by table: partition directory -> whether it has rows
-        self._staging = ""  # of this run; another has another name, since Spark remembers what it read by path
+        self._staging = ""  # unique per commit, because Spark caches what it read by path
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Keep others from changing the lake, and finish or forget what a killed run left.
+        """Lock the lake against other writers, and complete or discard what a killed run left.
 
-        Raise Conflict where another is changing it; with ``wait``, wait for its end.
+        Raise Conflict if another process holds the lock; with ``wait``, wait for it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,7 @@ class Lake:
             yield
 
     def settle(self) -> None:
-        """Finish what a killed run had begun to put in place, before somebody reads. Raise NotFound, Invalid or Conflict."""
+        """Complete the commit of a killed run before reading. Raise NotFound, Invalid or Conflict."""
         if self.path.exists() and not self.path.is_dir():
             raise Invalid(f"lake {self.path}: is a file; give a directory")
         try:
@@ -99,14 +103,14 @@ class Lake:
                 pass
 
     def recover(self) -> None:
-        """Finish what was written down to be done; drop what was not."""
+        """Complete a recorded commit; discard what was only staged."""
         if (self.path / _COMMIT).exists():
             self._finish()
         shutil.rmtree(self.path / _INCOMING, ignore_errors=True)
         self._forget_staged()
 
     def incoming(self) -> Path:
-        """Return an empty directory for what is fetched, until the next one takes the lock."""
+        """Return an empty directory for downloads. The next lock removes it."""
         place = self.path / _INCOMING
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
@@ -117,10 +121,10 @@ class Lake:
         self._staged.clear()
         self._staging = ""
 
-    # ---- what is remembered ----
+    # ---- state ----
 
     def state(self) -> LakeState:
-        """Return what the lake remembers; Invalid where that cannot be read."""
+        """Return the lake's state; raise Invalid if it cannot be read."""
         file = self.path / _STATE / _STATE_FILE
         try:
             return msgspec.json.decode(file.read_bytes(), type=LakeState)
@@ -130,7 +134,7 @@ class Lake:
             raise Invalid(f"{file}: cannot be read: {error}; restore it from a backup of the lake") from error
 
     def stage_state(self, state: LakeState) -> None:
-        """Remember this from the commit on."""
+        """Replace the state with the next commit."""
         place = self._place(_STATE)
         place.mkdir(parents=True, exist_ok=True)
         (place / _STATE_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(state, order="sorted")) + b"\n")
@@ -139,44 +143,62 @@ class Lake:
     # ---- reading ----
 
     def has(self, table: str) -> bool:
-        """Tell whether there is anything of a table."""
+        """Tell whether a run has created the table, with or without rows."""
         return any((self.path / table).rglob("*.parquet"))
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """Return a table as it stands, without what is staged; empty where it was never written."""
-        known = TABLES[table]
-        if not self.has(table):
-            return spark.createDataFrame([], known.columns)
-        return spark.read.schema(known.columns).parquet(str(self.path / table)).select(*known.columns.names)
+        """Return a table as committed; empty if no run created it."""
+        return self.view(spark, table, staged=False)
 
     def need(self, spark: SparkSession, table: str) -> DataFrame:
-        """Return a table, or raise NotFound where no run has made it."""
+        """Return a table as committed; raise NotFound if no run created it."""
         if not self.has(table):
             raise NotFound(f"lake {self.path}: there is no table {table} yet; run tenantq pipeline run first")
         return self.read(spark, table)
 
     def partitions(self, table: str, *, staged: bool = True) -> set[str]:
-        """Return the partition directories of a table, as they will be after the commit."""
-        found = _leaves(self.path / table)
+        """Return the partition directories of a table: as committed, with what is ``staged`` applied."""
+        found = _leaves(self.path / table, TABLES[table])
         if staged:
             for name, filled in self._staged.get(table, {}).items():
                 (found.add if filled else found.discard)(name)
         return found
 
-    def view(self, spark: SparkSession, table: str, wanted: Callable[[str], bool] = lambda _: True) -> DataFrame:
-        """Return a table as it will be after the commit; only partitions whose directory name is ``wanted``."""
-        known, staged = TABLES[table], self._staged.get(table, {})
+    def view(
+        self, spark: SparkSession, table: str, wanted: Callable[[str], bool] = lambda _: True, *, staged: bool = True
+    ) -> DataFrame:
+        """Return a table as the next commit will leave it; only partitions whose directory name is ``wanted``."""
+        known = TABLES[table]
         found: DataFrame | None = None
-        for root, names in (
-            (self.path / table, [one for one in _leaves(self.path / table) if one not in staged]),
-            (self.path / self._staging / table, [name for name, filled in staged.items() if filled]),
-        ):
+        for root, names in self._roots(table, staged=staged):
             paths = [str(root / name) for name in sorted(names) if wanted(name)]
             if paths:
                 part = spark.read.schema(known.columns).option("basePath", str(root)).parquet(*paths)
                 part = part.select(*known.columns.names)
                 found = part if found is None else found.unionByName(part)
         return found if found is not None else spark.createDataFrame([], known.columns)
+
+    def rows(self, table: str, *, staged: bool = True) -> list[dict[str, Any]]:
+        """Return the rows of a small table without partitions, read without Spark."""
+        paths = [root / name for root, names in self._roots(table, staged=staged) for name in names]
+        return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+    def _roots(self, table: str, *, staged: bool) -> list[tuple[Path, set[str]]]:
+        """Return the directories that hold a table's partitions, each with the names of those that count."""
+        changed = self._staged.get(table, {}) if staged else {}
+        return [
+            (self.path / table, self.partitions(table, staged=False) - changed.keys()),
+            (self.path / self._staging / table, {name for name, filled in changed.items() if filled} - {_EMPTY}),
+        ]
+
+    def newest_ms(self, table: str, column: str) -> int:
+        """Return the highest time in the newest partition of a table, from the statistics in its files; 0 if it has none."""
+        places = [(name, root / name) for root, names in self._roots(table, staged=True) for name in names]
+        if not places:
+            return 0
+        groups = [group for file in max(places)[1].glob("*.parquet") for group in _column_chunks(file, column)]
+        newest: datetime = max(group.statistics.max for group in groups)
+        return round(newest.timestamp() * 1_000)
 
     # ---- changing ----
 
@@ -187,10 +209,10 @@ class Lake:
         covers: Callable[[str], bool] = lambda _: True,
         sizes: Mapping[str, int] | None = None,
     ) -> None:
-        """Write what takes the place of every partition that ``covers`` says yes to; one without rows will be gone.
+        """Write rows that replace every partition that ``covers`` accepts. Partitions that get no rows are removed.
 
-        A partition is one file; of a table that is split it may be several (``dealt``), by the ``sizes`` of partitions, which are
-        counted where they are not given. Rows that come with their piece must lie and stand as they are to be written.
+        A partition is one file. Partitions of a split table may be several (see ``with_pieces``), by their ``sizes``, which
+        are counted if not given. Rows that already have a piece must be partitioned and sorted as the table is.
         """
         known = TABLES[table]
         place = self._place(table)
@@ -198,7 +220,7 @@ class Lake:
         if known.split is not None:
             keys = (*keys, PIECE)
             if PIECE not in rows.columns:
-                rows = dealt(rows, known, _sizes(rows, known) if sizes is None else sizes).repartition(*keys)
+                rows = with_pieces(rows, known, _sizes(rows, known) if sizes is None else sizes).repartition(*keys)
         elif keys:
             rows = rows.repartition(*keys)
         else:
@@ -206,34 +228,43 @@ class Lake:
         sorted_rows = rows.sortWithinPartitions(*keys, *known.order)
         writer = _nullable(sorted_rows, known.columns, keys).write.mode("overwrite")
         writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
-        writer = writer.option("parquet.enable.dictionary#message_id", value=False)  # no two are alike, or few
+        writer = writer.option("parquet.enable.dictionary#message_id", value=False)  # ids hardly repeat
         (writer.partitionBy(*keys) if keys else writer).parquet(str(place))
-        staged = {name: True for name in _name_files(place) if _has_rows(place / name, known.partitions)}
-        for name in _leaves(self.path / table):
+        staged = dict.fromkeys(_name_files(place, known), True)
+        for name in self.partitions(table, staged=False):
             if covers(name):
                 staged.setdefault(name, False)
         self._staged[table] = staged
 
+    def stage_missing(self) -> None:
+        """Create every table that no run has created yet, without rows."""
+        for table in TABLES:
+            if not self.has(table):
+                self._staged.setdefault(table, {})
+
     def sizes(self, table: str, names: Iterable[str]) -> dict[str, int]:
-        """Return the sizes of partitions that are there, by which they are split (see Split)."""
+        """Return the sizes of committed partitions, by which they are split (see Split), from the files' footers."""
         split = TABLES[table].split
         assert split is not None, table
-        found = {}
-        for name in names:
-            files = (self.path / table / name).glob("*.parquet")
-            found[name] = sum(filled_rows(file, split.counted) for file in files)
-        return found
+        return {
+            name: sum(
+                group.num_values - group.statistics.null_count
+                for file in (self.path / table / name).glob("*.parquet")
+                for group in _column_chunks(file, split.counted)
+            )
+            for name in names
+        }
 
     def stage_removal(self, table: str, names: set[str]) -> None:
-        """Take partitions away with the commit."""
+        """Remove partitions with the next commit."""
         self._staged.setdefault(table, {}).update(dict.fromkeys(names, False))
 
     def staged_path(self, partition: str) -> Path:
-        """Return where a partition (table/name) is staged; there is nothing where it will be gone."""
+        """Return the path of a staged partition (table/name). It does not exist if the commit will remove it."""
         return self.path / self._staging / os.path.normpath(partition)
 
     def scratch(self, name: str) -> Path:
-        """Return an empty directory for the time until the commit."""
+        """Return an empty directory that lasts until the commit."""
         place = self._place(f"_{name}")
         place.mkdir(parents=True)
         return place
@@ -246,44 +277,59 @@ class Lake:
         return self.path / self._staging / table
 
     def commit(self) -> list[str]:
-        """Put everything staged in its place at once; return the tables' partitions that changed."""
+        """Apply everything staged at once; return the partitions of tables that changed."""
+        for table in self._staged.keys() & TABLES.keys():
+            self._stage_empty_file(TABLES[table])
         moves = []
         for table, staged in sorted(self._staged.items()):
             for name, filled in sorted(staged.items()):
                 target = os.path.normpath(f"{table}/{name}")
                 source = os.path.normpath(f"{self._staging}/{table}/{name}")
                 if not filled:
-                    moves.append(Move("", target))
-                elif not _same(self.path / source, self.path / target):
-                    moves.append(Move(source, target))
+                    moves.append(PartitionMove("", target))
+                elif not _same_rows(self.path / source, self.path / target):
+                    moves.append(PartitionMove(source, target))
         if moves:
-            # What is moved must be on the disk before the line that says so is, and the line before the first move.
+            # Staged files must be on disk before the record of the commit, and the record before the first move.
             sync_all(path for move in moves if move.source for path in tree(self.path / move.source))
             sync_all({(self.path / move.source).parent for move in moves if move.source})
             write_durably(self.path / _COMMIT, msgspec.json.encode(moves))
             self._finish()
         self._forget_staged()
-        return [move.target for move in moves if move.target != _STATE]
+        return [move.target for move in moves if move.target != _STATE and not move.target.endswith(_EMPTY)]
+
+    def _stage_empty_file(self, table: Table) -> None:
+        """Stage an empty file if the commit leaves the table without rows, and its removal if the table gets rows."""
+        there = (self.path / table.name / _EMPTY).exists()
+        if not self.partitions(table.name):
+            place = self._place(table.name)
+            place.mkdir(parents=True, exist_ok=True)
+            pq.write_table(to_arrow_schema(table.columns, timezone="UTC").empty_table(), place / _EMPTY)
+            self._staged[table.name][_EMPTY] = True
+        elif there and table.partitions:
+            self._staged[table.name][_EMPTY] = False
 
     def _finish(self) -> None:
-        """Do what the commit says; what is done already is done again without harm."""
+        """Apply the recorded commit. Moves that were made before a kill are skipped."""
         touched: set[Path] = set()
-        for move in msgspec.json.decode((self.path / _COMMIT).read_bytes(), type=list[Move]):
+        for move in msgspec.json.decode((self.path / _COMMIT).read_bytes(), type=list[PartitionMove]):
             source, target = self.path / move.source, self.path / move.target
             if move.source and not source.exists():
                 continue  # moved before the run was killed
+            if target.is_file():
+                target.unlink()
             shutil.rmtree(target, ignore_errors=True)
             if move.source:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.rename(target)
             touched.update(path for path in target.parents if path.is_relative_to(self.path) and path.exists())
-        sync_all(touched)  # the new names are there before the line that would make them again goes
+        sync_all(touched)  # new names must be on disk before the record that would make them again is removed
         (self.path / _COMMIT).unlink()
         sync(self.path)
 
 
-def dealt(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> DataFrame:
-    """Add the column ``piece`` to rows of a table that is split, or to what will be such rows."""
+def with_pieces(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> DataFrame:
+    """Add the column ``piece`` to rows of a split table, or to rows that will be merged into one."""
     split = table.split
     assert split is not None, table.name
     pieces = [
@@ -302,7 +348,7 @@ def dealt(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> DataFrame:
 
 
 def _sizes(rows: DataFrame, table: Table) -> dict[str, int]:
-    """Count the rows of partitions that are about to be."""
+    """Count the rows that each partition will have."""
     assert table.split is not None, table.name
     counted = rows.groupBy(*table.partitions).agg(f.count(table.split.counted)).collect()
     return {
@@ -312,9 +358,10 @@ def _sizes(rows: DataFrame, table: Table) -> dict[str, int]:
 
 
 def _nullable(rows: DataFrame, columns: StructType, keys: tuple[str, ...]) -> DataFrame:
-    """Return the same rows, in the same order, in exactly the columns of a table, each of which may be null; ``keys`` last.
+    """Return the same rows in exactly the columns of a table, each of them nullable, with ``keys`` last.
 
-    Spark writes whether a column can be null into the file. That depends on how the rows were computed, and bytes must not.
+    Spark writes into a file whether a column can be null, which depends on how the rows were computed. Files of one table
+    must have one schema, so that they can be compared and concatenated.
     """
     wanted = [column for column in columns if column.name not in keys]
     never = f.col([*keys, wanted[0].name][0]).eqNullSafe(f.lit(_NO_TEXT))
@@ -325,34 +372,51 @@ def _nullable(rows: DataFrame, columns: StructType, keys: tuple[str, ...]) -> Da
     return rows.select(*shaped, *keys)
 
 
-def _leaves(root: Path) -> set[str]:
-    """Return the directories below ``root`` that hold Parquet files, relative; "." is the root itself."""
-    return {file.parent.relative_to(root).as_posix() for file in root.rglob("*.parquet")}
+def _leaves(root: Path, table: Table) -> set[str]:
+    """Return the directories below ``root`` that hold files, relative; "." is the root itself."""
+    found = {file.parent.relative_to(root).as_posix() for file in root.rglob("*.parquet")}
+    return found - {"."} if table.partitions else found
 
 
-def _name_files(root: Path) -> set[str]:
-    """Take away from files and names what tells which task of which process wrote them; return the partitions."""
+def _name_files(root: Path, table: Table) -> set[str]:
+    """Give the files that Spark wrote names that do not depend on tasks; return the partitions."""
     for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
         stray.unlink()
     for piece in list(root.rglob(f"{PIECE}=*")):
-        (file,) = piece.iterdir()  # or else rows did not lie as they were said to
+        (file,) = piece.iterdir()  # fails if rows were not partitioned by piece
         file.rename(piece.parent / f"{int(piece.name.partition('=')[2]):05d}.parquet")
         piece.rmdir()
-    leaves = _leaves(root)
+    leaves = _leaves(root, table)
     for leaf in leaves:
         for number, file in enumerate(sorted((root / leaf).glob("*.parquet"))):
-            settle(file)
             file.rename(file.with_name(f"{number:05d}.parquet"))
     return leaves
 
 
-def _has_rows(directory: Path, partitions: tuple[str, ...]) -> bool:
-    """Tell whether a partition is to be kept: of a table without partitions also the empty file is."""
-    return not partitions or any(directory.glob("*.parquet"))
+def _column_chunks(file: Path, column: str) -> list[Any]:
+    """Return what a file's footer says about a column, per row group."""
+    meta = pq.read_metadata(file)
+    at = meta.schema.names.index(column)
+    return [meta.row_group(number).column(at) for number in range(meta.num_row_groups)]
 
 
-def _same(one: Path, other: Path) -> bool:
-    names = sorted(file.name for file in one.iterdir())
-    if not other.is_dir() or names != sorted(file.name for file in other.iterdir()):
+def _same_rows(one: Path, other: Path) -> bool:
+    """Tell whether two partitions, or two files, have the same rows in the same order, file by file.
+
+    Bytes are no measure: what else is in a Parquet file depends on the process and the version that wrote it.
+    """
+    if one.is_dir() and other.is_dir():
+        names = {file.name for file in one.iterdir()}
+        return names == {file.name for file in other.iterdir()} and all(
+            _same_rows(one / name, other / name) for name in names
+        )
+    if one.is_dir() or not other.is_file():
         return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
+    if one.suffix != ".parquet":
+        return one.read_bytes() == other.read_bytes()
+    files = (pq.ParquetFile(one), pq.ParquetFile(other))
+    metas = [file.metadata for file in files]
+    if (metas[0].num_rows, metas[0].num_row_groups) != (metas[1].num_rows, metas[1].num_row_groups):
+        return False
+    groups = range(metas[0].num_row_groups)
+    return all(files[0].read_row_group(at).equals(files[1].read_row_group(at)) for at in groups)

@@ -1,11 +1,11 @@
-"""Retention: how long each table stays in the lake, and how long in the archive. Read from TOML, checked whole.
+"""Retention: how long days of a table stay in the lake, and how long in the archive. Read from TOML.
 
 [default]
 archive_after_days = 90
 
 [tables.bronze]
 archive_after_days = 30               # older days go to cold storage
-delete_after_days = 2557              # and are deleted there when they are so old; left out: never
+delete_after_days = 2557              # and are deleted there at this age; default: never
 """
 
 from __future__ import annotations
@@ -16,40 +16,38 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ARCHIVABLE: Final = (
-    "bronze", "message_lives", "slo_daily", "tenant_growth", "anomalies", "compliance_soc2", "compliance_gdpr_art30",
-)  # fmt: skip
-"""Tables whose days can leave. The others are small, and later days are computed from them."""
+ARCHIVABLE: Final = tuple(table.name for table in TABLES.values() if table.archivable)
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How old a day may grow."""
+class RetentionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The age, in days, at which a day moves on."""
 
-    archive_after_days: int | None = None  # in the lake; None: it stays
-    delete_after_days: int | None = None  # in the archive; None: for ever
+    archive_after_days: int | None = None  # from the lake; None: it stays
+    delete_after_days: int | None = None  # from the archive; None: it stays
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules by table; ``default`` holds for those without one."""
+    """Rules by table. ``default`` applies to tables without one."""
 
-    default: Rule = Rule()
-    tables: dict[str, Rule] = {}
+    default: RetentionRule = RetentionRule()
+    tables: dict[str, RetentionRule] = {}
 
-    def of(self, table: str) -> Rule:
-        """Return the rule of a table; what its own does not say is said by the default."""
-        own = self.tables.get(table, Rule())
-        return Rule(
+    def of(self, table: str) -> RetentionRule:
+        """Return the rule of a table. Values that it does not set come from the default."""
+        own = self.tables.get(table, RetentionRule())
+        return RetentionRule(
             self.default.archive_after_days if own.archive_after_days is None else own.archive_after_days,
             self.default.delete_after_days if own.delete_after_days is None else own.delete_after_days,
         )
 
 
 def load_retention(file: Path | None, older_than_days: int | None) -> Retention:
-    """Read rules; ``older_than_days`` is the default's. Raise Invalid naming what is wrong."""
+    """Read rules. ``older_than_days`` replaces the default. Raise Invalid with what is wrong."""
     rules = Retention()
     if file is not None:
         try:
@@ -66,7 +64,7 @@ def load_retention(file: Path | None, older_than_days: int | None) -> Retention:
 
 
 def check_retention(rules: Retention, where: str) -> Retention:
-    """Return ``rules`` if they can be followed, else raise Invalid."""
+    """Return ``rules`` if they are valid, else raise Invalid."""
     for table in rules.tables:
         if table not in ARCHIVABLE:
             raise Invalid(f"{where}: table {table!r} cannot be archived; these can: {', '.join(ARCHIVABLE)}")

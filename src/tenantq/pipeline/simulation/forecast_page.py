@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.pipeline.page import figures
-from tenantq.pipeline.page.plot import Level, Series, plot
-from tenantq.pipeline.page.template import render
+from tenantq.pipeline.page import number_format
+from tenantq.pipeline.page.chart import Level, Series, plot
+from tenantq.pipeline.page.rendering import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from markupsafe import Markup
 
-    from tenantq.pipeline.simulation.simulate import ShardLoad, Simulation
+    from tenantq.pipeline.simulation.load_forecast import ShardLoad, Simulation
 
 _POINTS: Final = 101
 _LISTED: Final = 20
@@ -23,13 +23,13 @@ def simulation_page(found: Simulation) -> bytes:
     """Return the page."""
     plots = [
         _curve("Busiest hour of a shard, operations", found, lambda load: load.busiest_hour),
-        _curve("Most stored on a shard", found, lambda load: load.bytes, figures.size),
+        _curve("Most stored on a shard", found, lambda load: load.bytes, number_format.size),
         _curve("Tenants on a shard", found, lambda load: load.tenants),
     ]
     if any(load.fullness is not None for load in found.after):
         full = Level(name="full", value=1.0)
         plots.insert(
-            0, _curve("Fullness of a shard", found, lambda load: load.fullness or 0.0, figures.percent, [full])
+            0, _curve("Fullness of a shard", found, lambda load: load.fullness or 0.0, number_format.percent, [full])
         )
     else:
         plots.append(_curve("Operations of a shard in the period", found, lambda load: load.operations))
@@ -51,7 +51,7 @@ def uneven(loads: Sequence[ShardLoad]) -> float:
 
 
 def _curve(
-    title: str, found: Simulation, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = figures.short,
+    title: str, found: Simulation, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = number_format.short,
     levels: Sequence[Level] = (),
 ) -> tuple[str, Markup]:  # fmt: skip
     """Draw shards from the fullest to the emptiest, before and after, however many there are."""

@@ -1,6 +1,6 @@
-"""What a lake remembers beside its tables: with what they were computed, which tenants were erased, what was archived.
+"""The state of a lake besides its tables: prices and objective they were computed with, erased tenants, archived days.
 
-It is one JSON file, ``_state/state.json``, which changes in the same commit as the tables that it is about.
+It is one JSON file, ``_state/state.json``. It changes in the same commit as the tables it is about.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import msgspec
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A partition that lost a tenant's rows."""
+    """A partition from which a tenant's rows were removed."""
 
     partition: str
     rows_before: int
     rows_removed: int
     sha256_before: str  # over its files, by name
     sha256_after: str  # empty: nothing was left of it
-    archive: str = ""  # where it lies, if not in the lake
+    archive: str = ""  # its URL, if it is archived
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """A tombstone: rows of the tenant up to the moment never come back, whoever runs over the journal again."""
+    """A tombstone: rows of the tenant up to this time stay out, also when the journal is processed again."""
 
     tenant: str
     until_ms: int
     reason: str
     removals: list[Removal] = []
-    months: dict[str, dict[str, str]] = {}  # what it used, without its name: others' shares of a cost stay as billed
+    months: dict[str, dict[str, str]] = {}  # its usage, without its name: the shares of others in a cost stay as billed
     certificate: str = ""  # its file; empty: the erasure is not finished
 
 
@@ -40,7 +40,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
 
 class ArchivedDay(msgspec.Struct, frozen=True):
-    """A day of a table that lies in cold storage; without files: its time there was over, and it was deleted."""
+    """A day of a table in cold storage. It has no files once retention has deleted it."""
 
     table: str
     date: str
@@ -50,9 +50,14 @@ class ArchivedDay(msgspec.Struct, frozen=True):
     deleted: bool = False
     restored: bool = False  # it is in the lake too
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether the day is only in the archive."""
+        return bool(self.files) and not self.restored
+
 
 class LakeState(msgspec.Struct, frozen=True):
-    """Everything that is remembered."""
+    """The whole state."""
 
     prices: dict[str, str] = {}  # period -> digest of what the price book says about it
     objective: str = ""  # digest of the service level objective

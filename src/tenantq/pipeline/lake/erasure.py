@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
-from tenantq.pipeline.cold_storage import day_place, fetch, open_storage, store, sweep, tenants_in
 from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
-from tenantq.pipeline.lake_state import ArchivedDay, Erasure, Removal
-from tenantq.pipeline.legal_holds import held_tenants
+from tenantq.pipeline.lake.archive_storage import day_place, fetch, open_storage, store, sweep, tenants_in
+from tenantq.pipeline.lake.state import ArchivedDay, Erasure, Removal
+from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.durable_files import write_durably
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.journal.signing import SigningKey
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 CERTIFICATES: Final = "erasures"
 _OF_TENANTS: Final = tuple(table for table in TABLES.values() if "tenant" in table.columns.names)

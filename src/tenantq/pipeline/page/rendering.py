@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from tenantq.errors import Invalid
-from tenantq.pipeline.page import figures
+from tenantq.pipeline.page import number_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,13 +66,13 @@ def _environment() -> Environment:
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     for one in (
-        figures.count,
-        figures.brief,
-        figures.short,
-        figures.size,
-        figures.duration,
-        figures.percent,
-        figures.exact,
+        number_format.count,
+        number_format.brief,
+        number_format.short,
+        number_format.size,
+        number_format.duration,
+        number_format.percent,
+        number_format.exact,
     ):
         found.filters[one.__name__] = one
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from markupsafe import Markup
 
-from tenantq.pipeline.page import figures
+from tenantq.pipeline.page import number_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +52,11 @@ def plot(
     places: Sequence[str],
     series: Sequence[Series],
     *,
-    unit: Callable[[float], str] = figures.short,
+    unit: Callable[[float], str] = number_format.short,
     levels: Sequence[Level] = (),
     lowest: float = 0.0,
     highest: float | None = None,
-    step: Callable[[float], float] = figures.round_step,
+    step: Callable[[float], float] = number_format.round_step,
     label: Callable[[str], str] = lambda place: place[5:],
     what: str = "days",
 ) -> Markup:

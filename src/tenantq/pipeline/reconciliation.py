@@ -11,7 +11,7 @@ from tenantq.cluster.layout import shard_dirs
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
-from tenantq.pipeline.archive import need_warm
+from tenantq.pipeline.lake.archive import need_warm
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 FIGURES: Final = (*TOTALS, "messages", "bytes")
 """What is compared: everything the queue counts, and what it holds now."""

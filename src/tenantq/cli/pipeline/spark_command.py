@@ -1,4 +1,4 @@
-"""A command of the pipeline at work: Spark for as long as it takes, a bar, failures in one line, and signals that end it all."""
+"""The environment of a pipeline command: a Spark session, a progress bar, one-line errors and signal handling."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Work:
-    """What a command works with."""
+class SparkCommand:
+    """A running command: its Spark session and progress bar, and what signals do to it."""
 
     spark: SparkSession
 
     def __init__(self, progress: StageProgress, meaning: str) -> None:
         self.progress = progress
-        self.asked = 0  # the signal that came first
-        self.stop: Callable[[], None] | None = None  # set: a first signal calls this, only a second one ends all
+        self.asked = 0  # the first signal received
+        self.stop: Callable[[], None] | None = (
+            None  # if set, the first signal calls it, and only the second one ends the process
+        )
         self._meaning = meaning
 
     def received(self, number: int, _: object) -> None:
-        """Follow a signal."""
+        """Handle a signal."""
         from tenantq.pipeline.session import end_java  # noqa: PLC0415  # --help must not need Spark
 
         if self.stop is not None and not self.asked:
@@ -43,35 +45,35 @@ class Work:
         self.progress.end()
         self._say(f"tenantq: stopped by {signal.Signals(number).name}{self._meaning} [interrupted]")
         end_java()
-        # No exception goes its way through a call to Java that will never return. As safe as a crash, which the lake is made for.
+        # An exception could not leave a call to Java that never returns. The lake is safe against crashes, so exit now.
         os._exit(exit_codes.SIGNAL + number)
 
     def _say(self, line: str) -> None:
         with self.progress.aside():
-            os.write(2, f"{line}\n".encode())  # in the middle of anything: no buffer that may be half written
+            os.write(2, f"{line}\n".encode())  # a signal may interrupt a half-written buffer
 
 
 @contextmanager
-def spark_at_work(
+def spark_command(
     master: str | None, memory: str = "2g", *, stages: Sequence[str] = (), meaning: str = ""
-) -> Iterator[Work]:
-    """Open Spark for a command; when it is over Java is gone. What Spark fails with is told in one line, as Unavailable.
+) -> Iterator[SparkCommand]:
+    """Open Spark for a command, and end Java after it. Spark's failures become one line, as Unavailable.
 
-    SIGINT and SIGTERM end the process, with a line that says so and ``meaning``, what it means for the data.
+    SIGINT and SIGTERM end the process with a line that says so, followed by ``meaning``, what this means for the data.
     """
     from tenantq.pipeline.session import end_java, is_open, open_session, spark_failures  # noqa: PLC0415  # as above
 
-    there = is_open()  # by whoever called this command in its own process
+    already_open = is_open()  # by a caller in this process
     with StageProgress(stages) as progress:
-        work = Work(progress, meaning)
+        work = SparkCommand(progress, meaning)
         before = [(number, signal.signal(number, work.received)) for number in (signal.SIGINT, signal.SIGTERM)]
         try:
             work.spark = open_session(master, {"spark.driver.memory": memory}, quiet=True)
-            signal.signal(signal.SIGINT, work.received)  # Spark has put its own there
+            signal.signal(signal.SIGINT, work.received)  # Spark replaced it
             with spark_failures():
                 yield work
         finally:
-            if not there:
+            if not already_open:
                 end_java()
             for number, handler in before:
                 signal.signal(number, handler)

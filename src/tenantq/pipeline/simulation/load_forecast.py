@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.domain.placement import Topology
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 _NAMED_MAX: Final = 20
 

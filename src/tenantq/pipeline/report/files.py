@@ -11,10 +11,10 @@ import msgspec
 
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid, NotFound
-from tenantq.pipeline.page.template import write_page
-from tenantq.pipeline.report.facts import Facts, Period
-from tenantq.pipeline.report.gather import PLATFORM, gathered, verification
+from tenantq.pipeline.page.rendering import write_page
 from tenantq.pipeline.report.pages import empty_page, platform_page, tenant_page
+from tenantq.pipeline.report.queries import PLATFORM, gathered, verification
+from tenantq.pipeline.report.sections import Facts, Period
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tenantq.pipeline.lake import Lake
+    from tenantq.pipeline.lake.lake import Lake
 
 DAYS: Final = 30
 """What a report covers where nothing else is said: so many days up to the newest in the lake."""

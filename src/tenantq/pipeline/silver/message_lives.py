@@ -1,10 +1,10 @@
 """Silver ``message_lives``: one row per message, from its add to its end, over queues and days.
 
-A life is kept so that more events can be merged into it: whoever brings a late one merges it with the row that is there,
-and gets what one pass over everything would give. Its partition is the day in which its id was given out, which never changes.
+A row keeps what is needed to merge late events into it, with the same result as one pass over everything. Its partition is
+the day in which its id was created, which never changes.
 
-On one shard the order is that of its journal. A message can have been on two, where its tenant was migrated away and came back to another:
-their records cannot be compared, so the wall clock tells which was the later.
+On one shard, events are in the order of its journal. If a tenant moved between shards, a message has records on two, whose
+numbers cannot be compared. Then the wall clock decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import LAST, MESSAGE_LIVES
-from tenantq.pipeline.silver_queue_resets import with_resets
+from tenantq.pipeline.silver.queue_resets import with_resets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,7 +37,7 @@ _OF_LIVES: Final = ("added_at", "dead_letters", "redrives", "deliveries", "settl
 
 
 def life_date() -> Column:
-    """Return the day in which a message's id was given out: the first 48 bits of it are milliseconds."""
+    """Return the day in which a message's id was created: its first 48 bits are milliseconds."""
     digits = f.concat(f.substring("message_id", 1, 8), f.substring("message_id", 10, 4))
     valid = (f.length(digits) == 12) & f.unhex(digits).isNotNull()
     ms = f.when(valid, f.conv(digits, 16, 10).cast("bigint"))
@@ -46,12 +46,12 @@ def life_date() -> Column:
 
 
 def tells_of_life() -> Column:
-    """Tell rows of the journal that something in a message's life comes from."""
+    """Select the journal rows that change a message."""
     return (f.col("message_id") != "") & f.col("outcome").isin(*_DONE) & f.col("op").isin(*_STATES)
 
 
 def life_events(rows: DataFrame) -> DataFrame:
-    """Return the rows of the journal that tell something of a message, with the ``date`` of its life."""
+    """Return the journal rows that change a message, with the ``date`` of its life."""
     moved = f.col("op").isin("dead_letter", "redrive")
     return rows.where(tells_of_life()).select(
         life_date().alias("date"), *_OF_BOTH[1:], *_OF_EVENTS[:-1],
@@ -60,9 +60,9 @@ def life_events(rows: DataFrame) -> DataFrame:
 
 
 def message_lives(events: DataFrame, known: DataFrame | None, resets: DataFrame) -> DataFrame:
-    """Merge ``events`` (see life_events) into the lives that are ``known``, if any; return rows of MESSAGE_LIVES.
+    """Merge ``events`` (see life_events) into the ``known`` lives, if any; return rows of MESSAGE_LIVES.
 
-    Where both tell of each life in which ``piece`` of its day it lies, rows lie and stand as the table has them, and tell too.
+    If both have a column ``piece``, the result has it too, and is partitioned and sorted as the table is.
     """
     place = ("date", *(["piece"] if "piece" in events.columns else []))
     parts = events
@@ -99,16 +99,16 @@ def message_lives(events: DataFrame, known: DataFrame | None, resets: DataFrame)
 
 
 def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> DataFrame:
-    """Put events, and lives so far, together to one row per message.
+    """Merge events and known lives into one row per message.
 
-    They are sorted by what they are put together by, which is also how they are written: one shuffle and one sort do for both.
-    Where they are not written in pieces, ids come first: they differ early, so that most comparisons end with the sort's prefix.
+    Rows are sorted by the keys they are grouped by, which is also the order they are written in: one shuffle and one sort
+    do for both. Without pieces, ids come first, because most of them differ within the prefix that the sort compares.
     """
     op, at = f.col("op"), f.col("ts").alias("at")
     state = f.lit(None).cast("string")
     for name, value in _STATES.items():
         state = f.when(op == name, value).otherwise(state)
-    # What ends a lease concerns one of an earlier record, so it comes first in its own, whatever its number there.
+    # The end of a lease refers to an earlier record, so it comes first in its own, whatever its number there.
     order = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))
     last = f.struct(
         "seq", order.alias("place"), state.alias("state"), f.coalesce("target", "queue").alias("queue"), at, "shard"
@@ -118,11 +118,11 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     deliveries, settlements = f.collect_list(delivery), f.collect_list(settlement)
     added_at, queue = f.when(op == "add", f.col("ts")), f.when(op == "add", f.col("queue"))
     dead, back = (op == "dead_letter").cast("bigint"), (op == "redrive").cast("bigint")
-    if with_known:  # a part is an event, or a life that was known
+    if with_known:  # a part is an event or a known life
         known = op.isNull()
-        # Lives that were written before the last event's shard was kept have none: then it is theirs.
-        told = f.coalesce("last.shard", "shard").alias("shard")
-        last = f.when(known, f.struct(*(f"last.{name}" for name in LAST.names[:-1]), told)).otherwise(last)
+        # Lives of older lakes do not have the shard of their last event. It is the shard of the life.
+        last_shard = f.coalesce("last.shard", "shard").alias("shard")
+        last = f.when(known, f.struct(*(f"last.{name}" for name in LAST.names[:-1]), last_shard)).otherwise(last)
         deliveries = f.concat(f.flatten(f.collect_list("deliveries")), deliveries)
         settlements = f.concat(f.flatten(f.collect_list("settlements")), settlements)
         added_at, queue = f.coalesce("added_at", added_at), f.when(known, f.col("queue")).otherwise(queue)
@@ -159,7 +159,7 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
 
 
 def _in_order(column: str) -> Column:
-    """Put what happened in order: most lives have one of it, nearly all were on one shard."""
+    """Sort deliveries or settlements. Most lives have one of them, and nearly all are on one shard."""
     by_time = f.transform(
         f.array_sort(f.transform(column, lambda one: f.struct(one["at"].alias("at"), one.alias("one")))),
         lambda timed: timed["one"],
@@ -169,7 +169,7 @@ def _in_order(column: str) -> Column:
 
 
 def _total(column: str, field: str) -> Column:
-    """Return the sum of a field; most lives have one delivery, which needs no walk."""
+    """Return the sum of a field. Most lives have one delivery, which needs no loop."""
     walk = f.aggregate(column, f.lit(0).cast("bigint"), lambda total, one: total + one[field])
     return f.when(f.size(column) == 1, f.get(column, f.lit(0))[field]).otherwise(walk)
 

@@ -1,4 +1,4 @@
-"""Silver ``queue_resets``: the moments from which on a queue holds nothing: purged, dropped, or gone with its tenant."""
+"""Silver ``queue_resets``: when queues became empty by a purge, a drop or the deletion of their tenant."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.schemas import RESETS
+from tenantq.pipeline.schemas import QUEUE_RESETS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+
+def is_reset() -> Column:
+    """Select the journal rows that empty a queue, or all queues of a tenant."""
+    return f.col("op").isin("purge", "drop_queue", "delete_tenant") & (f.col("outcome") == "ok")
 
 
 def queue_resets(rows: DataFrame) -> DataFrame:
-    """Return a row of RESETS for each; a tenant that was deleted has no queue in its row."""
-    ended = f.col("op").isin("purge", "drop_queue", "delete_tenant") & (f.col("outcome") == "ok")
-    return rows.where(ended).select(*RESETS.names)
+    """Return a row of QUEUE_RESETS per reset. A deleted tenant's row has no queue."""
+    return rows.where(is_reset()).select(*QUEUE_RESETS.names)
 
 
 def with_resets(rows: DataFrame, resets: DataFrame, queue: str, shard: str = "shard") -> DataFrame:
-    """Add a column ``resets``: those of the row's queue and its tenant on the row's shard, in order; null where there are none.
+    """Add a column ``resets``: the resets of the row's queue and tenant on the row's shard, in order, or null.
 
-    A tenant may have been on another shard before, whose records have numbers of their own. There are few resets, so they are put in
-    order first and then broadcast: rows are many.
+    Only resets of the same shard count, because record numbers of different shards cannot be compared. Resets are few, so
+    they are sorted first and then broadcast to the rows.
     """
     resets = resets.withColumnRenamed("shard", shard)
     places = f.collect_list(f.struct("seq", "n", "ts", "op"))

@@ -16,7 +16,7 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
 from tenantq.journal.record import JournalEntry, decode_record
 from tenantq.journal.segment import SCHEMA
-from tenantq.pipeline.id_texts import ID_BYTES, id_texts
+from tenantq.pipeline.bronze.id_texts import ID_BYTES, id_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 def verdict(target: ExportTarget, name: str, key: PublicKey | None) -> dict[str, Any]:
-    """Return a row of VERDICTS about the segment that the manifest ``name`` describes."""
+    """Return a row of SEGMENTS about the segment that the manifest ``name`` describes."""
     found: dict[str, Any] = {
         "manifest": name, "file": "", "shard": name.split("/")[1].removeprefix("shard="), "first_seq": 0, "last_seq": 0,
         "previous_link": "", "last_link": "", "sha256": "", "rows": 0, "reason": "", "details": "", "signed": False,

@@ -1,8 +1,8 @@
-"""Silver ``queue_hours``: what happened in a queue in an hour, and how it moved the queue's levels.
+"""Silver ``queue_hours``: the operations of a queue in an hour, and how they changed the queue's levels.
 
-Levels (messages stored, bytes, leases) are sums of changes since the queue was last emptied; each time it is emptied
-begins an ``epoch``. An hour knows its own changes and how high they rose above its start, so that hours can be computed apart,
-late ones anew, and ``usage_hourly`` only has to add them up.
+Levels (messages stored, bytes, leases) are sums of changes since the last reset of the queue. Each reset begins an ``epoch``.
+An hour has its own changes and their peak above its start. Hours can therefore be computed independently, and
+``usage_hourly`` adds them up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import BYTE_MS, QUEUE_HOURS
-from tenantq.pipeline.silver_queue_resets import with_resets
+from tenantq.pipeline.silver.queue_resets import with_resets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,7 +23,7 @@ _PURGED: Final = r"^([0-9]+) messages"
 _MOVES: Final = ("dead_letter", "redrive")
 _MOVED_IN: Final = "moved in"
 _LEASE_REMOVED: Final = "lease removed"
-"""What rows do beside their own op: no op has a space in its name."""
+"""Effects of rows in addition to their own op. Names of ops have no spaces."""
 _COUNTS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "acked", "nacked", "lease_expired", "dead",
     "expired", "removed", "healed", "refused", "throttled", "denied",
@@ -32,14 +32,14 @@ _LEVELS: Final = ("backlog", "in_flight")
 _HOUR_MS: Final = 3_600_000
 _SLICE_MS: Final = 300_000
 _LIMB: Final = 4_096
-"""Byte-milliseconds are added up in two whole numbers, by so many: an hour of petabytes or of a billion rows fits into each."""
+"""Byte-milliseconds are added up in two integers with this base: an hour of petabytes or a billion rows fits into each."""
 _KEY: Final = ("tenant", "queue", "shard", "epoch", "hour_number")
 
 
 def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
-    """Return rows of QUEUE_HOURS for the hours that ``rows`` (bronze) hold wholly.
+    """Return rows of QUEUE_HOURS. ``rows`` (bronze) must have whole hours.
 
-    ``lives`` tells which removed messages were leased: the journal's row of a remove does not.
+    ``lives`` says which removed messages were leased; the journal row of a remove does not.
     """
     changes = changes_placed(rows, lives, resets)
     hours = (
@@ -53,7 +53,7 @@ def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFra
 
 
 def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
-    """Return what was done to which queue, in which epoch of it, and the milliseconds until that or the hour ends."""
+    """Return the changes of each queue, with their epoch and the milliseconds until the epoch or the hour ends."""
     changes = _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
         _leases_removed(rows, lives), allowMissingColumns=True
     )  # fmt: skip
@@ -63,7 +63,7 @@ def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> Data
     coming = f.get(f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) >= here), f.lit(0))
     emptied = f.col("resets").isNotNull()
     ms = f.unix_millis("ts")
-    end_ms = f.least(  # it skips nulls: no reset is coming
+    end_ms = f.least(  # skips nulls, which mean that no reset follows
         ms - f.pmod(ms, f.lit(_HOUR_MS)) + _HOUR_MS, f.when(emptied, f.unix_millis(coming["ts"]))
     )
     return placed.withColumns(
@@ -77,9 +77,9 @@ def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> Data
 
 
 def _sums(changes: DataFrame) -> DataFrame:
-    """Add up everything that can be added in any order: each task does most of it alone.
+    """Add up what can be added in any order.
 
-    What a row counts for follows from its op and outcome, so rows are added up by these first, and told apart when they are few.
+    What a row counts for depends on its op and outcome, so rows are added up by these first, which leaves few rows.
     """
     size, left_ms = f.col("bytes"), f.col("left_ms")
     low, high = size.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("bytes", _LIMB.bit_length() - 1)
@@ -101,9 +101,9 @@ def _sums(changes: DataFrame) -> DataFrame:
 
 
 def slices(changes: DataFrame) -> DataFrame:
-    """Return how each slice of an hour moved its queue's levels, and how high they rose above its start.
+    """Return how each slice of an hour changed the queue's levels, and their peak above its start.
 
-    A round is one moment: what it adds and delivers at once never stood in line. Slices spread one giant queue over tasks.
+    A round is one point in time: what it adds and delivers at once never waited. Slices spread a large queue over tasks.
     """
     key = ("slice", *_KEY)
     moved = changes.withColumns({"messages": _messages(), "in_flight": _in_flight()})
@@ -119,7 +119,7 @@ def slices(changes: DataFrame) -> DataFrame:
 
 
 def _tops(pieces: DataFrame) -> DataFrame:
-    """Return the highest level that each hour reached above its start."""
+    """Return the peak of the levels above the start of each hour."""
     before = Window.partitionBy(*_KEY).orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
     for name in _LEVELS:
         start = f.coalesce(f.sum(name).over(before), f.lit(0).cast("bigint"))
@@ -128,12 +128,12 @@ def _tops(pieces: DataFrame) -> DataFrame:
 
 
 def _highest() -> list[Column]:
-    """Return the highest of the levels' rises; where they only fell, the start was highest."""
+    """Return the highest rise of each level, at least 0: if it only fell, the start was the peak."""
     return [f.greatest(f.max(f"{name}_top"), f.lit(0)).alias(f"{name}_top") for name in _LEVELS]
 
 
 def _messages() -> Column:
-    """Return by how many messages a row changes its queue: one more, one less, or none."""
+    """Return by how many messages a row changes its queue: 1, -1 or 0."""
     op, outcome = f.col("op"), f.col("outcome")
     gone = (
         (op.isin("ack", "remove", "redrive") & (outcome == "ok"))
@@ -152,7 +152,7 @@ def _in_flight() -> Column:
 
 
 def _counts() -> dict[str, Column]:
-    """Return what rows of one op and outcome count for, by column: of all of them ``rows``, ``calls``, ``bytes`` and ``purged``."""
+    """Return the columns that rows of one op and outcome count for, from their ``rows``, ``calls``, ``bytes`` and ``purged``."""
     op, outcome = f.col("op"), f.col("outcome")
     rows, calls, size = f.col("rows"), f.col("calls"), f.col("bytes")
     ok = outcome == "ok"
@@ -176,7 +176,7 @@ def _counts() -> dict[str, Column]:
 
 
 def _own(rows: DataFrame) -> DataFrame:
-    """Return what each row did to its own queue, and whether somebody asked for it."""
+    """Return the effect of each row on its own queue, and whether a caller asked for it."""
     purged = f.regexp_extract("details", _PURGED, 1)
     return rows.select(
         "shard", "seq", "n", "ts", "tenant", "queue", "op", "outcome", "bytes", "count",
@@ -186,7 +186,7 @@ def _own(rows: DataFrame) -> DataFrame:
 
 
 def _moved_in(rows: DataFrame) -> DataFrame:
-    """Return what dead letters and redriven messages add to the queue that they went to."""
+    """Return what dead letters and redriven messages add to their target queue."""
     moved = rows.where(f.col("op").isin(*_MOVES) & f.col("outcome").isin("ok", "dead") & (f.col("message_id") != ""))
     return moved.select(
         "shard", "seq", "n", "ts", "tenant",

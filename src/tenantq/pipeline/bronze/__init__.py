@@ -1,0 +1,1 @@
+"""Bronze: verified segments, the journal rows they hold, and what was quarantined."""

@@ -1,0 +1,135 @@
+"""The journal that a run reads: which manifests the lake has not accepted yet, in a local directory.
+
+Segments behind a URL are downloaded into the lake, processed from there, and removed. They are read more than once, by the
+verification and by Spark, so a copy costs one download, and Spark needs no library for the object store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from tenantq.errors import Invalid, Unavailable
+from tenantq.journal.manifest import MANIFESTS, manifest_names
+from tenantq.journal.export_target import DirectoryTarget, open_target, shown_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.journal.export_target import ExportTarget
+    from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.run_options import RunOptions
+
+_DOWNLOADS: Final = 8  # at a time
+FETCH: Final = "fetch segments"
+"""The stage in which segments behind a URL are downloaded."""
+
+
+class JournalFiles(msgspec.Struct):
+    """The files of a journal that a run processes. Names are relative to ``root``."""
+
+    root: str
+    manifests: list[str]  # not accepted before
+    strays: list[str]  # segments that no manifest names
+    segments: list[str] = []  # those that the manifests name
+
+
+def is_remote(journal: str) -> bool:
+    """Tell whether a journal is behind a URL other than file://."""
+    scheme, found, _ = journal.partition("://")
+    return bool(found) and scheme != "file"
+
+
+def journal_path(journal: str) -> str:
+    """Return the directory that a path or a file:// URL names; raise Invalid if it cannot be read."""
+    scheme, found, rest = journal.partition("://")
+    if is_remote(journal):
+        raise Invalid(
+            f"journal {shown_url(journal)}: this needs a directory, a mounted one, or a file:// URL; tenantq pipeline run "
+            f"fetches what is new from {scheme}://"
+        )
+    path = Path(unquote(rest.removeprefix("localhost")) if found else journal).absolute()
+    try:
+        if not path.is_dir():
+            raise Invalid(f"journal {journal}: is no directory; give the one that holds date=… and manifest/")
+        names = [one.name for one in path.iterdir()]
+        if MANIFESTS in names:  # unreadable segments are quarantined, but manifests that cannot be listed stay unknown
+            for shard in (path / MANIFESTS).iterdir():
+                next(shard.iterdir() if shard.is_dir() else iter(()), None)
+    except OSError as error:
+        what = f"{error.filename or journal}: cannot be read: {error.strerror}"
+        raise Invalid(f"journal {what}; check its permissions") from error
+    if names and MANIFESTS not in names and not any(name.startswith("date=") for name in names):
+        raise Invalid(f"journal {journal}: holds neither date=… nor {MANIFESTS}/; is it the data directory above it?")
+    return str(path)
+
+
+@contextmanager
+def local_journal(
+    journal: str, lake: Lake, options: RunOptions, progress: Callable[[str], None]
+) -> Iterator[JournalFiles]:
+    """Yield the new files of a journal, downloaded first if it is remote. The lake must be locked.
+
+    Raise Invalid for a journal that does not exist or is empty, Unavailable if a remote one cannot be read.
+    """
+    if not is_remote(journal):
+        root = journal_path(journal)
+        yield new_files(DirectoryTarget(Path(root)), root, lake, options)
+        return
+    target = open_target(journal)
+    progress(FETCH)
+    place = lake.incoming()
+    try:
+        try:
+            if not target.names(""):
+                raise Invalid(f"journal {shown_url(journal)}: holds nothing; is it the export's target?")
+            files = new_files(target, str(place), lake, options)
+            _download(target, [*files.manifests, *files.strays, *files.segments], place)
+        except OSError as error:
+            raise Unavailable(f"journal {shown_url(journal)}: cannot be read: {str(error)[:300]}") from error
+        yield files
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def new_files(target: ExportTarget, root: str, lake: Lake, options: RunOptions) -> JournalFiles:
+    """Return what is new in a journal, in the days that the options ask for. A segment's day is that of its first record."""
+    done = {row["manifest"] for row in lake.rows("segments") if not row["reason"]}
+    files = {_span(name): name for name in target.names("") if name.endswith(".parquet")}
+    manifests = manifest_names(target)
+    described = {_span(name) for name in manifests}
+
+    def asked_for(file: str) -> bool:
+        return not file.startswith("date=") or options.asks_for(file.removeprefix("date=")[:10])
+
+    wanted = [name for name in manifests if name not in done and asked_for(files.get(_span(name), ""))]
+    strays = [file for span, file in sorted(files.items()) if span not in described and asked_for(file)]
+    return JournalFiles(root, wanted, strays, [files[_span(name)] for name in wanted if _span(name) in files])
+
+
+def _span(name: str) -> tuple[str, str]:
+    """Return the shard and the record numbers that the name of a segment or manifest has."""
+    *_, shard, file = name.split("/") if name.count("/") else ("", "", name)
+    return shard, file.rpartition(".")[0]
+
+
+def _download(target: ExportTarget, names: list[str], place: Path) -> None:
+    """Copy files. The verification reports those that do not exist any more."""
+
+    def copy(name: str) -> None:
+        file = place / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.write_bytes(target.read(name))
+        except FileNotFoundError:
+            file.unlink(missing_ok=True)
+
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        for _ in pool.map(copy, names):
+            pass

@@ -1,0 +1,162 @@
+"""Scopes: which partitions of a table a run has to compute again, given what is new in the journal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.silver.message_lives import OPEN, life_events
+from tenantq.pipeline.tables import Scope, day_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tenantq.pipeline.bronze.ingestion import NewSegments
+    from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.lake.state import LakeState
+    from tenantq.pipeline.run_options import RunOptions, RunReport
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The partitions that a scope selects, of the table itself and of its selected inputs."""
+
+    covers: Callable[[str], bool]
+    first: str = ""  # the first day, if days are selected by their date
+
+
+class Selector:
+    """Selects partitions for one run. ``state`` becomes what the lake must record about prices and objective."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, options: RunOptions, new: NewSegments, state: LakeState, report: RunReport
+    ) -> None:  # fmt: skip
+        self._spark, self._lake, self._options, self._new, self._report = spark, lake, options, new, report
+        self.state = state
+        self.new_rows: dict[str, DataFrame] = {}  # of tables that append: what this run adds
+
+    def select(self, scope: Scope) -> Selection | None:
+        """Return the partitions of a table with this scope; None if it is up to date. Its sources must be staged."""
+        found: Selection | None = {
+            Scope.SEGMENTS: self._segments,
+            Scope.RESETS: self._resets,
+            Scope.NEW_HOURS: lambda: _among(set(self._new.summary.hours)),
+            Scope.NEW_DAYS: lambda: _among(self._days, day_of),
+            Scope.LIFE_DAYS: lambda: _among(self._life_days),
+            Scope.LEVEL_HOURS: self._level_hours,
+            Scope.SINCE: lambda: _since(self._first),
+            Scope.SINCE_OBJECTIVE: self._since_objective,
+            Scope.SINCE_VERDICT: lambda: _since(min(filter(None, (self._first, self._first_changed_verdict)), default="")),
+            Scope.MONTHS: self._months,
+        }[scope]()  # fmt: skip
+        return found
+
+    # ---- what new rows touch ----
+
+    @cached_property
+    def _days(self) -> set[str]:
+        return {day_of(hour) for hour in self._new.summary.hours}
+
+    @cached_property
+    def _first(self) -> str:
+        """The first day with new rows; the newest day of earlier runs counts too, because it may have been incomplete."""
+        if not self._days:
+            return ""
+        newest_before = max((day_of(one) for one in self._lake.partitions("bronze", staged=False)), default="")
+        return min([*self._days, *([newest_before] if newest_before else [])])
+
+    def _segments(self) -> Selection | None:
+        recorded = {row["file"] for row in self._lake.rows("quarantine") if row["reason"] == "missing_manifest"}
+        return _whole() if self._new.verdicts or recorded != set(self._new.strays) else None
+
+    def _resets(self) -> Selection | None:
+        missing = self._new.summary.rows > 0 and not self._lake.has("queue_resets")
+        return _whole() if missing or self._new.summary.first_reset is not None else None
+
+    @cached_property
+    def _life_days(self) -> set[str]:
+        names = set(self._new.summary.lives)
+        if self._new.summary.first_reset is None:
+            return names
+        lives = self._lake.read(self._spark, "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
+        reset = self.new_rows["queue_resets"].select("tenant", "queue").distinct().alias("reset")
+        of_queue = (f.col("life.tenant") == f.col("reset.tenant")) & (
+            (f.col("reset.queue") == "") | (f.col("life.last.queue") == f.col("reset.queue"))
+        )
+        ended = lives.join(f.broadcast(reset), of_queue, "left_semi").select("date").distinct().collect()
+        return names | {f"date={row[0]}" for row in ended}
+
+    def _level_hours(self) -> Selection | None:
+        if not self._new.summary.rows:
+            return None
+        hours, there = set(self._new.summary.hours), self._lake.partitions("bronze")
+        if self._new.summary.first_reset is not None:
+            first = self._new.summary.first_reset.strftime("date=%Y-%m-%d/hour=%H")
+            hours |= {one for one in there if one >= first}
+        return _among(hours | (self._hours_of_removed_leases() & there))
+
+    def _hours_of_removed_leases(self) -> set[str]:
+        """Return the hours in which leases of known messages ended by a remove, if new rows are about these messages."""
+        known = self._life_days & self._lake.partitions("message_lives", staged=False)
+        if not known:
+            return set()  # then the remove itself is new, and so is its hour
+        lives = self._lake.view(self._spark, "message_lives", known.__contains__)
+        leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
+        if leased.isEmpty():
+            return set()
+        events = life_events(self.new_rows["bronze"]).select("tenant", "message_id")
+        hour = f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH")
+        return {row[0] for row in leased.join(events, ["tenant", "message_id"], "left_semi").select(hour).distinct().collect()}  # fmt: skip
+
+    # ---- what else changed ----
+
+    def _since_objective(self) -> Selection | None:
+        digest = hashlib.sha256(msgspec.json.encode(self._options.objective)).hexdigest()
+        self._report.remeasured = self.state.objective not in {"", digest}
+        self.state = msgspec.structs.replace(self.state, objective=digest)
+        if self._report.remeasured:
+            return _since(min((day_of(one) for one in self._lake.partitions("bronze")), default=""))
+        return _since(self._first)
+
+    @cached_property
+    def _first_changed_verdict(self) -> str:
+        """The first day of the lake whose verification result changed; segments of unknown days count for the newest."""
+        days = sorted(day_of(one) for one in self._lake.partitions("ops_daily"))
+        changed: set[str] = set()
+        for table in ("segments", "quarantine") if days else ():
+            before, now = (
+                {tuple(sorted(row.items())) for row in self._lake.rows(table, staged=staged)}
+                for staged in (False, True)
+            )
+            files = {str(dict(row)["file"]) for row in before ^ now}
+            changed |= {day_of(file) if day_of(file) in days else days[-1] for file in files}
+        return min(changed, default="")
+
+    def _months(self) -> Selection | None:
+        """Select months that changed, and those about which the price book says something else."""
+        book, known = self._options.prices, self.state.prices
+        months = {day_of(one)[:7] for one in self._lake.partitions("usage_hourly")}
+        touched = {month for month in months if self._first and month >= self._first[:7]}
+        repriced = {month for month in months if known.get(month, "") != book.digest(month)}
+        stale = {month for month in repriced - touched if self._options.asks_for(month)}
+        self._report.repriced = sorted(stale | {month for month in repriced & touched if month in known})
+        wanted = touched | stale
+        prices = {**known, **{month: book.digest(month) for month in wanted}}
+        self.state = msgspec.structs.replace(self.state, prices=dict(sorted(prices.items())))
+        return _among(wanted, lambda one: day_of(one)[:7])
+
+
+def _whole() -> Selection:
+    return Selection(lambda _: True)
+
+
+def _among(names: set[str], name_of: Callable[[str], str] = lambda one: one) -> Selection | None:
+    return Selection(lambda one: name_of(one) in names) if names else None
+
+
+def _since(first: str) -> Selection | None:
+    return Selection(lambda one: day_of(one) >= first, first) if first else None

@@ -1,0 +1,1 @@
+"""Silver: one row per message life, queue hour and tenant change, computed from bronze."""

@@ -1,0 +1,20 @@
+"""Silver ``ops_daily``: how often each tenant did what, with which outcome, by day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from tenantq.pipeline.schemas import OPS_DAILY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def ops_daily(rows: DataFrame) -> DataFrame:
+    """Return calls by tenant, op and outcome."""
+    grouped = rows.groupBy("tenant", "op", "outcome", "date").agg(
+        f.sum("count").alias("calls"), f.count("*").alias("rows"), f.countDistinct("principal").alias("principals")
+    )
+    return grouped.select(*OPS_DAILY.names)
