@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.page import number_format
-from tenantq.pipeline.page.chart import Level, Series, plot
+from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render, visible, write_page
 
 CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text()
@@ -57,7 +57,7 @@ def test_every_plot_stays_in_its_frame(values: list[float | None], levels: list[
     """Whatever the values, nothing is drawn outside, and nothing is no number."""
     places = [f"2026-01-{at:02d}" for at in range(len(values))]
     series = [Series(name="a", values=values, kind="bar"), Series(name="b", values=values, kind="area")]
-    drawn = str(plot("t", places, series, levels=[Level(name="l", value=value) for value in levels]))
+    drawn = str(draw_chart("t", places, series, levels=[ReferenceLine(name="l", value=value) for value in levels]))
     for axis, limit in (("x1|x2|x|cx", 420), ("y1|y2|y|cy", 190)):
         for found in re.findall(rf' (?:{axis})="([^"]+)"', drawn):
             assert -1 <= float(found) <= limit
@@ -67,22 +67,22 @@ def test_every_plot_stays_in_its_frame(values: list[float | None], levels: list[
 
 def test_a_plot_says_in_words_what_it_shows_and_escapes_names() -> None:
     """The text for those who cannot see it has the range, the last value and the level; names are text."""
-    drawn = plot(
+    drawn = draw_chart(
         'Messages "<b>', ["2026-01-01", "2026-01-02"], [Series(name="<script>", values=[1.0, 3.0])],
-        levels=[Level(name="quota", value=5.0)],
+        levels=[ReferenceLine(name="quota", value=5.0)],
     )  # fmt: skip
     assert "<script>" not in drawn
     assert "<b>" not in drawn
     words = re.findall(r'role="img" aria-label="([^"]+)"', drawn)[0]
     assert words.endswith("lowest 1, highest 3 at 2026-01-02, last 3. quota: 5.")
-    assert "no data" in plot("Nothing", [], [])
+    assert "no data" in draw_chart("Nothing", [], [])
 
 
 def test_what_could_deceive_the_eye_is_shown_as_what_it_is() -> None:
     """Marks that turn the direction, control characters and characters without width are replaced."""
     assert visible("a\u202eb\x00c\u200bd\ud800") == "a\ufffdb\ufffdc\ufffdd\ufffd"
-    assert b"\xe2\x80\xae" not in render("empty.html", period=None, why="\u202e<i>")
-    assert b"&lt;i&gt;" in render("empty.html", period=None, why="\u202e<i>")
+    assert b"\xe2\x80\xae" not in render("empty.html", why="\u202e<i>")
+    assert b"&lt;i&gt;" in render("empty.html", why="\u202e<i>")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])

@@ -12,7 +12,7 @@ import pytest
 
 from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
-from tenantq.pipeline.report.files import file_name, write_reports
+from tenantq.pipeline.report.writer import file_name, write_reports
 from tenantq.pipeline.schemas import SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
 from tests.pipeline.tenants_at_work import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS

@@ -30,7 +30,7 @@ def report(
     options.check_out(out)
     with options.extras():
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.report.files import write_reports  # noqa: PLC0415
+        from tenantq.pipeline.report.writer import write_reports  # noqa: PLC0415
 
     with spark_command(master, meaning="; each page that is there is whole") as work:
         work.progress.begin("reading the lake")

@@ -1,21 +1,24 @@
-"""Plots as SVG inside a page: days along the bottom, bars and lines above, sharp at any size.
+"""Charts as inline SVG: days along the bottom, bars and lines above.
 
-Colours come from the page's style, so that a plot follows light, dark and paper. A plot says in words what it shows,
-for those who cannot see it; every bar and point tells its value when it is pointed at.
+Colours come from the page's style sheet, so a chart follows light, dark and print. Its label says in words what it shows, and
+every bar and point has its value as a tooltip. The markup is in ``templates/chart.svg``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
+from tenantq.pipeline.page.rendering import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Unit = Callable[[float], str]
 
 _WIDTH: Final = 420
 _HEIGHT: Final = 190
@@ -27,66 +30,67 @@ _TICKS: Final = 4
 _LABELS_MAX: Final = 5
 _POINTS_MARKED_MAX: Final = 40
 
-Kind = Literal["bar", "line", "area"]
-
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Values, one for each place along the bottom; None where there is none."""
+    """Values, one for each place along the bottom; None if there is none."""
 
     name: str
     values: Sequence[float | None]
-    kind: Kind = "line"
-    colour: int = 1  # one of the style's six
+    kind: Literal["bar", "line", "area"] = "line"
+    colour: int = 1  # one of the six in the style sheet
     dashed: bool = False
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that holds all along: a target, a quota, a capacity."""
+class ReferenceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant value such as a target, a quota or a capacity."""
 
     name: str
     value: float
 
 
-def plot(
+def draw_chart(
     title: str,
     places: Sequence[str],
     series: Sequence[Series],
     *,
-    unit: Callable[[float], str] = number_format.short,
-    levels: Sequence[Level] = (),
+    unit: Unit = number_format.short,
+    levels: Sequence[ReferenceLine] = (),
     lowest: float = 0.0,
     highest: float | None = None,
     step: Callable[[float], float] = number_format.round_step,
     label: Callable[[str], str] = lambda place: place[5:],
     what: str = "days",
 ) -> Markup:
-    """Return one plot. Bars stand on each other; lines leave a gap where a value is missing.
+    """Return a chart. Bars are stacked; lines have a gap where a value is missing.
 
-    ``places`` name what lies along the bottom, ``label`` shortens a name for the axis; ``what`` says what they are.
-    The values' axis goes from ``lowest`` to ``highest``, or to the largest value there is, by a round ``step``.
+    ``places`` are the names along the bottom, ``label`` shortens a name for the axis, ``what`` says what they are. The axis
+    of values goes from ``lowest`` to ``highest``, or to the largest value, in round steps.
     """
-    frame = _Frame(len(places), lowest, _top(series, levels, lowest, highest, step))
-    parts = [*_grid(frame, unit), *_bottom(frame, places, label)]
     bars = [one for one in series if one.kind == "bar"]
-    parts += _bars(frame, places, bars, unit)
-    for one in series:
-        if one.kind != "bar":
-            parts += _line(frame, places, one, unit)
-    parts += [_level(frame, one, unit) for one in levels]
-    words = _words(title, places, series, levels, unit, what)
-    head = Markup('<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(_WIDTH, _HEIGHT, words)
-    return head + Markup("").join(parts) + Markup("</svg>") + _legend(series, levels)
+    axis = _Axes(len(places), lowest, _top(series, levels, lowest, step) if highest is None else highest)
+    ticks = [axis.lowest + (axis.highest - axis.lowest) * tick / _TICKS for tick in range(_TICKS + 1)]
+    legend = [(_shape(one), one.name) for one in series] + [("level", one.name) for one in levels]
+    drawn = render(
+        "chart.svg", width=_WIDTH, height=_HEIGHT, left=_LEFT, right=_WIDTH - _RIGHT, legend=legend,
+        words=_words(title, places, series, levels, unit, what),
+        grid=[(_number(axis.y(value)), unit(value)) for value in ticks],
+        labels=_labels(axis, places, label),
+        bars=_bars(axis, places, bars, unit),
+        lines=[line for one in series if one.kind != "bar" for line in _lines(axis, places, one, unit)],
+        levels=[(_number(axis.y(one.value)), f"{one.name}: {unit(one.value)}") for one in levels],
+    )  # fmt: skip
+    return Markup(drawn.decode())  # noqa: S704  # the template escapes every value
 
 
-class _Frame:
-    """From values to places on the plot."""
+class _Axes:
+    """Maps values to coordinates."""
 
     def __init__(self, count: int, lowest: float, highest: float) -> None:
-        self.count, self.lowest, self.highest = max(count, 1), lowest, highest
-        self.step = (_WIDTH - _LEFT - _RIGHT) / self.count
+        self.lowest, self.highest = lowest, highest
+        self.step = (_WIDTH - _LEFT - _RIGHT) / max(count, 1)
 
-    def x(self, place: float) -> str:
-        return _number(_LEFT + self.step * (place + 0.5))
+    def x(self, place: float) -> float:
+        return _LEFT + self.step * (place + 0.5)
 
     def y(self, value: float) -> float:
         share = (value - self.lowest) / (self.highest - self.lowest)
@@ -94,143 +98,77 @@ class _Frame:
 
 
 def _top(
-    series: Sequence[Series],
-    levels: Sequence[Level],
-    lowest: float,
-    highest: float | None,
-    step: Callable[[float], float],
+    series: Sequence[Series], levels: Sequence[ReferenceLine], lowest: float, step: Callable[[float], float]
 ) -> float:
-    """Return the end of the axis: round, above everything."""
-    if highest is not None:
-        return highest
-    stacked = [sum(column) for column in zip(*[[v or 0.0 for v in one.values] for one in series if one.kind == "bar"], strict=True)]  # fmt: skip
+    """Return a round end of the axis that is above everything."""
+    bars = [[value or 0.0 for value in one.values] for one in series if one.kind == "bar"]
+    stacked = [sum(column) for column in zip(*bars, strict=True)]
     lines = [value for one in series if one.kind != "bar" for value in one.values if value is not None]
     most = max([*stacked, *lines, *[one.value for one in levels]], default=0.0)
     return lowest + step((most - lowest) / _TICKS) * _TICKS if most > lowest else lowest + _TICKS
 
 
-def _grid(frame: _Frame, unit: Callable[[float], str]) -> list[Markup]:
-    parts = []
-    for tick in range(_TICKS + 1):
-        value = frame.lowest + (frame.highest - frame.lowest) * tick / _TICKS
-        y = _number(frame.y(value))
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, _WIDTH - _RIGHT, y, y)
-        )
-        parts.append(
-            Markup('<text class="tick" x="{}" y="{}" text-anchor="end" dy="3.5">{}</text>').format(
-                _LEFT - 6, y, unit(value)
-            )
-        )
-    return parts
-
-
-def _bottom(frame: _Frame, places: Sequence[str], label: Callable[[str], str]) -> list[Markup]:
-    if not places:
-        return []
+def _labels(axis: _Axes, places: Sequence[str], label: Callable[[str], str]) -> list[tuple[str, str, str]]:
+    """Return some places along the bottom; the first and the last of many are aligned with the edges."""
+    last = len(places) - 1
     wanted = min(_LABELS_MAX, len(places))
-    shown = sorted({round(at * (len(places) - 1) / max(wanted - 1, 1)) for at in range(wanted)})
-    return [
-        Markup('<text class="tick" x="{}" y="{}" text-anchor="{}">{}</text>').format(
-            frame.x(at) if 0 < at < len(places) - 1 or len(places) < 4 else _edge(at),
-            _HEIGHT - 6,
-            "middle" if 0 < at < len(places) - 1 or len(places) < 4 else "start" if at == 0 else "end",
-            label(places[at]),
-        )
-        for at in shown
-    ]
+    found = []
+    for at in sorted({round(at * last / max(wanted - 1, 1)) for at in range(wanted)}):
+        x, anchor = _number(axis.x(at)), "middle"
+        if len(places) >= 4 and at in {0, last}:
+            x, anchor = (str(_LEFT), "start") if at == 0 else (str(_WIDTH - _RIGHT), "end")
+        found.append((x, anchor, label(places[at])))
+    return found
 
 
-def _edge(at: int) -> int:
-    return _LEFT if at == 0 else _WIDTH - _RIGHT
-
-
-def _bars(frame: _Frame, places: Sequence[str], series: Sequence[Series], unit: Callable[[float], str]) -> list[Markup]:
-    parts = []
-    width = max(frame.step * 0.76, 0.6)
+def _bars(axis: _Axes, places: Sequence[str], series: Sequence[Series], unit: Unit) -> list[tuple[Any, ...]]:
+    found = []
+    width = max(axis.step * 0.76, 0.6)
     for at, place in enumerate(places):
-        below = frame.lowest
+        below = axis.lowest
         for one in series:
             value = one.values[at]
-            if not value:
-                continue
-            top, bottom = frame.y(below + value), frame.y(below)
-            parts.append(
-                Markup('<rect class="c{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                    one.colour, _number(_LEFT + frame.step * (at + 0.5) - width / 2), _number(top), _number(width),
-                    _number(max(bottom - top, 0.5)), f"{place} {one.name}: {unit(value)}",
-                )
-            )  # fmt: skip
-            below += value
-    return parts
+            if value:
+                top, bottom = axis.y(below + value), axis.y(below)
+                box = (axis.x(at) - width / 2, top, width, max(bottom - top, 0.5))
+                found.append((one.colour, *map(_number, box), f"{place} {one.name}: {unit(value)}"))
+                below += value
+    return found
 
 
-def _line(frame: _Frame, places: Sequence[str], one: Series, unit: Callable[[float], str]) -> list[Markup]:
-    parts = []
-    for run in _runs(one.values):
-        points = [(frame.x(at), _number(frame.y(value))) for at, value in run]
-        path = f"M{points[0][0]} {points[0][1]}" + "".join(f"L{x} {y}" for x, y in points[1:])
-        if one.kind == "area":
-            ground = _number(frame.y(frame.lowest))
-            closed = f"{path}L{points[-1][0]} {ground}L{points[0][0]} {ground}Z"
-            parts.append(Markup('<path class="area c{}" d="{}"/>').format(one.colour, closed))
-        dashed = " dashed" if one.dashed else ""
-        parts.append(Markup('<path class="line s{}{}" d="{}"/>').format(one.colour, dashed, path))
-        if not one.dashed and len(places) <= _POINTS_MARKED_MAX:
-            parts += [
-                Markup('<circle class="c{}" cx="{}" cy="{}" r="2.2"><title>{}</title></circle>').format(
-                    one.colour, x, y, f"{places[at]} {one.name}: {unit(value)}"
-                )
-                for (at, value), (x, y) in zip(run, points, strict=True)
-            ]
-    return parts
-
-
-def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Return the stretches without a gap."""
+def _lines(axis: _Axes, places: Sequence[str], one: Series, unit: Unit) -> list[dict[str, Any]]:
+    """Return the stretches of a line or area between missing values."""
     runs: list[list[tuple[int, float]]] = [[]]
-    for at, value in enumerate(values):
+    for at, value in enumerate(one.values):
         if value is None:
             runs.append([])
         else:
             runs[-1].append((at, value))
-    return [run for run in runs if run]
+    found = []
+    for run in filter(None, runs):
+        points = [(_number(axis.x(at)), _number(axis.y(value))) for at, value in run]
+        path = "M" + "L".join(f"{x} {y}" for x, y in points)
+        ground = _number(axis.y(axis.lowest))
+        area = f"{path}L{points[-1][0]} {ground}L{points[0][0]} {ground}Z" if one.kind == "area" else ""
+        marked = not one.dashed and len(places) <= _POINTS_MARKED_MAX
+        texts = [f"{places[at]} {one.name}: {unit(value)}" for at, value in run]
+        marks = [(*point, text) for point, text in zip(points, texts, strict=True)] if marked else []
+        found.append({"path": path, "area": area, "points": marks, "colour": one.colour, "dashed": _dashed(one)})
+    return found
 
 
-def _level(frame: _Frame, one: Level, unit: Callable[[float], str]) -> Markup:
-    y = _number(frame.y(one.value))
-    return Markup('<line class="level" x1="{}" x2="{}" y1="{}" y2="{}"><title>{}</title></line>').format(
-        _LEFT, _WIDTH - _RIGHT, y, y, f"{one.name}: {unit(one.value)}"
-    )
+def _shape(one: Series) -> str:
+    return f"c{one.colour}" if one.kind == "bar" else f"line s{one.colour}{_dashed(one)}"
 
 
-def _legend(series: Sequence[Series], levels: Sequence[Level]) -> Markup:
-    """Return what each colour means; one series alone is told by the title."""
-    if len(series) + len(levels) < 2:
-        return Markup("")
-    items = [
-        Markup('<li><svg class="key" viewBox="0 0 16 10" aria-hidden="true">{}</svg>{}</li>').format(
-            Markup('<rect class="c{}" width="16" height="10" rx="2"/>').format(one.colour)
-            if one.kind == "bar"
-            else Markup('<path class="line s{}{}" d="M0 5H16"/>').format(one.colour, " dashed" if one.dashed else ""),
-            one.name,
-        )
-        for one in series
-    ]
-    items += [
-        Markup(
-            '<li><svg class="key" viewBox="0 0 16 10" aria-hidden="true"><path class="level" d="M0 5H16"/></svg>{}</li>'
-        ).format(one.name)
-        for one in levels
-    ]
-    return Markup('<ul class="legend">') + Markup("").join(items) + Markup("</ul>")
+def _dashed(one: Series) -> str:
+    return " dashed" if one.dashed else ""
 
 
 def _words(
-    title: str, places: Sequence[str], series: Sequence[Series], levels: Sequence[Level],
-    unit: Callable[[float], str], what: str,
-) -> str:  # fmt: skip
-    """Say what the plot shows."""
+    title: str, places: Sequence[str], series: Sequence[Series], levels: Sequence[ReferenceLine], unit: Unit, what: str
+) -> str:
+    """Return what the chart shows, in words."""
     if not places:
         return f"{title}: no data"
     said = [f"{title}, {len(places)} {what} from {places[0]} to {places[-1]}"]
@@ -246,5 +184,5 @@ def _words(
 
 
 def _number(value: float) -> str:
-    """Return a coordinate; a hundredth of a unit is finer than any eye."""
+    """Return a coordinate, rounded to a hundredth."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.pipeline.page import number_format
-from tenantq.pipeline.page.chart import Level, Series, plot
+from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def simulation_page(found: Simulation) -> bytes:
         _curve("Tenants on a shard", found, lambda load: load.tenants),
     ]
     if any(load.fullness is not None for load in found.after):
-        full = Level(name="full", value=1.0)
+        full = ReferenceLine(name="full", value=1.0)
         plots.insert(
             0, _curve("Fullness of a shard", found, lambda load: load.fullness or 0.0, number_format.percent, [full])
         )
@@ -52,7 +52,7 @@ def uneven(loads: Sequence[ShardLoad]) -> float:
 
 def _curve(
     title: str, found: Simulation, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = number_format.short,
-    levels: Sequence[Level] = (),
+    levels: Sequence[ReferenceLine] = (),
 ) -> tuple[str, Markup]:  # fmt: skip
     """Draw shards from the fullest to the emptiest, before and after, however many there are."""
     shares = [f"{at} %" for at in range(_POINTS)]
@@ -61,7 +61,7 @@ def _curve(
         Series(name="after", values=after, kind="area", colour=1),
         Series(name="before", values=before, colour=2, dashed=True),
     ]
-    return title, plot(
+    return title, draw_chart(
         f"{title}, fullest first", shares, series, unit=unit, levels=levels, label=str, what="points along the shards"
     )
 
