@@ -14,7 +14,6 @@ import pytest
 
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
-from tenantq.journal.export_target import DirectoryTarget
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions, RunReport

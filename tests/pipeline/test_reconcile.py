@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
-    from tenantq.journal.export_target import DirectoryTarget
     from tenantq.pipeline.lake.lake import Lake
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard

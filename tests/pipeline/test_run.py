@@ -17,7 +17,6 @@ import pytest
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.journal.export_target import open_target
 from tenantq.journal.segment import encode
-from tenantq.journal.export_target import open_target
 from tenantq.pipeline.explanation import explain, offsets
 from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.journal_source import journal_path, new_files

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import msgspec
 
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.manifest import MANIFESTS, manifest_names
 from tenantq.journal.export_target import DirectoryTarget, open_target, shown_url
+from tenantq.journal.manifest import MANIFESTS, manifest_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,8 +21,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid
-from tenantq.journal.manifest import MANIFESTS
 from tenantq.journal.export_target import DirectoryTarget
+from tenantq.journal.manifest import MANIFESTS
 from tenantq.pipeline.journal_source import journal_path, new_files
 from tenantq.pipeline.run import process
 

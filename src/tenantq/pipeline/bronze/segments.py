@@ -10,9 +10,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tenantq.journal.export_target import open_target
 from tenantq.journal.record import GENESIS
 from tenantq.journal.signing import PublicKey
-from tenantq.journal.export_target import open_target
 from tenantq.pipeline.bronze.segment_check import verdict
 from tenantq.pipeline.schemas import SEGMENTS
 
