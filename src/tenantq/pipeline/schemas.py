@@ -1,4 +1,4 @@
-"""The columns of every table, in code. A table on disk has these, in this order, with its partition columns last."""
+"""The columns of every table, in their order on disk, with the partition columns last."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -49,14 +50,14 @@ SEGMENTS: Final = _table(
     manifest=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, previous_link=_text, last_link=_text,
     sha256=_text, rows=_long, reason=_text, details=_text, signed=BooleanType(),
 )  # fmt: skip
-"""What was found out about a segment; an empty reason: it is what was written."""
+"""A segment, with the result of its verification. An empty reason means that it passed."""
 
 QUARANTINE: Final = _table(
     reason=_text, file=_text, shard=_text, first_seq=_long, last_seq=_long, count=_long, details=_text
 )
 
 QUEUE_RESETS: Final = _table(shard=_text, tenant=_text, queue=_text, seq=_long, n=_int, ts=_time, op=_text)
-"""Moments from which on a queue is empty; without a queue: all of the tenant's."""
+"""When a queue became empty, or, without a queue, all queues of a tenant."""
 
 DELIVERY: Final = _table(seq=_long, at=_time, queue=_text, wait_ms=_long)
 SETTLEMENT: Final = _table(seq=_long, at=_time, queue=_text, op=_text, process_ms=_long)
@@ -108,6 +109,14 @@ COMPLIANCE: Final = _table(
     control=_text, title=_text, tenant=_text, evidence=_text, count=_long, status=_text, date=_text
 )
 
+MESSAGES: Final = _table(
+    id=_text, tenant=_text, queue=_text, state=_text, body=BinaryType(), body_error=_text, size=_long, priority=_int,
+    attributes=MapType(_text, _text), group=_text, attempts=_int, max_attempts=_int, added_at=_time, visible_at=_time,
+    expires_at=_time, lease_until=_time, history=ArrayType(_table(attempt=_int, at=_time, outcome=_text, reason=_text)),
+    dead=_table(reason=_text, source=_text, attempts=_int, at=_time),
+)  # fmt: skip
+"""A message in a queue. Body and attributes are null if the token may not read them, or if they cannot be decrypted."""
+
 OUTCOMES: Final = frozenset({"ok", "refused", "denied", "throttled", "expired", "dead", "deferred", "healed"})
 
 KNOWN_OPS: Final = frozenset(ACTIONS) | {
@@ -116,9 +125,9 @@ KNOWN_OPS: Final = frozenset(ACTIONS) | {
     "drop_queue", "trim_journal", "put_data_key", "replace_data_key", "drop_data_keys", "cancel_redrive", "unexplained",
     "checkpoint", "self_check", "restore_backup", "certify_erasure", "suspend_queue", "reopen_queue", "topology",
     "login",
-    "*",  # refusals of many kinds, merged in a flood
+    "*",  # refusals of many kinds, coalesced under flood
 }  # fmt: skip
-"""What the journal may say was done; a row with anything else is quarantined, since nobody knows what it changed."""
+"""The ops of the journal. Rows with any other op are quarantined, because their effect is unknown."""
 
 OPS_DAILY: Final = _table(tenant=_text, op=_text, outcome=_text, calls=_long, rows=_long, principals=_long, date=_text)
 

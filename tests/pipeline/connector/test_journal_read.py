@@ -34,7 +34,7 @@ from pyspark_tenantq import DefaultSource
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.pipeline.connector import TenantqSource
-from tenantq.pipeline.connector.journal_reader import JournalReader
+from tenantq.pipeline.connector.journal_reader import FilteringJournalReader
 from tenantq.pipeline.connector.options import JournalOptions, read_options
 from tenantq.pipeline.connector.source import PUSHDOWN
 from tenantq.pipeline.schemas import JOURNAL, SEGMENT_ROW
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from tenantq.journal.signing import SigningKey
 
 
-def _reader(target: DirectoryTarget, **options: str) -> JournalReader:
-    return JournalReader(read_options(JournalOptions, {"journal": str(target.path), **options}), JOURNAL)
+def _reader(target: DirectoryTarget, **options: str) -> FilteringJournalReader:
+    return FilteringJournalReader(read_options(JournalOptions, {"journal": str(target.path), **options}), JOURNAL)
 
 
-def _rows(reader: JournalReader, tasks: list[InputPartition] | None = None) -> list[dict[str, object]]:
+def _rows(reader: FilteringJournalReader, tasks: list[InputPartition] | None = None) -> list[dict[str, object]]:
     """Read without Spark what a task would."""
     tasks = list(reader.partitions()) if tasks is None else tasks
     return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
@@ -67,8 +67,8 @@ def _everything(journal: Path) -> list[dict[str, object]]:
     return _rows(_reader(DirectoryTarget(journal)))
 
 
-def _files(reader: JournalReader) -> list[str]:
-    return [stretch.manifest.file for task in reader.partitions() for stretch in task.stretches]  # type: ignore[attr-defined]
+def _files(reader: FilteringJournalReader) -> list[str]:
+    return [part.manifest.file for task in reader.partitions() for part in task.parts]  # type: ignore[attr-defined]
 
 
 def test_every_row_is_read_with_the_columns_of_the_journal(connected: SparkSession, history: DirectoryTarget) -> None:
@@ -220,7 +220,7 @@ def test_a_segment_without_a_manifest_is_not_there(tmp_path: Path) -> None:
 
 
 def test_overlapping_segments_give_each_record_once(tmp_path: Path) -> None:
-    """A stretch that was exported twice, in other bounds, does not come twice."""
+    """A part that was exported twice, in other bounds, does not come twice."""
     target = DirectoryTarget(tmp_path)
     writer = write_history(target, rounds=20)
     once = _rows(_reader(target))
@@ -292,7 +292,7 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
 def test_wrong_options_are_named(options: dict[str, str], said: str) -> None:
     """Whoever mistypes an option learns which, and what there is."""
     with pytest.raises(Invalid, match=said.replace("(", r"\(")):
-        JournalReader(read_options(JournalOptions, options), JOURNAL).partitions()
+        FilteringJournalReader(read_options(JournalOptions, options), JOURNAL).partitions()
 
 
 def test_errors_reach_the_user_of_spark(connected: SparkSession, history: DirectoryTarget) -> None:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.pipeline.connector.journal_stream import JournalStream
+from tenantq.pipeline.connector.journal_stream import JournalStreamReader
 from tenantq.pipeline.connector.options import StreamOptions, read_options
 from tenantq.pipeline.schemas import JOURNAL
 from tests.pipeline.journals import MINUTE, START, JournalWriter, QueueModel, entry, write_history
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Rows = list[tuple[str, int, int]]
 
 
-def _stream(target: DirectoryTarget, **options: str) -> JournalStream:
-    return JournalStream(read_options(StreamOptions, {"journal": str(target.path), **options}), JOURNAL)
+def _stream(target: DirectoryTarget, **options: str) -> JournalStreamReader:
+    return JournalStreamReader(read_options(StreamOptions, {"journal": str(target.path), **options}), JOURNAL)
 
 
-def _read(stream: JournalStream, start: dict[str, Any], end: dict[str, Any]) -> Rows:
+def _read(stream: JournalStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
     """Read without Spark what a batch's tasks would."""
     return [
         (row["shard"], row["seq"], row["n"])
@@ -40,7 +40,9 @@ def _read(stream: JournalStream, start: dict[str, Any], end: dict[str, Any]) -> 
     ]
 
 
-def _batches(stream: JournalStream, limit: ReadLimit | None = None, start: dict[str, Any] | None = None) -> list[Rows]:
+def _batches(
+    stream: JournalStreamReader, limit: ReadLimit | None = None, start: dict[str, Any] | None = None
+) -> list[Rows]:
     """Read batch after batch, as Spark does, until nothing is new."""
     found: list[Rows] = []
     start = stream.initialOffset() if start is None else start

@@ -12,8 +12,9 @@ from pyspark.sql import functions as f
 from tenantq.client import NO_RETRIES, Client, NewMessage
 from tenantq.errors import ConnectionFailed, Invalid, NotFound, Unauthenticated
 from tenantq.pipeline.connector.options import SnapshotOptions, read_options
-from tenantq.pipeline.connector.queue_reader import MESSAGES, QueueReader
+from tenantq.pipeline.connector.queue_reader import QueueReader
 from tenantq.pipeline.connector.source import TenantqSource
+from tenantq.pipeline.schemas import MESSAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,8 @@ from tenantq.errors import (
     Unauthenticated,
 )
 from tenantq.pipeline.connector import queue_writer
-from tenantq.pipeline.connector.batch_sender import Enqueuer
-from tenantq.pipeline.connector.message_rows import MessageRow, check_columns
+from tenantq.pipeline.connector.batch_sender import BatchSender
+from tenantq.pipeline.connector.message_rows import OutgoingRow, check_columns
 from tenantq.pipeline.connector.options import WriteOptions, read_options
 from tenantq.pipeline.connector.queue_writer import QueueWriter, add_rows
 from tenantq.pipeline.connector.row_keys import RowKeys
@@ -162,12 +162,12 @@ def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, plac
 def test_rows_without_a_key_get_one_that_does_not_depend_on_their_order() -> None:
     """The same multiset of rows has the same keys; alike rows have different ones; another write, partition or content differs."""
 
-    def row(body: bytes, **more: Any) -> MessageRow:
-        return MessageRow(0, None, "q", NewMessage(body=body, **more))
+    def row(body: bytes, **more: Any) -> OutgoingRow:
+        return OutgoingRow(0, None, "q", NewMessage(body=body, **more))
 
     rows = [row(b"a"), row(b"a"), row(b"b"), row(b"a", priority=1), row(b"a", attributes={"x": "1", "y": "2"})]
 
-    def keys(rows: list[MessageRow], write: str = "w", partition: int = 0, *, once: bool = False) -> list[str]:
+    def keys(rows: list[OutgoingRow], write: str = "w", partition: int = 0, *, once: bool = False) -> list[str]:
         made = RowKeys(write, partition, once=once)
         return sorted(made.key(one) for one in rows)
 
@@ -260,10 +260,10 @@ def _send(*answers: TenantqError | None, max_wait_ms: int = 60_000) -> list[floa
         now[0] += seconds
 
     client: Any = _Scripted(*answers)
-    sender = Enqueuer(
+    sender = BatchSender(
         client, batch_size=1, max_wait_ms=max_wait_ms, task="partition 3", sleep=sleep, monotonic=lambda: now[0]
     )
-    sender.send_all([MessageRow(17, None, "q", NewMessage(body=b"x"))])
+    sender.send_all([OutgoingRow(17, None, "q", NewMessage(body=b"x"))])
     return pauses
 
 

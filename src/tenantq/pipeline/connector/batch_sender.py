@@ -1,11 +1,11 @@
-"""Adds rows to queues in batches, and waits, within bounds, for a server that is full, limits, or is away."""
+"""Adds rows to queues in batches, and waits, within bounds, for a server that is full, limits or is unreachable."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import msgspec
+from pyspark.sql.datasource import WriterCommitMessage
 
 from tenantq.errors import ConnectionFailed, Limited, TenantqError, Unavailable
 from tenantq.runtime.backoff import Backoff
@@ -14,25 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tenantq.client import Client, Queue
-    from tenantq.pipeline.connector.message_rows import MessageRow
+    from tenantq.pipeline.connector.message_rows import OutgoingRow
 
 _BACKOFF: Final = Backoff(200, 10_000)
 _FIRST_CONTACT_MS: Final = 10_000
-"""A server that was never reached is not waited for longer: its address may be wrong."""
+"""The longest wait for a server that was never reached: its address may be wrong."""
 _BYTES_MAX: Final = 8 << 20
-_QUEUES_MAX: Final = 1_000  # for which rows are gathered at a time
+_QUEUES_MAX: Final = 1_000  # queues whose rows are collected at a time
 
 
-class Counts(msgspec.Struct):
-    """What became of a task's rows."""
+class WriteCounts(WriterCommitMessage):
+    """What a task reports to the driver: its rows, how many were added, and how many an earlier attempt had added."""
 
-    rows: int = 0
-    added: int = 0
-    duplicates: int = 0  # their keys were known: an earlier try had added them
+    def __init__(self, rows: int = 0, added: int = 0, duplicates: int = 0) -> None:
+        self.rows, self.added, self.duplicates = rows, added, duplicates
+
+    def __repr__(self) -> str:
+        return f"{self.rows} rows: {self.added} added, {self.duplicates} had been added before"
 
 
-class Enqueuer:
-    """Sends one task's rows. Every row has a key, so whatever is sent again is not added again."""
+class BatchSender:
+    """Sends the rows of one task. Every row has a key, so a row that is sent again is not added again."""
 
     def __init__(
         self,
@@ -44,18 +46,18 @@ class Enqueuer:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts = Counts()
+        self.counts = WriteCounts()
         self._client = client
         self._batch_size = batch_size
         self._max_wait_ms = max_wait_ms
         self._task = task
         self._sleep = sleep
         self._monotonic = monotonic
-        self._gathered: dict[tuple[str | None, str], list[MessageRow]] = {}
+        self._gathered: dict[tuple[str | None, str], list[OutgoingRow]] = {}
         self._bytes: dict[tuple[str | None, str], int] = {}
 
-    def send_all(self, rows: Iterable[MessageRow]) -> None:
-        """Add rows, each queue's in order; return when all are on the server's disk."""
+    def send_all(self, rows: Iterable[OutgoingRow]) -> None:
+        """Add rows, in order per queue; return when all are durable."""
         for row in rows:
             place = (row.tenant, row.queue)
             if place not in self._gathered and len(self._gathered) >= _QUEUES_MAX:
@@ -72,7 +74,7 @@ class Enqueuer:
             self._flush(place)
 
     def _flush(self, place: tuple[str | None, str]) -> None:
-        """Send what was gathered for a queue, as often as it takes; time counts from the last message that was taken."""
+        """Send the rows collected for a queue, retrying. The wait is counted from the last accepted message."""
         rows = self._gathered.pop(place)
         del self._bytes[place]
         queue = self._queue(rows[0], place)
@@ -86,22 +88,22 @@ class Enqueuer:
             rows, tries = refused, tries + 1
             self._pause(rows[0], error, tries, since)
 
-    def _queue(self, row: MessageRow, place: tuple[str | None, str]) -> Queue:
+    def _queue(self, row: OutgoingRow, place: tuple[str | None, str]) -> Queue:
         tenant, name = place
         try:
             return self._client.queue(name) if tenant is None else self._client.tenant(tenant).queue(name)
         except TenantqError as error:
             self._refuse(row, error)
 
-    def _try(self, queue: Queue, rows: list[MessageRow]) -> tuple[list[MessageRow], TenantqError | None]:
-        """Send rows once; return those that may be taken later, and why they were not."""
+    def _try(self, queue: Queue, rows: list[OutgoingRow]) -> tuple[list[OutgoingRow], TenantqError | None]:
+        """Send rows once; return those that may be accepted later, and the reason."""
         try:
             outcomes = queue.add_many((row.message for row in rows), errors="return")
         except (Limited, Unavailable) as error:
             return rows, error
         except TenantqError as error:
             self._refuse(rows[0], error)
-        later: list[MessageRow] = []
+        later: list[OutgoingRow] = []
         reason: TenantqError | None = None
         for row, outcome in zip(rows, outcomes, strict=True):
             if outcome.error is None:
@@ -115,8 +117,8 @@ class Enqueuer:
                 self._refuse(row, outcome.error)
         return later, reason
 
-    def _pause(self, row: MessageRow, error: TenantqError, tries: int, since: float) -> None:
-        """Wait as long as the server asks for, or longer each time; raise where that goes beyond the bound."""
+    def _pause(self, row: OutgoingRow, error: TenantqError, tries: int, since: float) -> None:
+        """Wait as long as the server asks for, at least the backoff; raise if that exceeds the bound."""
         asked_ms = error.retry_after_ms if isinstance(error, Limited | Unavailable) else 0
         pause_ms = max(asked_ms, int(_BACKOFF.ceiling_ms(tries)))
         bound_ms = self._max_wait_ms
@@ -131,8 +133,8 @@ class Enqueuer:
             self._refuse(row, error)
         self._sleep(pause_ms / 1_000)
 
-    def _refuse(self, row: MessageRow, error: TenantqError) -> NoReturn:
-        """Raise an error that names the row, without its body."""
+    def _refuse(self, row: OutgoingRow, error: TenantqError) -> NoReturn:
+        """Raise the error with the row's place, without its body."""
         where = f"{row.tenant}/{row.queue}" if row.tenant else row.queue
         done = f"{self.counts.rows} rows of this task were taken before"
         error.args = (f"row {row.number} of {self._task}, for {where}: {error.code}: {error.message} ({done})",)

@@ -1,4 +1,4 @@
-"""``spark.read.format("tenantq")`` of a journal: segments found at the driver, skipped by what filters say, read by the tasks."""
+"""``spark.read.format("tenantq")`` of a journal: the driver finds the segments, and tasks read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from tenantq.pipeline.connector.journal_rows import JournalRows
-from tenantq.pipeline.connector.pushdown import Pushed, taken
-from tenantq.pipeline.connector.record_ranges import Manifests, Stretches, open_journal, packed, spans
-from tenantq.pipeline.connector.tracebacks import plainly
+from tenantq.pipeline.connector.pushdown import PushedFilters, split_filters
+from tenantq.pipeline.connector.record_ranges import ManifestReader, SegmentParts, open_journal, pack, record_ranges
+from tenantq.pipeline.connector.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from tenantq.pipeline.connector.options import JournalOptions
 
 
-class PlainJournalReader(DataSourceReader):
-    """Reads a journal as it is at the moment of planning; Spark applies all filters."""
+class BatchJournalReader(DataSourceReader):
+    """Reads a journal as it is when the query is planned. Spark applies all filters."""
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._pushed = Pushed()
+        self._filters = PushedFilters()
 
-    @plainly
+    @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a task for every few segments that can hold a wanted row."""
+        """Return a task for every few segments that can have a wanted row."""
         target = open_journal(self._options.journal)
-        near = [span for span in spans(target) if self._pushed.wants_span(span)]
-        wanted = [stretch for stretch in Manifests(target, self._options).of(near) if self._pushed.wants(stretch)]
-        return packed(wanted, self._options.partition_bytes) or [Stretches([])]
+        near = [span for span in record_ranges(target) if self._filters.want_range(span)]
+        wanted = [part for part in ManifestReader(target, self._options).read(near) if self._filters.want_part(part)]
+        return pack(wanted, self._options.partition_bytes) or [SegmentParts([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        assert isinstance(partition, Stretches)
-        return JournalRows(self._options, self._schema, self._pushed).read(partition.stretches)
+        assert isinstance(partition, SegmentParts)
+        return JournalRows(self._options, self._schema, self._filters).read(partition.parts)
 
 
-class JournalReader(PlainJournalReader):
-    """Applies what filters it can by itself."""
+class FilteringJournalReader(BatchJournalReader):
+    """Applies the filters it supports itself."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Take filters over; return those that Spark must apply."""
-        mine, rest = taken(filters)
-        self._pushed = Pushed(mine)
+        """Take over supported filters; return those that Spark must apply."""
+        supported, rest = split_filters(filters)
+        self._filters = PushedFilters(supported)
         return rest

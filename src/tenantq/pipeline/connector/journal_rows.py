@@ -1,4 +1,4 @@
-"""Rows of segments as Arrow batches: the wanted columns, the wanted records, filtered where the file's statistics help."""
+"""Rows of segments as Arrow batches: the wanted columns and records, filtered with the help of file statistics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.errors import Invalid, StoreDamaged
+from tenantq.errors import StoreDamaged
 from tenantq.journal.segment import SCHEMA
 from tenantq.pipeline.bronze.segment_check import verdict
 from tenantq.pipeline.connector.record_ranges import open_journal
-from tenantq.pipeline.schemas import SEGMENT_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,60 +23,39 @@ if TYPE_CHECKING:
 
     from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.connector.options import JournalOptions
-    from tenantq.pipeline.connector.pushdown import Pushed
-    from tenantq.pipeline.connector.record_ranges import Stretch
+    from tenantq.pipeline.connector.pushdown import PushedFilters
+    from tenantq.pipeline.connector.record_ranges import SegmentPart
 
 BATCH_ROWS: Final = 10_000
 _ADVICE: Final = "see `tenantq audit verify`, and restore the journal"
 
 
-def check_schema(schema: StructType) -> StructType:
-    """Return a schema of journal columns, or raise Invalid naming the column that is none."""
-    for field in schema.fields:
-        if field.name not in SEGMENT_ROW.names:
-            raise Invalid(
-                f"schema: the journal has no column {field.name[:80]!r}; it has {', '.join(SEGMENT_ROW.names)}"
-            )
-        kind = SEGMENT_ROW[field.name].dataType
-        if field.dataType != kind:
-            raise Invalid(f"schema: {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}")
-    return schema
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow columns that Spark expects for journal columns."""
-    kinds = {"link": pa.binary(), "ts": pa.timestamp("us", tz="UTC")}
-    return pa.schema(
-        [pa.field(one.name, kinds.get(one.name, SCHEMA.field(one.name).type), nullable=one.nullable) for one in schema]
-    )
-
-
 class JournalRows:
-    """Reads stretches of a journal, in whatever process it is."""
+    """Reads parts of a journal, in any process."""
 
-    def __init__(self, options: JournalOptions, schema: StructType, pushed: Pushed) -> None:
+    def __init__(self, options: JournalOptions, schema: StructType, pushed: PushedFilters) -> None:
         self._options = options
         self._schema = schema
         self._pushed = pushed
 
-    def read(self, stretches: list[Stretch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of stretches, in order."""
+    def read(self, parts: list[SegmentPart]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of segment parts, in order."""
         target = open_journal(self._options.journal)
-        columns = arrow_schema(self._schema)
-        for stretch in stretches:
-            for batch in self._rows(target, stretch, columns.names):
+        columns = to_arrow_schema(self._schema, timezone="UTC")
+        for part in parts:
+            for batch in self._rows(target, part, columns.names):
                 if batch.num_rows:
                     yield batch.cast(columns)
 
-    def _rows(self, target: ExportTarget, stretch: Stretch, names: list[str]) -> Iterator[pa.RecordBatch]:
-        file = stretch.manifest.file
+    def _rows(self, target: ExportTarget, part: SegmentPart, names: list[str]) -> Iterator[pa.RecordBatch]:
+        file = part.manifest.file
         wanted = self._pushed.expression()
-        if not stretch.is_whole:
+        if not part.is_whole:
             seq = pc.field("seq")
-            records = (seq >= stretch.span.first) & (seq <= stretch.span.last)
+            records = (seq >= part.span.first) & (seq <= part.span.last)
             wanted = records if wanted is None else wanted & records
         try:
-            with self._opened(target, stretch) as opened:
+            with self._opened(target, part) as opened:
                 fragment = ds.ParquetFileFormat().make_fragment(opened)
                 if fragment.physical_schema.names != SCHEMA.names:
                     raise StoreDamaged(f"{file}: its columns are not those of a segment; {_ADVICE}")
@@ -87,9 +66,9 @@ class JournalRows:
         except (pa.ArrowException, OSError) as error:
             raise StoreDamaged(f"{file}: not readable as Parquet: {str(error)[:200]}; {_ADVICE}") from error
 
-    def _opened(self, target: ExportTarget, stretch: Stretch) -> BinaryIO:
-        """Return the segment's file, verified as far as was asked for."""
-        manifest = stretch.manifest
+    def _opened(self, target: ExportTarget, part: SegmentPart) -> BinaryIO:
+        """Return the segment's file, verified as the options ask for."""
+        manifest = part.manifest
         if self._options.verify == "none":
             return target.open(manifest.file)
         if self._options.verify == "full":

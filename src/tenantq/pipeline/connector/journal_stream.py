@@ -1,6 +1,6 @@
-"""``spark.readStream.format("tenantq")``: a journal as it grows, by micro-batches with fixed bounds.
+"""``spark.readStream.format("tenantq")``: follows a journal in micro-batches with fixed bounds.
 
-The bounds are record numbers, and segments never change, so a batch that is read again after a crash has the same rows.
+The bounds are record numbers, and segments never change, so a batch that is repeated after a crash has the same rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ from pyspark.sql.streaming.datasource import (
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.pipeline.connector.journal_rows import JournalRows
 from tenantq.pipeline.connector.offsets import Offset, parse_starting
-from tenantq.pipeline.connector.pushdown import Pushed
-from tenantq.pipeline.connector.record_ranges import Manifests, Span, Stretch, Stretches, open_journal, packed, spans
+from tenantq.pipeline.connector.pushdown import PushedFilters
+from tenantq.pipeline.connector.record_ranges import (
+    ManifestReader,
+    RecordRange,
+    SegmentPart,
+    SegmentParts,
+    open_journal,
+    pack,
+    record_ranges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,17 +46,17 @@ if TYPE_CHECKING:
     from tenantq.pipeline.connector.options import StreamOptions
 
 
-class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a journal. What it keeps between calls is a cache; everything that counts is in the offsets."""
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a journal. What it keeps between calls is a cache; its position is in the offsets."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._limit = _chosen_limit(options)
-        self._target_end: dict[str, int] | None = None  # of a query that reads what is there and ends
-        self._manifests: Manifests | None = None
+        self._target_end: dict[str, int] | None = None  # of a query that reads what exists and ends
+        self._manifests: ManifestReader | None = None
 
-    # ---- where it is ----
+    # ---- position ----
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Return where a new query begins."""
@@ -58,10 +66,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = self._spans()
         if where == "latest":
             return Offset.beginning(_ends(there)).plain()
-        return Offset.beginning({shard: first - 1 for shard, first in _firsts(there).items()}).plain()
+        firsts = {
+            span.shard: span.first - 1 for span in reversed(there)
+        }  # the first of each shard comes last, and counts
+        return Offset.beginning(dict(sorted(firsts.items()))).plain()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return how far the next batch goes: at least one record further if there is any, and within the limit."""
+        """Return the end of the next batch: within the limit, but at least one record further if there is one."""
         begun = Offset.of(start)
         new = self._following(begun.end)
         if self._target_end is not None:
@@ -75,42 +86,42 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._limit
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """Return how far the journal goes."""
+        """Return the end of the journal."""
         return Offset({}, _ends(self._spans())).plain()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Note how far the journal goes now: this query reads no further."""
+        """Record the current end of the journal: this query reads no further."""
         self._target_end = _ends(self._spans())
 
-    # ---- what a batch reads ----
+    # ---- reading a batch ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch; raise StoreDamaged where a part of it is not there any more."""
+        """Return the tasks of a batch; raise StoreDamaged if some of its records are missing."""
         until = Offset.of(end)
         since = Offset.of(start).before(until)
         wanted = _within(self._spans(), since, until.end)
         if self._options.on_gap != "skip":
             _check_whole(wanted, since, until.end)
-        return packed(self._read_manifests().of(wanted), self._options.partition_bytes)
+        return pack(self._read_manifests().read(wanted), self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""
-        assert isinstance(partition, Stretches)
-        return JournalRows(self._options, self._schema, Pushed()).read(partition.stretches)
+        assert isinstance(partition, SegmentParts)
+        return JournalRows(self._options, self._schema, PushedFilters()).read(partition.parts)
 
     # ---- the journal ----
 
-    def _spans(self) -> list[Span]:
-        return spans(open_journal(self._options.journal))
+    def _spans(self) -> list[RecordRange]:
+        return record_ranges(open_journal(self._options.journal))
 
-    def _read_manifests(self) -> Manifests:
+    def _read_manifests(self) -> ManifestReader:
         if self._manifests is None:
-            self._manifests = Manifests(open_journal(self._options.journal), self._options)
+            self._manifests = ManifestReader(open_journal(self._options.journal), self._options)
         return self._manifests
 
-    def _following(self, since: dict[str, int]) -> list[Span]:
-        """Return what is new, each shard without a gap, by shard and records."""
-        new: list[Span] = []
+    def _following(self, since: dict[str, int]) -> list[RecordRange]:
+        """Return the ranges after ``since``, without a gap in any shard."""
+        new: list[RecordRange] = []
         for shard, mine in groupby(_within(self._spans(), since, None), key=lambda one: one.shard):
             end = since.get(shard)
             for span in mine:
@@ -122,37 +133,37 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = span.last
         return new
 
-    def _limited(self, new: list[Span], limit: ReadLimit) -> dict[str, int]:
-        """Return how far a limit lets each shard go. The shards advance together, by the time of their records."""
+    def _limited(self, new: list[RecordRange], limit: ReadLimit) -> dict[str, int]:
+        """Return the end of each shard within a limit. The shards advance together, by the time of their records."""
         ends: dict[str, int] = {}
         left = _amount(limit)
-        for count, stretch in enumerate(self._by_time(new)):
-            size = self._size(stretch, limit)
+        for count, part in enumerate(self._by_time(new)):
+            size = self._size(part, limit)
             if size <= left or (count == 0 and not isinstance(limit, ReadMaxRows)):
-                ends[stretch.span.shard] = stretch.span.last
+                ends[part.span.shard] = part.span.last
                 left -= size
                 continue
             if isinstance(limit, ReadMaxRows):
-                cut = self._cut(stretch, left, at_least_one=count == 0)
-                if cut >= stretch.span.first:
-                    ends[stretch.span.shard] = cut
+                cut = self._cut(part, left, at_least_one=count == 0)
+                if cut >= part.span.first:
+                    ends[part.span.shard] = cut
             break
         return ends
 
-    def _by_time(self, new: list[Span]) -> Iterator[Stretch]:
-        """Yield segments by the time they begin, each shard's in order; manifests are read as they are come to."""
+    def _by_time(self, new: list[RecordRange]) -> Iterator[SegmentPart]:
+        """Yield segments by the time they begin, in order per shard. Manifests are read when needed."""
         manifests = self._read_manifests()
         manifests.forget(new)
         lines = [iter(list(mine)) for _, mine in groupby(new, key=lambda one: one.shard)]
         heads: list[tuple[int, str, int]] = []
-        waiting: dict[int, Stretch] = {}
+        waiting: dict[int, SegmentPart] = {}
 
         def advance(line: int) -> None:
             span = next(lines[line], None)
             if span is not None:
-                (stretch,) = manifests.of([span])
-                waiting[line] = stretch
-                heapq.heappush(heads, (stretch.manifest.min_ts, span.shard, line))
+                (part,) = manifests.read([span])
+                waiting[line] = part
+                heapq.heappush(heads, (part.manifest.min_ts, span.shard, line))
 
         for line in range(len(lines)):
             advance(line)
@@ -161,42 +172,40 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield waiting.pop(line)
             advance(line)
 
-    def _size(self, stretch: Stretch, limit: ReadLimit) -> int:
+    def _size(self, part: SegmentPart, limit: ReadLimit) -> int:
         if isinstance(limit, ReadMaxFiles):
             return 1
         if isinstance(limit, ReadMaxBytes):
-            return stretch.manifest.size
-        return stretch.manifest.rows if stretch.is_whole else len(self._seqs(stretch))
+            return part.manifest.size
+        return part.manifest.rows if part.is_whole else len(self._seqs(part))
 
-    def _seqs(self, stretch: Stretch) -> pa.ChunkedArray:
-        """Return the record number of every row of a stretch."""
-        with open_journal(self._options.journal).open(stretch.manifest.file) as file:
+    def _seqs(self, part: SegmentPart) -> pa.ChunkedArray:
+        """Return the record number of every row of a part."""
+        with open_journal(self._options.journal).open(part.manifest.file) as file:
             seqs = pq.read_table(file, columns=["seq"])["seq"]
-        inside = pc.and_(pc.greater_equal(seqs, stretch.span.first), pc.less_equal(seqs, stretch.span.last))
+        inside = pc.and_(pc.greater_equal(seqs, part.span.first), pc.less_equal(seqs, part.span.last))
         return seqs.filter(inside)
 
-    def _cut(self, stretch: Stretch, rows: int, *, at_least_one: bool) -> int:
-        """Return the last record up to which a stretch has at most ``rows`` rows; a record is never divided."""
-        seqs = self._seqs(stretch)
+    def _cut(self, part: SegmentPart, rows: int, *, at_least_one: bool) -> int:
+        """Return the last record up to which a part has at most ``rows`` rows. Records are never divided."""
+        seqs = self._seqs(part)
         behind: int = seqs[rows].as_py()
-        if at_least_one and behind == stretch.span.first:
+        if at_least_one and behind == part.span.first:
             return behind
         return behind - 1
 
 
 def _chosen_limit(options: StreamOptions) -> ReadLimit:
-    given = {
-        "maxRowsPerBatch": (ReadMaxRows, options.max_rows_per_batch),
-        "maxSegmentsPerBatch": (ReadMaxFiles, options.max_segments_per_batch),
-        "maxBytesPerBatch": (ReadMaxBytes, options.max_bytes_per_batch),
-    }
-    chosen = {name: (kind, value) for name, (kind, value) in given.items() if value is not None}
+    chosen: dict[str, ReadLimit] = {}
+    if options.max_rows_per_batch is not None:
+        chosen["maxRowsPerBatch"] = ReadMaxRows(options.max_rows_per_batch)
+    if options.max_segments_per_batch is not None:
+        chosen["maxSegmentsPerBatch"] = ReadMaxFiles(options.max_segments_per_batch)
+    if options.max_bytes_per_batch is not None:
+        chosen["maxBytesPerBatch"] = ReadMaxBytes(options.max_bytes_per_batch)
     if len(chosen) > 1:
         raise Invalid(f"options {' and '.join(chosen)}: Spark takes one limit; give one of them")
-    for kind, value in chosen.values():
-        assert value is not None
-        return kind(value)
-    return ReadAllAvailable()
+    return next(iter(chosen.values()), ReadAllAvailable())
 
 
 def _amount(limit: ReadLimit) -> int:
@@ -209,20 +218,13 @@ def _amount(limit: ReadLimit) -> int:
     raise Invalid(f"{type(limit).__name__}: a journal cannot be read by this limit")
 
 
-def _firsts(there: Iterable[Span]) -> dict[str, int]:
-    firsts: dict[str, int] = {}
-    for span in there:
-        firsts.setdefault(span.shard, span.first)
-    return firsts
-
-
-def _ends(there: Iterable[Span]) -> dict[str, int]:
+def _ends(there: Iterable[RecordRange]) -> dict[str, int]:
     return {span.shard: span.last for span in there}
 
 
-def _within(there: Iterable[Span], since: dict[str, int], until: dict[str, int] | None) -> list[Span]:
-    """Return the parts of spans that lie behind ``since`` and not behind ``until``."""
-    found: list[Span] = []
+def _within(there: Iterable[RecordRange], since: dict[str, int], until: dict[str, int] | None) -> list[RecordRange]:
+    """Return the parts of ranges after ``since`` and up to ``until``."""
+    found: list[RecordRange] = []
     for span in there:
         first = max(span.first, since.get(span.shard, 0) + 1)
         last = span.last if until is None else min(span.last, until.get(span.shard, 0))
@@ -231,8 +233,8 @@ def _within(there: Iterable[Span], since: dict[str, int], until: dict[str, int] 
     return found
 
 
-def _check_whole(wanted: Iterable[Span], since: dict[str, int], until: dict[str, int]) -> None:
-    """Raise StoreDamaged unless every record between two offsets is there."""
+def _check_whole(wanted: Iterable[RecordRange], since: dict[str, int], until: dict[str, int]) -> None:
+    """Raise StoreDamaged unless every record between two offsets exists."""
     reached = {shard: since.get(shard) for shard in until}
     for span in wanted:
         end = reached[span.shard]

@@ -1,4 +1,4 @@
-"""Rows of a data frame as messages: which columns there are, of which types, and what a null means."""
+"""Turns rows of a data frame into messages: the columns, their types, and the meaning of null."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "tenant": _TEXT,
     "queue": _TEXT,
 }
-"""What a row may have; only ``body`` must be there."""
+"""The columns of a row. Only ``body`` is required."""
 
 
-class MessageRow(msgspec.Struct, frozen=True):
-    """A row on its way: where to, and what. ``number`` is its place in its task's input, for errors."""
+class OutgoingRow(msgspec.Struct, frozen=True):
+    """A row to send: its queue and message. ``number`` is its place in the task's input, for errors."""
 
     number: int
     tenant: str | None  # None: the token's own
@@ -54,7 +54,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raise Invalid unless every column means something, and every row will have a body and a queue."""
+    """Raise Invalid unless every column is known, and every row will have a body and a queue."""
     for field in schema.fields:
         kinds = COLUMNS.get(field.name)
         if kinds is None:
@@ -75,8 +75,8 @@ def _is_text_map(kind: DataType) -> bool:
     )
 
 
-def message_rows(batches: Iterable[pa.RecordBatch], options: WriteOptions, task: str) -> Iterator[MessageRow]:
-    """Yield the rows of a task's input. A null stands for the column's default."""
+def message_rows(batches: Iterable[pa.RecordBatch], options: WriteOptions, task: str) -> Iterator[OutgoingRow]:
+    """Yield the rows of a task's input. Null means the default of the column."""
     number = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -84,7 +84,7 @@ def message_rows(batches: Iterable[pa.RecordBatch], options: WriteOptions, task:
             number += 1
 
 
-def _message_row(row: dict[str, Any], number: int, options: WriteOptions, task: str) -> MessageRow:
+def _message_row(row: dict[str, Any], number: int, options: WriteOptions, task: str) -> OutgoingRow:
     body = row["body"]
     if body is None:
         raise Invalid(f"row {number} of {task}: body is null; filter such rows out, or give an empty one")
@@ -101,11 +101,11 @@ def _message_row(row: dict[str, Any], number: int, options: WriteOptions, task: 
         attributes=_attributes(row.get("attributes"), number, task),
         max_attempts=row.get("max_attempts"),
     )
-    return MessageRow(number, row.get("tenant") or options.tenant, queue, message)
+    return OutgoingRow(number, row.get("tenant") or options.tenant, queue, message)
 
 
 def _attributes(pairs: list[tuple[str, str | None]] | None, number: int, task: str) -> dict[str, str]:
-    """Return a map's pairs, which Arrow hands out as a list."""
+    """Return a map, which Arrow returns as a list of pairs."""
     attributes: dict[str, str] = {}
     for name, value in pairs or ():
         if value is None:

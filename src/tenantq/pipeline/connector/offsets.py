@@ -1,8 +1,8 @@
-"""Offsets of a stream over a journal: how far each shard was read. They only grow, and always stand for the same rows.
+"""Offsets of a stream over a journal: the last record read of each shard. They only grow, and always mean the same rows.
 
-As JSON: ``{"from": {shard: seq}, "to": {shard: seq}}``. ``to`` is the last record read. ``from`` is where the query began; it stays the same
-for the whole life of a checkpoint. It is in every offset because Spark does not keep where the first batch began: after a crash in that
-batch it asks for the beginning anew, and by then "latest" would be further on.
+As JSON: ``{"from": {shard: seq}, "to": {shard: seq}}``. ``to`` is the last record read. ``from`` is where the query began, and
+never changes in a checkpoint. Every offset has it because Spark does not store where the first batch began: after a crash in
+that batch it asks again, and "latest" would have moved on.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tenantq.errors import Invalid
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """How far each shard was read, and from where on. A shard that is not named was not read yet."""
+    """Where reading of each shard began, and how far it is. A shard without an entry was not read yet."""
 
     start: dict[str, int] = msgspec.field(name="from", default_factory=dict)
     end: dict[str, int] = msgspec.field(name="to", default_factory=dict)
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Offset:
-        """Read an offset that Spark kept, or that a user gave."""
+        """Return an offset from what Spark stored or a user gave."""
         try:
             return msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
@@ -32,7 +32,7 @@ class Offset(msgspec.Struct, frozen=True):
 
     @classmethod
     def beginning(cls, places: dict[str, int]) -> Offset:
-        """Return the offset of a query that begins behind these records."""
+        """Return the offset of a query that begins after these records."""
         return cls(places, places)
 
     def plain(self) -> dict[str, Any]:
@@ -45,12 +45,12 @@ class Offset(msgspec.Struct, frozen=True):
         return Offset(self.start, {**self.end, **end})
 
     def before(self, end: Offset) -> dict[str, int]:
-        """Return where the batch that ends at ``end`` began, if this offset is what Spark took for its start."""
+        """Return where the batch that ends at ``end`` began, if Spark takes this offset for its start."""
         return self.end if self.start == end.start else end.start
 
 
 def parse_starting(text: str) -> dict[str, int]:
-    """Return the records behind which to begin, from JSON: an object of shards and their last record, or a whole offset."""
+    """Return the records after which to begin, from JSON: an object of shards and records, or a whole offset."""
     try:
         given = msgspec.json.decode(text)
         places = given["to"] if isinstance(given, dict) and "to" in given else given

@@ -1,14 +1,14 @@
-"""Filters that the journal's reader applies itself: as bounds on whole segments, and as an expression on their rows.
+"""Filters that the journal reader applies itself: as bounds on whole segments, and as an expression on their rows.
 
-A row that Spark would keep is kept, and no other: the columns that filters are taken for are never null, and both sides compare
-text by its bytes. What is not understood is left to Spark.
+It keeps exactly the rows that Spark would keep: the columns of supported filters are never null, and both compare text by
+its bytes. Spark applies all other filters.
 """
 
 from __future__ import annotations
 
+import operator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -34,17 +34,17 @@ from tenantq.journal.segment import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tenantq.pipeline.connector.record_ranges import Span, Stretch
+    from tenantq.pipeline.connector.record_ranges import RecordRange, SegmentPart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_MAX: Final = 10_000
 _COMPARED: Final[dict[type[Filter], Any]] = {
-    EqualTo: lambda column, value: column == value,
-    EqualNullSafe: lambda column, value: column == value,
-    GreaterThan: lambda column, value: column > value,
-    GreaterThanOrEqual: lambda column, value: column >= value,
-    LessThan: lambda column, value: column < value,
-    LessThanOrEqual: lambda column, value: column <= value,
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
 }
 _TEXT: Final[dict[type[Filter], Any]] = {
     StringStartsWith: pc.starts_with,
@@ -53,38 +53,38 @@ _TEXT: Final[dict[type[Filter], Any]] = {
 }
 
 
-class Pushed:
-    """The filters that were taken over. All of them hold for every row that is read."""
+class PushedFilters:
+    """The filters that the reader applies. Every row it returns passes all of them."""
 
     def __init__(self, filters: Sequence[Filter] = ()) -> None:
         self.filters = list(filters)
 
     def expression(self) -> pc.Expression | None:
-        """Return the filters for pyarrow; None where there are none."""
+        """Return the filters for pyarrow; None if there are none."""
         parts = [part for part in map(expression, self.filters) if part is not None]
-        return reduce(and_, parts) if parts else None
+        return reduce(operator.and_, parts) if parts else None
 
-    def wants_span(self, span: Span) -> bool:
-        """Tell whether a segment can hold a wanted row, by its shard and records."""
+    def want_range(self, span: RecordRange) -> bool:
+        """Tell whether a segment can have a wanted row, by its shard and records."""
         return all(
             _may_hold(one, {"shard": (span.shard, span.shard), "seq": (span.first, span.last)}) for one in self.filters
         )
 
-    def wants(self, stretch: Stretch) -> bool:
-        """Tell whether a segment can hold a wanted row, by its times."""
-        times = (_at(stretch.manifest.min_ts), _at(stretch.manifest.max_ts))
+    def want_part(self, part: SegmentPart) -> bool:
+        """Tell whether a segment can have a wanted row, by its times."""
+        times = (_at(part.manifest.min_ts), _at(part.manifest.max_ts))
         return all(_may_hold(one, {"ts": times}) for one in self.filters)
 
 
-def taken(filters: Iterable[Filter]) -> tuple[list[Filter], list[Filter]]:
-    """Return the filters that can be taken over, and the rest."""
-    mine, rest = list[Filter](), list[Filter]()
+def split_filters(filters: Iterable[Filter]) -> tuple[list[Filter], list[Filter]]:
+    """Return the supported filters, and the rest."""
+    supported, rest = list[Filter](), list[Filter]()
     for one in filters:
-        (mine if _is_understood(one) else rest).append(one)
-    return mine, rest
+        (supported if _is_supported(one) else rest).append(one)
+    return supported, rest
 
 
-def _is_understood(one: Filter) -> bool:
+def _is_supported(one: Filter) -> bool:
     inner = one.child if isinstance(one, Not) else one
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     if len(path) != 1 or path[0] not in SCHEMA.names or SCHEMA.field(path[0]).nullable:
@@ -100,7 +100,7 @@ def _is_understood(one: Filter) -> bool:
 
 
 def _fits(kind: pa.DataType, value: object) -> bool:
-    """Tell whether a literal is of the column's own type, so that no conversion can change what the comparison means."""
+    """Tell whether a literal has the column's own type, so that no conversion changes the comparison."""
     if pa.types.is_string(kind):
         return type(value) is str
     if pa.types.is_integer(kind):
@@ -109,14 +109,14 @@ def _fits(kind: pa.DataType, value: object) -> bool:
 
 
 def expression(one: Filter) -> pc.Expression | None:
-    """Return a filter for pyarrow; None where it holds for every row."""
+    """Return a filter for pyarrow; None if every row passes it."""
     if isinstance(one, Not):
         inner = expression(one.child)
         assert inner is not None
         return ~inner
     if isinstance(one, IsNotNull):
         return None
-    column = pc.field(one.attribute[0])  # type: ignore[attr-defined]  # whatever was taken over has one
+    column = pc.field(one.attribute[0])  # type: ignore[attr-defined]  # every supported filter has one
     kind = SCHEMA.field(one.attribute[0]).type  # type: ignore[attr-defined]
     value: Any = one.value  # type: ignore[attr-defined]
     if isinstance(one, In):
@@ -127,14 +127,14 @@ def expression(one: Filter) -> pc.Expression | None:
 
 
 def _literal(kind: pa.DataType, value: Any) -> pa.Scalar:
-    """Return a literal that compares exactly: times with all their microseconds, numbers with all their bits."""
+    """Return a literal that compares exactly: times in microseconds, numbers in 64 bits."""
     if pa.types.is_timestamp(kind):
         return pa.scalar(value, pa.timestamp("us", tz="UTC"))
     return pa.scalar(value, pa.int64() if pa.types.is_integer(kind) else pa.string())
 
 
 def _may_hold(one: Filter, ranges: dict[str, tuple[Any, Any]]) -> bool:
-    """Tell whether a filter can hold for a value in its column's range. What has no range can."""
+    """Tell whether a value in the column's range can pass a filter. Without a range, it can."""
     path: tuple[str, ...] = getattr(one, "attribute", ())  # Not has none
     if not path or path[0] not in ranges or isinstance(one, IsNotNull) or type(one) in _TEXT:
         return True

@@ -1,4 +1,4 @@
-"""``df.write.format("tenantq")`` and ``writeStream``: every row a message, added once however often its task is run."""
+"""``df.write.format("tenantq")`` and ``writeStream``: every row becomes a message, added once even if its task is repeated."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tenantq.client import Retries
 from tenantq.errors import Invalid
-from tenantq.pipeline.connector.batch_sender import Enqueuer
+from tenantq.pipeline.connector.batch_sender import BatchSender, WriteCounts
 from tenantq.pipeline.connector.message_rows import check_columns, message_rows
 from tenantq.pipeline.connector.row_keys import RowKeys
-from tenantq.pipeline.connector.tracebacks import plainly
+from tenantq.pipeline.connector.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,56 +30,48 @@ log = logging.getLogger("tenantq.connector")
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RETRIES: Final = Retries(count=2, base_ms=100, max_ms=1_000)
-"""The client's own: short, since the writer waits by itself, longer and by time."""
+"""Retries of the client: few, because the writer itself waits longer."""
 
 
-class Enqueued(WriterCommitMessage):
-    """What a task tells the driver: how many rows it had, how many were added, how many had been added before."""
-
-    def __init__(self, rows: int, added: int, duplicates: int) -> None:
-        self.rows, self.added, self.duplicates = rows, added, duplicates
-
-    def __repr__(self) -> str:
-        return f"{self.rows} rows: {self.added} added, {self.duplicates} had been added before"
-
-
-def total(messages: Sequence[WriterCommitMessage | None]) -> Enqueued:
-    """Return the sum of what tasks told; None stands for a task that failed."""
-    told = [one for one in messages if isinstance(one, Enqueued)]
-    return Enqueued(sum(one.rows for one in told), sum(one.added for one in told), sum(one.duplicates for one in told))
+def total(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
+    """Return the sum of the counts of tasks. None is a task that failed."""
+    told = [one for one in messages if isinstance(one, WriteCounts)]
+    return WriteCounts(
+        sum(one.rows for one in told), sum(one.added for one in told), sum(one.duplicates for one in told)
+    )
 
 
 class QueueWriter(DataSourceArrowWriter):
-    """Adds the rows of a data frame. All tasks of one write share its id, also those that are run again."""
+    """Adds the rows of a data frame. All tasks of a write share its id, also repeated ones."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._fallback_id = uuid.uuid4().hex
 
-    @plainly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
+    @without_traceback
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
         """Add a task's rows."""
         return add_rows(iterator, self._options, self._options.write_id or _of_stream() or self._fallback_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tell the counts."""
+        """Log the counts."""
         log.info("write done: %r", total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tell what had been added: messages cannot be taken back."""
+        """Log what was added: messages cannot be taken back."""
         log.warning("write failed; added by tasks that ended well: %r", total(messages))
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Adds the rows of a stream, micro-batch by micro-batch. A batch that is run again after a crash keeps its id."""
+    """Adds the rows of a stream by micro-batch. A batch that is repeated after a crash keeps its id."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(options, schema, overwrite=overwrite)
         self._options = options
 
-    @plainly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Enqueued:
+    @without_traceback
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteCounts:
         """Add a task's rows."""
         found = _of_stream(self._options.write_id)
         if found is None:
@@ -87,15 +79,15 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         return add_rows(iterator, self._options, found)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Tell the counts."""
+        """Log the counts."""
         log.info("batch %d done: %r", batchId, total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Tell what had been added."""
+        """Log what was added."""
         log.warning("batch %d failed; added by tasks that ended well: %r", batchId, total(messages))
 
 
-def add_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, write_id: str) -> Enqueued:
+def add_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, write_id: str) -> WriteCounts:
     """Add rows under keys that belong to ``write_id``; return the counts."""
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -106,13 +98,13 @@ def add_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, write_id:
         for row in message_rows(batches, options, task)
     )
     with options.client(_RETRIES) as client:
-        sender = Enqueuer(client, batch_size=options.batch_size, max_wait_ms=options.max_wait_ms, task=task)
+        sender = BatchSender(client, batch_size=options.batch_size, max_wait_ms=options.max_wait_ms, task=task)
         sender.send_all(keyed)
-    return Enqueued(sender.counts.rows, sender.counts.added, sender.counts.duplicates)
+    return sender.counts
 
 
 def _of_stream(write_id: str | None = None) -> str | None:
-    """Return an id for the micro-batch that this task belongs to; None outside of a stream."""
+    """Return an id for the task's micro-batch; None outside of a stream."""
     context = TaskContext.get()
     if context is None:
         return None

@@ -1,6 +1,6 @@
-"""The stretches of a journal that are to be read: which segment, and which of its records. Each record stands in one of them.
+"""The records of a journal to read, by segment. Each record is read from exactly one segment.
 
-Only segments that a manifest names count. Where two overlap, the later one is read from where the earlier one ends.
+Only segments with a manifest count. If two overlap, the later one is read from where the earlier one ends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _READERS: Final = 16  # manifests that are read at a time
 _OPEN_COST_BYTES: Final = 1 << 20
-"""What opening a segment counts as, when segments are packed into tasks: many small ones are work, too."""
+"""The cost of opening a segment, when segments are packed into tasks."""
 
 
-class Span(msgspec.Struct, frozen=True, order=True):
-    """The records of a shard from ``first`` to ``last`` that are read from one segment; told by the manifest's name alone."""
+class RecordRange(msgspec.Struct, frozen=True, order=True):
+    """The records of a shard from ``first`` to ``last`` that are read from one segment, known from the manifest's name."""
 
     shard: str
     first: int
@@ -36,28 +36,28 @@ class Span(msgspec.Struct, frozen=True, order=True):
     name: str  # the manifest's
 
 
-class Stretch(msgspec.Struct, frozen=True):
-    """A span with its manifest."""
+class SegmentPart(msgspec.Struct, frozen=True):
+    """A range with its manifest."""
 
-    span: Span
+    span: RecordRange
     manifest: Manifest
 
     @property
     def is_whole(self) -> bool:
-        """Whether every record of the segment is wanted."""
+        """Whether it has every record of the segment."""
         return self.span.first == self.manifest.first_seq and self.span.last == self.manifest.last_seq
 
 
-class Stretches(InputPartition):
+class SegmentParts(InputPartition):
     """What one task reads."""
 
-    def __init__(self, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, parts: Sequence[SegmentPart]) -> None:
         super().__init__(None)
-        self.stretches = list(stretches)
+        self.parts = list(parts)
 
 
 def open_journal(url: str) -> ExportTarget:
-    """Return the journal's place, or raise Invalid where there is no directory."""
+    """Return the target that a journal is in; raise Invalid if its directory does not exist."""
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://"))
         if not path.is_dir():
@@ -66,22 +66,22 @@ def open_journal(url: str) -> ExportTarget:
     return open_target(url)
 
 
-def spans(target: ExportTarget) -> list[Span]:
-    """Return the spans of all segments, by shard and records, without opening a manifest."""
-    found: list[Span] = []
+def record_ranges(target: ExportTarget) -> list[RecordRange]:
+    """Return the ranges of all segments by shard and record, without opening a manifest."""
+    found: list[RecordRange] = []
     for name in manifest_names(target):
         _, _, rest = name.partition("/shard=")
         shard, _, file = rest.partition("/")
         first, _, last = file.removesuffix(".json").partition("-")
         if not (shard and first.isdigit() and last.isdigit()):
             raise Invalid(f"{name}: is no manifest's name; take the file away")
-        found.append(Span(shard, int(first), int(last), name))
+        found.append(RecordRange(shard, int(first), int(last), name))
     return without_overlaps(found)
 
 
-def without_overlaps(found: Iterable[Span]) -> list[Span]:
-    """Return spans that hold each record once: what an earlier span holds is left out of the later ones."""
-    kept: list[Span] = []
+def without_overlaps(found: Iterable[RecordRange]) -> list[RecordRange]:
+    """Return ranges that have each record once: later ranges leave out what earlier ones have."""
+    kept: list[RecordRange] = []
     for span in sorted(found, key=lambda one: (one.shard, one.first, -one.last)):
         end = kept[-1].last if kept and kept[-1].shard == span.shard else 0
         if span.last > end:
@@ -89,20 +89,20 @@ def without_overlaps(found: Iterable[Span]) -> list[Span]:
     return kept
 
 
-class Manifests:
-    """Reads manifests, each once, and checks them."""
+class ManifestReader:
+    """Reads and checks manifests, each once."""
 
     def __init__(self, target: ExportTarget, options: JournalOptions) -> None:
         self._target = target
         self._key = PublicKey.load(Path(options.public_key)) if options.public_key is not None else None
         self._known: dict[str, Manifest] = {}
 
-    def of(self, wanted: Sequence[Span]) -> list[Stretch]:
-        """Return the spans with their manifests, in the same order."""
+    def read(self, wanted: Sequence[RecordRange]) -> list[SegmentPart]:
+        """Return the ranges with their manifests, in the same order."""
         new = [span.name for span in wanted if span.name not in self._known]
         with ThreadPoolExecutor(_READERS) as pool:
             self._known.update(zip(new, pool.map(self._read, new), strict=True))
-        return [Stretch(span, self._known[span.name]) for span in wanted]
+        return [SegmentPart(span, self._known[span.name]) for span in wanted]
 
     def _read(self, name: str) -> Manifest:
         manifest = read_manifest(self._target, name)
@@ -116,24 +116,24 @@ class Manifests:
             raise StoreDamaged(f"{name}: the signature is not that of publicKey; see `tenantq audit verify`")
         return manifest
 
-    def forget(self, keep: Iterable[Span]) -> None:
-        """Keep only these in memory."""
+    def forget(self, keep: Iterable[RecordRange]) -> None:
+        """Forget all manifests but these."""
         names = {span.name for span in keep}
         self._known = {name: manifest for name, manifest in self._known.items() if name in names}
 
 
-def packed(stretches: Iterable[Stretch], partition_bytes: int) -> list[InputPartition]:
-    """Return tasks of about ``partition_bytes`` each: neighbours stay together, no segment is split."""
+def pack(parts: Iterable[SegmentPart], partition_bytes: int) -> list[InputPartition]:
+    """Return tasks of about ``partition_bytes`` each. Neighbours stay together, and no segment is split."""
     tasks: list[InputPartition] = []
-    gathered: list[Stretch] = []
+    gathered: list[SegmentPart] = []
     size = 0
-    for stretch in stretches:
-        cost = stretch.manifest.size + _OPEN_COST_BYTES
+    for part in parts:
+        cost = part.manifest.size + _OPEN_COST_BYTES
         if gathered and size + cost > partition_bytes:
-            tasks.append(Stretches(gathered))
+            tasks.append(SegmentParts(gathered))
             gathered, size = [], 0
-        gathered.append(stretch)
+        gathered.append(part)
         size += cost
     if gathered:
-        tasks.append(Stretches(gathered))
+        tasks.append(SegmentParts(gathered))
     return tasks

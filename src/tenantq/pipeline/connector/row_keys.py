@@ -1,8 +1,7 @@
-"""Idempotency keys for rows that have none: the same row of the same write gets the same key, in whatever order rows come.
+"""Idempotency keys for rows without one: the same row of the same write gets the same key, in any order of rows.
 
-A task that is run again may see its rows in another order, so a row's place says nothing. Its content does: the key is made of the write,
-the task's partition, everything in the row, and a count that tells rows apart that are alike in everything. Rows that are alike
-may change places among themselves without anybody noticing.
+A repeated task may see its rows in another order, so a row's place cannot be its key. The key is a hash of the write, the
+task's partition, the row's content, and a count that distinguishes identical rows. It does not matter which of them is first.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from tenantq.pipeline.connector.message_rows import MessageRow
+    from tenantq.pipeline.connector.message_rows import OutgoingRow
 
 PREFIX: Final = "spark-"
 _DIGEST_BYTES: Final = 16
 
 
 class RowKeys:
-    """Gives out the keys of one task. With ``once`` rows that are alike are one message, in all tasks."""
+    """Creates the keys of one task. With ``once``, identical rows are one message, in all tasks."""
 
     def __init__(self, write_id: str, partition: int, *, once: bool) -> None:
         self._write_id = write_id
@@ -28,8 +27,8 @@ class RowKeys:
         self._once = once
         self._seen: dict[bytes, int] = {}  # about 100 bytes a row; nothing with ``once``
 
-    def key(self, row: MessageRow) -> str:
-        """Return a row's own key, or the one that is made for it."""
+    def key(self, row: OutgoingRow) -> str:
+        """Return the row's own key, or a new one."""
         if row.message.key is not None:
             return row.message.key
         content = _content(row)
@@ -44,8 +43,8 @@ class RowKeys:
         return PREFIX + hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _content(row: MessageRow) -> bytes:
-    """Return a digest of everything that makes the message what it is."""
+def _content(row: OutgoingRow) -> bytes:
+    """Return a digest of everything in the message."""
     message = row.message
     facts = (
         row.tenant,

@@ -1,4 +1,4 @@
-"""The data source that Spark knows as ``tenantq``: which options ask for which reader or writer."""
+"""The Spark data source ``tenantq``: chooses the reader or writer that the options ask for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from tenantq.errors import Invalid
-from tenantq.pipeline.connector.journal_reader import JournalReader, PlainJournalReader
-from tenantq.pipeline.connector.journal_rows import check_schema
-from tenantq.pipeline.connector.journal_stream import JournalStream
+from tenantq.pipeline.connector.columns import check_schema
+from tenantq.pipeline.connector.journal_reader import BatchJournalReader, FilteringJournalReader
+from tenantq.pipeline.connector.journal_stream import JournalStreamReader
 from tenantq.pipeline.connector.options import (
     JournalOptions,
     SnapshotOptions,
@@ -17,9 +17,9 @@ from tenantq.pipeline.connector.options import (
     WriteOptions,
     read_options,
 )
-from tenantq.pipeline.connector.queue_reader import MESSAGES, QueueReader
+from tenantq.pipeline.connector.queue_reader import QueueReader
 from tenantq.pipeline.connector.queue_writer import QueueStreamWriter, QueueWriter
-from tenantq.pipeline.schemas import JOURNAL
+from tenantq.pipeline.schemas import JOURNAL, MESSAGES, SEGMENT_ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,39 +36,41 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tenantq")`` known to a session, and allow filters to be pushed down."""
+    """Register ``format("tenantq")`` with a session, and enable filter pushdown."""
     spark.dataSource.register(TenantqSource)
     spark.conf.set(PUSHDOWN, "true")
 
 
 class TenantqSource(DataSource):
-    """A journal, a queue's content, or a queue to add to. Nothing is kept here but the options."""
+    """A journal to read or follow, or a queue to read or add to. It keeps nothing but the options."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in ``format(…)``."""
+        """Return the name for ``format(…)``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of what the options name."""
+        """Return the columns of the journal or the queue."""
         return MESSAGES if self._is_queue() else JOURNAL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads it once."""
+        """Return a batch reader."""
         if self._is_queue():
             return QueueReader(read_options(SnapshotOptions, self.options), schema)
         options = read_options(JournalOptions, self.options)
-        kind = JournalReader if options.pushdown else PlainJournalReader
-        return kind(options, check_schema(schema))
+        kind = FilteringJournalReader if options.pushdown else BatchJournalReader
+        return kind(options, check_schema(schema, SEGMENT_ROW, "the journal"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Return what follows a journal."""
+        """Return a reader that follows a journal."""
         if self._is_queue():
             raise Invalid("a queue's content cannot be followed; follow the journal, or poll with a worker")
-        return JournalStream(read_options(StreamOptions, self.options), check_schema(schema))
+        return JournalStreamReader(
+            read_options(StreamOptions, self.options), check_schema(schema, SEGMENT_ROW, "the journal")
+        )
 
     def _is_queue(self) -> bool:
-        """Tell whether a queue is to be read, and not a journal."""
+        """Tell whether the options ask for a queue, not a journal."""
         if "url" in self.options and "journal" in self.options:
             raise Invalid("options url and journal: give url to read a queue, or journal to read a journal")
         if "url" not in self.options and "journal" not in self.options:
@@ -76,9 +78,9 @@ class TenantqSource(DataSource):
         return "url" in self.options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  # Spark's signature
-        """Return what adds a data frame's rows to queues."""
+        """Return a writer that adds rows to queues."""
         return QueueWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802  # likewise
-        """Return what adds a stream's rows to queues."""
+        """Return a writer that adds the rows of a stream to queues."""
         return QueueStreamWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)

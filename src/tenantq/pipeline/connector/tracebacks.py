@@ -1,4 +1,4 @@
-"""Errors as the user of Spark reads them: Spark prints the trace of whatever a task or a plan raises, so ours is kept to the line that counts."""
+"""Hides tracebacks of our own errors: Spark prints the whole trace of what a task or a plan raises."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def plainly(act: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Raise a typed error of ``act`` without the calls that it went through and the errors that it came of."""
+def without_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Raise a TenantqError of ``function`` without its traceback and its cause."""
 
-    @functools.wraps(act)
-    def told(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            return act(*args, **kwargs)
+            return function(*args, **kwargs)
         except TenantqError as error:
             raise error.with_traceback(None) from None
 
-    return told
+    return wrapped
