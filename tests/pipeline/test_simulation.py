@@ -17,7 +17,7 @@ from tenantq.domain.placement import Topology, TopologyShard, jump_hash, load_to
 from tenantq.errors import Invalid
 from tenantq.pipeline.schemas import TENANT_CHANGES, USAGE_HOURLY
 from tenantq.pipeline.simulation.forecast_page import simulation_page
-from tenantq.pipeline.simulation.load_forecast import Placement, simulate
+from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, jump_hash_many, placed
 from tests.pipeline.chromium import Chromium
 
@@ -148,10 +148,10 @@ def test_tenants_that_no_shard_may_hold_are_named(
     assert not (tmp_path / "out").exists()
     before = load_topology(tmp_path / "us.toml")
     placement = Placement(spark, lake, before, before.grown(0, {"eu": 1}))
-    found = simulate(placement)
+    found = forecast_loads(placement)
     placement.close()
     assert (found.placed_first, found.queues, found.tenants) == (20, 120, 60)
-    assert {one.regions: (one.tenants, one.shards_before, one.shards_after) for one in found.residency} == {
+    assert {one["regions"]: (one["tenants"], one["shards_before"], one["shards_after"]) for one in found.residency} == {
         "": (20, 1, 2), "eu": (20, 0, 1), "eu,us": (20, 1, 2),
     }  # fmt: skip
     assert b"1 \xe2\x86\x92 2 shards" in simulation_page(found)

@@ -70,17 +70,21 @@ def prints_output(command: Callable[..., Output]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def printing(*args: Any, as_json: bool, **options: Any) -> int:
-        output = command(*args, **options)
-        if as_json:
-            print_json(output.json)
-        else:
-            for part in output.parts:
-                _print_part(part)
-            for note in output.notes:
-                click.echo(note, err=True)
-        return output.code
+        return print_output(command(*args, **options), as_json=as_json)
 
     return json_option(printing)
+
+
+def print_output(output: Output, *, as_json: bool) -> int:
+    """Print the output of a command, and return its exit code."""
+    if as_json:
+        print_json(output.json)
+    else:
+        for part in output.parts:
+            _print_part(part)
+        for note in output.notes:
+            click.echo(note, err=True)
+    return output.code
 
 
 def _print_part(part: str | Mapping[str, Any] | Table) -> None:

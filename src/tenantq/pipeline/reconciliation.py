@@ -1,8 +1,8 @@
-"""Reconciliation: what the lake says a queue has taken, handed out and kept, against the queue's own counters."""
+"""Reconciliation: compares what the lake says about each queue with the queue's own counters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pyspark.sql import functions as f
@@ -12,20 +12,21 @@ from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.lake.archive import need_warm
+from tenantq.pipeline.silver.queue_hours import change_counts, message_change, queue_changes
 from tenantq.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.pipeline.lake.lake import Lake
 
 FIGURES: Final = (*TOTALS, "messages", "bytes")
 """What is compared: everything the queue counts, and what it holds now."""
-_TARGET: Final = r"^to ([^:]*)"
-_PURGED: Final = r"^([0-9]+) messages"
+_COLUMNS: Final = {"messages_in": "added", "bytes_in": "added_bytes", "messages_out": "delivered"}
+"""Columns of queue_hours that the queue counts under another name."""
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -39,19 +40,19 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 class Reconciliation(msgspec.Struct):
-    """What was compared and what differs."""
+    """The result: what was compared, and what differs."""
 
     queues: int
     figures: int
     drifts: list[Drift]
-    store_seq: int  # the store's last record, over all shards the highest
+    store_seq: int  # the highest record number of all shards
     lake_seq: int
 
 
 def reconcile(spark: SparkSession, lake: Lake, data_dirs: Sequence[Path]) -> Reconciliation:
     """Compare the stores, which no server may have open, with the lake. Raise StoreLocked, StoreFormat or NotFound.
 
-    Tenants that were erased from the lake are left out.
+    Tenants that were erased from the lake do not count.
     """
     lake.settle()
     need_warm(lake, "bronze")
@@ -103,53 +104,30 @@ def read_counters(data_dir: Path) -> tuple[dict[tuple[str, str], dict[str, int]]
 
 
 def journal_counters(rows: DataFrame) -> DataFrame:
-    """Return FIGURES for every queue that exists at the end of ``rows`` (bronze), counted since it was made.
+    """Return FIGURES for every queue that exists at the end of ``rows`` (bronze), counted since its creation.
 
-    A queue of the same name may have been there before; its counters went with it.
+    Earlier queues of the same name do not count: their counters ended with them.
     """
     place = f.struct("seq", "n")
     ok = f.col("outcome") == "ok"
     key = ["shard", "tenant", "queue"]
-    latest = f.max(place)
-    made = rows.where((f.col("op") == "create_queue") & ok).groupBy(*key).agg(latest.alias("made"))
-    dropped = rows.where((f.col("op") == "drop_queue") & ok).groupBy(*key).agg(latest.alias("dropped"))
-    deletes = rows.where((f.col("op") == "delete_tenant") & ok)
-    deleted = deletes.groupBy("shard", "tenant").agg(latest.alias("deleted"))
+
+    def newest(op: str, name: str, *keys: str) -> DataFrame:
+        return rows.where((f.col("op") == op) & ok).groupBy(*keys).agg(f.max(place).alias(name))
+
+    made, dropped = newest("create_queue", "made", *key), newest("drop_queue", "dropped", *key)
+    deleted = newest("delete_tenant", "deleted", "shard", "tenant")
     alive = made.join(dropped, key, "left").join(deleted, ["shard", "tenant"], "left")
     gone = (f.col("dropped") > f.col("made")) | (f.col("deleted") > f.col("made"))
     alive = alive.where(~f.coalesce(gone, f.lit(False))).select(*key, "made")
-    effects = _effects(rows).join(f.broadcast(alive), key).where(place >= f.col("made"))
-    return effects.groupBy("tenant", "queue").agg(*[f.sum(name).alias(name) for name in FIGURES])
-
-
-def _effects(rows: DataFrame) -> DataFrame:
-    """Return what each row adds to the counters of its queue; one that moves a message also to those of the other."""
-    op, outcome, size = f.col("op"), f.col("outcome"), f.col("bytes")
-    ok = outcome == "ok"
-    purged = f.regexp_extract("details", _PURGED, 1)
-    purged_count = f.when((op == "purge") & ok & (purged != ""), purged.cast("bigint"))
-    dead, expired = (op == "dead_letter") & (outcome == "dead"), (op == "expire") & (outcome == "expired")
-    gone = (op.isin("ack", "remove", "redrive") & ok) | dead | expired
-    added = (op == "add") & ok
-    own = rows.select(
-        "shard", "seq", "n", "tenant", "queue",
-        _one(added).alias("added"), f.when(added, size).otherwise(0).alias("added_bytes"),
-        _one((op == "poll") & ok).alias("delivered"), _one((op == "ack") & ok).alias("acked"),
-        _one((op == "nack") & ok).alias("nacked"), _one(op == "lease_expired").alias("lease_expired"),
-        _one(dead).alias("dead"), _one(expired).alias("expired"),
-        f.coalesce(purged_count, _one(op.isin("remove", "redrive") & ok)).alias("removed"),
-        _one(op == "heal").alias("healed"),
-        f.when(added, 1).when(gone, -1).otherwise(f.coalesce(-purged_count, f.lit(0))).cast("bigint").alias("messages"),
-        f.when(added, size).when(gone | purged_count.isNotNull(), -size).otherwise(0).cast("bigint").alias("bytes"),
+    changes = queue_changes(rows).join(f.broadcast(alive), key).where(place >= f.col("made"))
+    grouped = changes.groupBy("tenant", "queue", "op", "outcome").agg(
+        f.count("*").alias("rows"), f.sum("count").alias("calls"), f.sum("bytes").alias("bytes"), f.sum("purged").alias("purged")
     )  # fmt: skip
-    moved = rows.where(dead | ((op == "redrive") & ok))
-    zero: Any = {name: f.lit(0).cast("bigint").alias(name) for name in TOTALS}
-    into = moved.select(
-        "shard", "seq", "n", "tenant", f.regexp_extract("details", _TARGET, 1).alias("queue"), *zero.values(),
-        f.lit(1).cast("bigint").alias("messages"), "bytes",
-    )  # fmt: skip
-    return own.unionByName(into)
-
-
-def _one(condition: Column) -> Column:
-    return f.when(condition, 1).otherwise(0).cast("bigint")
+    figures = {_COLUMNS.get(name, name): column for name, column in change_counts().items()}
+    # A purge is one row for many messages: it has their count, and their bytes together.
+    purged = f.when((f.col("op") == "purge") & ok, f.coalesce("purged", f.lit(0)))
+    figures["messages"] = message_change() * f.col("rows") - f.coalesce(purged, f.lit(0))
+    figures["bytes"] = f.when(purged > 0, -f.col("bytes")).otherwise(message_change() * f.col("bytes"))
+    sums = [f.coalesce(f.sum(figures[name]), f.lit(0)).cast("bigint").alias(name) for name in FIGURES]
+    return grouped.groupBy("tenant", "queue").agg(*sums)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tenantq.pipeline.journal_source import JournalFiles
     from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.tables import Input, Table
+    from tenantq.pipeline.tables import Input, LakeTable
 
 VERIFY: Final = "verify segments"
 COMMIT: Final = "commit"
@@ -97,7 +97,7 @@ class _Run:
     def _restore(self, rows: DataFrame) -> None:
         self._report.restored = bring_back(self._spark, self._lake, rows)
 
-    def compute(self, table: Table) -> None:
+    def compute(self, table: LakeTable) -> None:
         """Compute and stage the partitions of a table that are not up to date."""
         selection = self._selector.select(table.scope)
         if selection is None:
@@ -114,7 +114,7 @@ class _Run:
                 rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
         self._lake.stage(rows, table.name, selection.covers, sizes)
 
-    def _sizes(self, table: Table, known: set[str]) -> Mapping[str, int] | None:
+    def _sizes(self, table: LakeTable, known: set[str]) -> Mapping[str, int] | None:
         """Return how many rows each partition of a split table will have; None for tables that are not split."""
         if table.split is None:
             return None
@@ -122,7 +122,7 @@ class _Run:
         return Counter(new) + Counter(self._lake.sizes(table.name, known))
 
     def _frame(
-        self, one: Input, table: Table, selection: Selection, known: set[str], sizes: Mapping[str, int] | None
+        self, one: Input, table: LakeTable, selection: Selection, known: set[str], sizes: Mapping[str, int] | None
     ) -> DataFrame | None:
         """Return the part of a table that an input asks for."""
         if one.table == JOURNAL:

@@ -82,7 +82,7 @@ class Mention(msgspec.Struct, frozen=True):
     kind: str
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table. ``order`` is unique and sorts the rows of each file, so equal rows give equal files."""
 
     name: str
@@ -115,83 +115,83 @@ _EVIDENCE: Final = ("control", "tenant", "evidence")
 
 
 _REGISTERED: Final = (
-    Table(
+    LakeTable(
         name="segments", layer="bronze", function=segments, scope=Scope.SEGMENTS,
         inputs=(Input(JOURNAL, "verdicts"), Input("segments")),
         columns=schemas.SEGMENTS, partitions=(), order=("manifest",),
     ),
-    Table(
+    LakeTable(
         name="quarantine", layer="bronze", function=quarantine, scope=Scope.SEGMENTS,
         inputs=(Input("segments"), Input(JOURNAL, "strays"), Input(JOURNAL, "faults"), Input("quarantine")),
         columns=schemas.QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
     ),
-    Table(
+    LakeTable(
         name="bronze", layer="bronze", function=bronze, scope=Scope.NEW_HOURS,
         inputs=(Input(JOURNAL, "rows"),), parameters=("rules",), appends=True,
         columns=schemas.BRONZE, partitions=("date", "hour"), order=("tenant", "shard", "seq", "n"),
         split=Split(("shard", "seq"), "seq", 1_000_000), archivable=True,
     ),
-    Table(
+    LakeTable(
         name="queue_resets", layer="silver", function=queue_resets, scope=Scope.RESETS,
         inputs=(Input("bronze", "new"),), appends=True, cached=True,
         columns=schemas.QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
     ),
-    Table(
+    LakeTable(
         name="message_lives", layer="silver", function=message_lives, scope=Scope.LIFE_DAYS,
         inputs=(Input("bronze", "new", life_events), Input("message_lives", "known"), Input("queue_resets")),
         columns=schemas.MESSAGE_LIVES, order=("tenant", "message_id"),
         # A message is added once, so adds can be counted before they are merged into lives.
         split=Split(("message_id",), "added_at", 250_000), archivable=True,
     ),
-    Table(
+    LakeTable(
         name="queue_hours", layer="silver", function=queue_hours, scope=Scope.LEVEL_HOURS,
         inputs=(Input("bronze", "selected"), Input("message_lives"), Input("queue_resets")),
         columns=schemas.QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
     ),
-    Table(
+    LakeTable(
         name="ops_daily", layer="silver", function=ops_daily, scope=Scope.NEW_DAYS,
         inputs=(Input("bronze", "selected"),), columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
     ),
-    Table(
+    LakeTable(
         name="places_daily", layer="silver", function=places_daily, scope=Scope.NEW_DAYS,
         inputs=(Input("bronze", "selected"),), columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
     ),
-    Table(
+    LakeTable(
         name="tenant_changes", layer="silver", function=tenant_changes, scope=Scope.NEW_DAYS,
         inputs=(Input("bronze", "selected"),), columns=schemas.TENANT_CHANGES, order=("shard", "seq", "n"),
     ),
-    Table(
+    LakeTable(
         name="usage_hourly", layer="gold", function=usage_hourly, scope=Scope.SINCE, parameters=("from_date",),
         inputs=(Input("queue_hours"), Input("queue_resets")),
         columns=schemas.USAGE_HOURLY, order=("tenant", "queue", "hour"),
     ),
-    Table(
+    LakeTable(
         name="slo_daily", layer="gold", function=slo_daily, scope=Scope.SINCE_OBJECTIVE,
         inputs=(Input("bronze", "selected"), Input("message_lives")), parameters=("days", "as_of_ms", "objective"),
         columns=schemas.SLO_DAILY, order=("tenant", "queue"), archivable=True,
     ),
-    Table(
+    LakeTable(
         name="invoice_lines", layer="gold", function=invoice_lines, scope=Scope.MONTHS,
         inputs=(Input("usage_hourly", "selected"),), parameters=("prices", "erased_usage"),
         columns=schemas.INVOICE_LINES, partitions=("period",), order=("tenant", "item"),
     ),
-    Table(
+    LakeTable(
         name="tenant_growth", layer="gold", function=tenant_growth, scope=Scope.SINCE, parameters=("from_date",),
         inputs=(Input("usage_hourly"), Input("tenant_changes")),
         columns=schemas.TENANT_GROWTH, order=("tenant", "metric"), archivable=True,
     ),
-    Table(
+    LakeTable(
         name="anomalies", layer="gold", function=anomalies, scope=Scope.SINCE_VERDICT, parameters=("from_date",),
         inputs=(Input("bronze", "selected"), Input("usage_hourly"), Input("places_daily"), Input("quarantine")),
         columns=schemas.ANOMALIES, order=("kind", "tenant", "queue", "principal", "first_at", "details"),
         archivable=True, mention=Mention("details", "cross_tenant_probing"),
     ),
-    Table(
+    LakeTable(
         name="compliance_soc2", layer="gold", function=compliance_soc2, scope=Scope.SINCE_VERDICT, parameters=("dates",),
         inputs=(Input("ops_daily", "selected"), Input("anomalies", "selected"), Input("segments"), Input("quarantine")),
         columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
-    Table(
+    LakeTable(
         name="compliance_gdpr_art30", layer="gold", function=compliance_gdpr_art30, scope=Scope.SINCE_VERDICT,
         inputs=(Input("ops_daily", "selected"), Input("segments"), Input("quarantine")), parameters=("dates",),
         columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
@@ -199,13 +199,13 @@ _REGISTERED: Final = (
 )  # fmt: skip
 
 
-def _sorted(tables: dict[str, Table]) -> dict[str, Table]:
+def _sorted(tables: dict[str, LakeTable]) -> dict[str, LakeTable]:
     """Return the tables in an order in which each comes after its sources."""
     order = TopologicalSorter({name: table.sources for name, table in tables.items()}).static_order()
     return {name: tables[name] for name in order if name != JOURNAL}
 
 
-TABLES: Final[dict[str, Table]] = _sorted({table.name: table for table in _REGISTERED})
+TABLES: Final[dict[str, LakeTable]] = _sorted({table.name: table for table in _REGISTERED})
 """All tables by name, sources first."""
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from tenantq.cli.options import duration
-from tenantq.cli.output import print_done, print_json
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DAY_MS = 86_400_000
 
 
 @click.command()
+@prints_output
+@options.on_lake
 @click.option(
     "--to", "where", metavar="URL", help="Cold storage: a directory, or a URL that fsspec reaches, such as s3://."
 )
@@ -29,11 +28,10 @@ _DAY_MS = 86_400_000
 @click.option("--restore", "back", is_flag=True, help="Bring archived days back into the lake instead.")
 @options.day("--from", help="With --restore: from this day on.")
 @options.day("--until", help="With --restore: up to this day.")
-@options.on_lake
 def archive(
     lake_path: Path, *, where: str | None, older_ms: int | None, rules: Path | None, back: bool,
-    from_date: str, until_date: str, master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    from_date: str, until_date: str, master: str | None,
+) -> Output:  # fmt: skip
     """Move old days of the large tables to cold storage, packed into few files, each verified before it leaves the lake.
 
     A run that meets late rows of an archived day brings it back by itself. Killed anywhere and run again, it goes on.
@@ -56,19 +54,13 @@ def archive(
         if where is None:
             with lake.locked():
                 days = archives.restore(work.spark, lake, lambda day: from_date <= day.date <= (until_date or "9999"))
-        else:
-            now_ms = SystemClock().wall_ms()
-            report = archives.archive(work.spark, lake, options.storage(where), wanted, now_ms, work.progress.begin)
-    if where is None:
-        print_done(f"restored {len(days)} days of tables", {"restored": days}, as_json=as_json)
-        return
-    if as_json:
-        print_json(report)
-        return
-    click.echo(
+            return Output({"restored": days}, f"restored {len(days)} days of tables")
+        url = where if "://" in where else str(Path(where).absolute())
+        report = archives.archive(work.spark, lake, url, wanted, SystemClock().wall_ms(), work.progress.begin)
+    return Output(
+        report,
         f"archived {len(report.archived)} days of tables, {report.rows} rows: {report.files_before} files became "
-        f"{report.files_after}, {report.bytes_after} bytes"
+        f"{report.files_after}, {report.bytes_after} bytes",
+        f"deleted {len(report.deleted)}",
+        *[f"kept {one}: a tenant in it is under a legal hold" for one in report.held],
     )
-    click.echo(f"deleted {len(report.deleted)}")
-    for one in report.held:
-        click.echo(f"kept {one}: a tenant in it is under a legal hold")

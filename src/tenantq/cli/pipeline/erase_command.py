@@ -7,22 +7,24 @@ from pathlib import Path
 import click
 
 from tenantq.cli.confirmation import confirmed_reason, destroys
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.runtime.clock import SystemClock
 
 
 @click.command()
+@prints_output
+@options.on_lake
 @click.option("--tenant", required=True, metavar="NAME", help="Whose rows go.")
 @click.option(
     "--sign-with", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DATA_DIR",
     help="Sign the certificate with the audit key of this data directory.",
 )  # fmt: skip
 @destroys
-@options.on_lake
 def erase(
-    lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None, as_json: bool
-) -> None:  # fmt: skip
+    lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None
+) -> Output:  # fmt: skip
     """Take a tenant out of every table and the archive, read everything again, and write a certificate.
 
     Rows of the tenant up to now never come back, also when the journal is processed again. The journal itself is not changed.
@@ -47,11 +49,9 @@ def erase(
         lake.settle()
         now_ms = SystemClock().wall_ms()
         certificate, file = erasure.erase(work.spark, lake, tenant, why, now_ms, key, work.progress.begin)
-    if as_json:
-        click.echo(file.read_text(), nl=False)
-        return
-    click.echo(
+    return Output(
+        certificate,
         f"erased {certificate.rows_removed} rows in {len(certificate.removals)} partitions; rows left: "
-        f"{sum(certificate.rows_left.values())} in {len(certificate.rows_left)} tables read again"
+        f"{sum(certificate.rows_left.values())} in {len(certificate.rows_left)} tables read again",
+        f"certificate {file} sha256 {certificate.sha256}{' signed' if certificate.signature else ''}",
     )
-    click.echo(f"certificate {file} sha256 {certificate.sha256}{' signed' if certificate.signature else ''}")

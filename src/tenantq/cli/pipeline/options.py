@@ -6,19 +6,16 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import click
 
+from tenantq.cli.options import FILE, options
 from tenantq.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-journal = click.option(
-    "--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or URL."
-)
 
 
 def directory(text: str) -> Path:
@@ -33,49 +30,28 @@ def directory(text: str) -> Path:
     return Path(unquote(rest.removeprefix("localhost")))
 
 
-def storage(text: str) -> str:
-    """Return a URL as it is, and a path as an absolute one."""
-    return text if "://" in text else str(Path(text).absolute())
-
-
-lake = click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Where the tables are.")
-master = click.option("--master", metavar="URL", help="Spark's master. Default: all cores of this machine, local[*].")
-
-
 def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
     if re.fullmatch(r"[1-9][0-9]*[kmgt]b?", value.lower()) is None:
         raise click.BadParameter(f"{value} is no size; say for example 2g or 1500m")
     return value
 
 
-memory = click.option(
-    "--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Java's memory: all of it with local[*], else the driver's."
-)  # fmt: skip
-prices = click.option(
-    "--prices", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The price book, TOML."
+on_lake: Final = options(
+    click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Where the tables are."),
+    click.option("--master", metavar="URL", help="Spark's master. Default: all cores of this machine, local[*]."),
 )
-public_key = click.option(
-    "--public-key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Check signatures with this key: <data-dir>/audit_key.pub."
+"""Add the options of every command that works on a lake with Spark."""
+
+run_settings: Final = options(
+    click.option("--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or URL."),
+    on_lake,
+    click.option("--prices", type=FILE, metavar="FILE", help="The price book, TOML."),
+    click.option("--public-key", type=FILE, metavar="FILE", help="Check signatures with this key: <data-dir>/audit_key.pub."),
+    click.option("--slo-target", type=click.FloatRange(0, 1), default=0.999, show_default=True, help="Share of messages that must arrive in time."),
+    click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="What in time means."),
+    click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Java's memory: all of it with local[*], else the driver's."),
 )  # fmt: skip
-target = click.option(
-    "--slo-target", type=click.FloatRange(0, 1), default=0.999, show_default=True, help="Share of messages that must arrive in time."
-)  # fmt: skip
-wait = click.option(
-    "--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="What in time means."
-)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-def on_lake(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that works on a lake with Spark."""
-    return lake(master(as_json(command)))
-
-
-def run_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that ``run`` and ``stream`` have in common."""
-    for option in (journal, memory, wait, target, public_key, prices):
-        command = option(command)
-    return on_lake(command)
+"""Add the options that ``run`` and ``stream`` have in common."""
 
 
 def day(flag: str, help: str) -> Callable[[Any], Any]:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tenantq.cli.output import print_json
+from tenantq.cli.options import DIRECTORY
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
+@prints_output
 @click.option(
-    "--data-dir", "data_dirs", multiple=True, required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR",
     help="A data directory, which no server has open; all its shards are counted. Once per server.",
 )  # fmt: skip
 @options.on_lake
-@click.pass_context
-def reconcile(
-    context: click.Context, data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | None, as_json: bool
-) -> None:
+def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | None) -> Output:
     """Compare totals per tenant and queue, to the last message and byte.
 
     \b
@@ -34,19 +36,14 @@ def reconcile(
 
         work.progress.begin("counting")
         found = compare(work.spark, Lake(lake_path), data_dirs)
-    if as_json:
-        print_json(found)
-    else:
-        for one in found.drifts:
-            click.echo(
-                f"{one.tenant}/{one.queue} {one.figure}: store {one.store}, lake {one.lake}, drift {one.lake - one.store}"
-            )
-        if found.lake_seq < found.store_seq:
-            click.echo(
-                f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export and run first",
-                err=True,
-            )
-        click.echo(
-            f"{found.queues} queues, {found.figures} figures, drift {'zero' if not found.drifts else len(found.drifts)}"
-        )
-    context.exit(1 if found.drifts else 0)
+    behind = f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export and run first"
+    return Output(
+        found,
+        *[
+            f"{one.tenant}/{one.queue} {one.figure}: store {one.store}, lake {one.lake}, drift {one.lake - one.store}"
+            for one in found.drifts
+        ],
+        f"{found.queues} queues, {found.figures} figures, drift {len(found.drifts) or 'zero'}",
+        notes=[behind] if found.lake_seq < found.store_seq else [],
+        code=1 if found.drifts else 0,
+    )

@@ -6,23 +6,24 @@ from pathlib import Path
 
 import click
 
-from tenantq.cli.output import print_json
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
 
 
 @click.command()
+@prints_output
+@options.on_lake
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where the pages go."
 )
 @click.option("--tenant", metavar="NAME", help="Only this tenant's report.")
 @options.day("--from", help="The first day. Default: 29 days before the last.")
 @options.day("--to", help="The last day. Default: the newest in the lake.")
-@options.on_lake
 def report(
     lake_path: Path, *, out: Path, tenant: str | None, from_date: str, to_date: str,
-    master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    master: str | None,
+) -> Output:  # fmt: skip
     """Write a page for each tenant and one for the platform: usage, growth, service level, invoice, anomalies, evidence.
 
     Each page is one file that needs nothing else, no network and no script. The same lake gives the same bytes.
@@ -38,10 +39,6 @@ def report(
             work.spark, Lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,
             progress=work.progress.begin,
         )  # fmt: skip
-    if as_json:
-        print_json(written)
-        return
-    if written.platform:
-        click.echo(f"platform: {written.platform}")
+    platform = [f"platform: {written.platform}"] if written.platform else []
     span = f" from {written.first_day} to {written.last_day}" if written.first_day else ""
-    click.echo(f"tenants: {written.tenants} in {written.directory}{span}")
+    return Output(written, *platform, f"tenants: {written.tenants} in {written.directory}{span}")

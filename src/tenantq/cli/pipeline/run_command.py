@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.output import print_json
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -21,13 +21,11 @@ MEANING: Final = "; the tables are as before, or the next run finishes what was 
 
 
 @click.command()
+@prints_output
+@options.run_settings
 @options.day("--from", help="Only segments from this day on.")
 @options.day("--to", help="Only segments up to this day.")
-@options.run_settings
-@click.pass_context
-def run(
-    context: click.Context, /, journal: str, lake_path: Path, *, master: str | None, memory: str, as_json: bool, **given: Any
-) -> None:  # fmt: skip
+def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **given: Any) -> Output:
     """Take new segments through all layers; late ones re-open only what they touch.
 
     Killed anywhere and run again, or run twice, it leaves the same rows. Where the price book or the objective is another than
@@ -57,8 +55,7 @@ def run(
     stages = [stage for stage in STAGES if remote or stage != FETCH]
     with spark_command(master, memory, stages=stages, meaning=MEANING) as work:
         report = start(work.spark, journal, lake, wanted, work.progress.begin)
-    print_report(report, as_json=as_json)
-    context.exit(exit_codes.QUARANTINED if report.quarantined else 0)
+    return report_output(report)
 
 
 def run_options(
@@ -85,22 +82,18 @@ def run_options(
     )
 
 
-def print_report(report: RunReport, *, as_json: bool) -> None:
-    """Print what a run did."""
-    if as_json:
-        print_json(report)
-        return
-    click.echo(f"segments {report.segments}, accepted {report.accepted}, new rows {report.rows}")
+def report_output(report: RunReport) -> Output:
+    """Return what to print about a run."""
+    lines = [f"segments {report.segments}, accepted {report.accepted}, new rows {report.rows}"]
     if report.watermark:
-        click.echo(f"watermark {report.watermark}, late segments {report.late}")
-    click.echo(f"partitions changed {len(report.changed)}")
+        lines.append(f"watermark {report.watermark}, late segments {report.late}")
+    lines.append(f"partitions changed {len(report.changed)}")
     if report.restored:
-        click.echo(f"late rows re-opened {len(report.restored)} archived days: they are back in the lake")
+        lines.append(f"late rows re-opened {len(report.restored)} archived days: they are back in the lake")
     if report.repriced:
-        click.echo(f"the price book changed: computed anew {', '.join(report.repriced)}")
+        lines.append(f"the price book changed: computed anew {', '.join(report.repriced)}")
     if report.remeasured:
-        click.echo("the objective changed: slo_daily was computed anew")
-    for stage, seconds in report.stages.items():
-        click.echo(f"  {stage:<16} {seconds:8.2f} s")
-    for reason, count in report.quarantined.items():
-        click.echo(f"quarantined {reason} {count}")
+        lines.append("the objective changed: slo_daily was computed anew")
+    lines += [f"  {stage:<21} {seconds:8.2f} s" for stage, seconds in report.stages.items()]
+    lines += [f"quarantined {reason} {count}" for reason, count in report.quarantined.items()]
+    return Output(report, *lines, code=exit_codes.QUARANTINED if report.quarantined else exit_codes.OK)

@@ -7,13 +7,15 @@ from pathlib import Path
 import click
 
 from tenantq.cli.options import shards_by_region
-from tenantq.cli.output import print_json
+from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.domain.placement import check_region, load_topology
 
 
 @click.command()
+@prints_output
+@options.on_lake
 @click.option(
     "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="The shards there are, TOML.",
@@ -26,11 +28,10 @@ from tenantq.domain.placement import check_region, load_topology
 )  # fmt: skip
 @options.day("--from", help="The first day of usage.")
 @options.day("--to", help="The last day of usage.")
-@options.on_lake
 def simulate(
     lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
-    from_date: str, to_date: str, master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    from_date: str, to_date: str, master: str | None,
+) -> Output:  # fmt: skip
     """Place real usage on more shards or regions: what moves, how full shards get, what residency allows.
 
     \b
@@ -38,7 +39,7 @@ def simulate(
       2  a wrong topology, or tenants that no shard may hold
       3  the lake has no usage
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
-    before = load_topology(topology_file)  # what is wrong is told before Spark starts
+    before = load_topology(topology_file)  # reports errors before Spark starts
     for region in add_regions:
         check_region("--add-region", region)
     after = before.grown(add_shards, add_regions)
@@ -47,32 +48,28 @@ def simulate(
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
         from tenantq.pipeline.simulation.forecast_page import simulation_page  # noqa: PLC0415
-        from tenantq.pipeline.simulation.load_forecast import Placement, shards_csv  # noqa: PLC0415
-        from tenantq.pipeline.simulation.load_forecast import simulate as run  # noqa: PLC0415
+        from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads, shards_csv  # noqa: PLC0415
 
     lake = Lake(lake_path)
     with spark_command(master, meaning="; each file that is there is whole") as work:
         work.progress.begin("reading the lake")
         lake.need(work.spark, "usage_hourly")
-        with lake.locked():  # no run changes it meanwhile
+        with lake.locked():  # no run may change it meanwhile
             placement = Placement(work.spark, lake, before, after, from_date=from_date, to_date=to_date)
             try:
-                found = run(placement, work.progress.begin)
+                found = forecast_loads(placement, work.progress.begin)
                 work.progress.begin("writing")
                 write_page(out / "moves.csv", placement.moves())
             finally:
                 placement.close()
             write_page(out / "shards.csv", shards_csv(found))
             write_page(out / "simulation.html", simulation_page(found))
-    if as_json:
-        print_json({**found.summary(), "page": str(out / "simulation.html")})
-        return
     share = found.moved_tenants / found.tenants if found.tenants else 0.0
-    click.echo(f"shards {found.shards_before} -> {found.shards_after}, tenants {found.tenants}, queues {found.queues}")
-    click.echo(
-        f"would move {found.moved_tenants} tenants ({share:.2%}), {found.moved_queues} queues, {found.moved_bytes} bytes"
-    )
     full = [load.fullness for load in found.after if load.fullness is not None]
-    if full:
-        click.echo(f"fullest shard {max(full):.1%}, over capacity {sum(one > 1 for one in full)}")
-    click.echo(f"page: {out / 'simulation.html'}")
+    return Output(
+        {**found.summary(), "page": str(out / "simulation.html")},
+        f"shards {found.shards_before} -> {found.shards_after}, tenants {found.tenants}, queues {found.queues}",
+        f"would move {found.moved_tenants} tenants ({share:.2%}), {found.moved_queues} queues, {found.moved_bytes} bytes",
+        *([f"fullest shard {max(full):.1%}, over capacity {sum(one > 1 for one in full)}"] if full else []),
+        f"page: {out / 'simulation.html'}",
+    )

@@ -8,9 +8,10 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.options import duration
+from tenantq.cli.output import json_option, print_output
 from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.run_command import MEANING, print_report, run_options
-from tenantq.cli.pipeline.spark_command import spark_command
+from tenantq.cli.pipeline.run_command import MEANING, report_output, run_options
+from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -20,41 +21,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@json_option
+@options.run_settings
 @click.option(
-    "--every",
-    "every_ms",
-    type=duration,
-    metavar="DURATION",
+    "--every", "every_ms", type=duration, metavar="DURATION",
     help="Go on, looking so often, such as 10s. Default: end when nothing is new.",
-)
+)  # fmt: skip
 @click.option(
-    "--lateness",
-    "lateness_ms",
-    type=duration,
-    default="1h",
-    show_default=True,
-    metavar="DURATION",
+    "--lateness", "lateness_ms", type=duration, default="1h", show_default=True, metavar="DURATION",
     help="How far the watermark is behind the newest segment; what comes behind it is taken, and counted as late.",
-)
+)  # fmt: skip
 @click.option(
     "--files-per-batch", type=click.IntRange(1), default=1_000, show_default=True, help="Segments of a micro-batch."
 )
-@options.run_settings
-@click.pass_context
 def stream(
-    context: click.Context,
-    /,
-    journal: str,
-    lake_path: Path,
-    *,
-    master: str | None,
-    memory: str,
-    every_ms: int | None,
-    lateness_ms: int,
-    files_per_batch: int,
-    as_json: bool,
-    **given: Any,
-) -> None:
+    journal: str, lake_path: Path, *, master: str | None, memory: str, every_ms: int | None, lateness_ms: int,
+    files_per_batch: int, as_json: bool, **given: Any,
+) -> int:  # fmt: skip
     """Process segments as they come, with Structured Streaming; the tables are those of ``run``.
 
     SIGTERM or Ctrl-C stops in good order: the micro-batch at work is finished first. A second one ends the process at once,
@@ -80,29 +63,21 @@ def stream(
     lake = Lake(lake_path)
     with lake.locked():
         pass  # reports what is wrong with the lake before Spark starts
-    reports: list[RunReport] = []
-
+    code = exit_codes.OK
     with spark_command(master, memory, stages=STAGES[1:], meaning=MEANING) as work:
 
-        def told(report: RunReport) -> None:
-            reports[:] = [report]
+        def print_batch(report: RunReport) -> None:
+            nonlocal code
             with work.progress.aside():
-                print_report(report, as_json=as_json)
+                code = print_output(report_output(report), as_json=as_json)
 
         running = start(
-            work.spark,
-            journal,
-            lake,
-            wanted,
-            every_s=every_ms / 1_000 if every_ms is not None else None,
-            files_per_batch=files_per_batch,
-            lateness_s=lateness_ms // 1_000,
-            now=SystemClock().wall_ms,
-            told=told,
-            progress=work.progress.begin,
-        )
+            work.spark, journal, lake, wanted, every_s=every_ms / 1_000 if every_ms is not None else None,
+            files_per_batch=files_per_batch, lateness_s=lateness_ms // 1_000, now=SystemClock().wall_ms,
+            told=print_batch, progress=work.progress.begin,
+        )  # fmt: skip
         work.stop = running.stop
         running.wait()
     if running.stopping.is_set():
         click.echo("stopped; the next stream or run goes on from here", err=True)
-    context.exit(exit_codes.QUARANTINED if reports and reports[-1].quarantined else 0)
+    return code

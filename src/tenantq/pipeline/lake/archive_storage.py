@@ -1,4 +1,4 @@
-"""Cold storage: days of a table as few, well packed Parquet files, each read back and compared before it counts."""
+"""Storage of archived days: few, well compressed Parquet files, each read back and compared after writing."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from tenantq.pipeline.lake.state import ArchivedDay
 
 PART_BYTES: Final = 128_000_000
-"""In memory; a part is smaller on disk."""
+"""The size of a file in memory; it is smaller on disk."""
 
 
 def open_storage(url: str) -> ExportTarget:
-    """Return the place that a path or URL names; a directory's files are synced."""
+    """Return the target that a path or URL names. Files in a directory are synced."""
     if url.startswith("file://"):
         return open_target(unquote(url.removeprefix("file://").removeprefix("localhost")))
     return open_target(url)
 
 
 def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield a table's rows, a row group at a time, with the columns that stand in its directories' names."""
+    """Yield a table's rows by row group, with the partition columns from the directory names."""
     for name in sorted(names):
         for file in sorted((root / name).glob("*.parquet")):
             source = pq.ParquetFile(file)
@@ -47,7 +47,7 @@ def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:
 
 
 def store(target: ExportTarget, place: str, rows: Iterable[pa.Table], mark: str = "") -> list[ArchivedFile]:
-    """Write rows as parts under ``place``, read each back, compare; return what was written. Raise StoreDamaged."""
+    """Write rows as files under ``place`` and return these. Raise StoreDamaged if one differs when read back."""
     found: list[ArchivedFile] = []
     waiting: list[pa.Table] = []
     size = 0
@@ -80,8 +80,13 @@ def _store_part(target: ExportTarget, name: str, rows: pa.Table) -> ArchivedFile
     return ArchivedFile(name, len(data), digest, rows.num_rows)
 
 
+def read_rows(target: ExportTarget, file: ArchivedFile, columns: list[str] | None = None) -> pa.Table:
+    """Return the verified rows of an archived file; raise StoreDamaged as ``fetch`` does."""
+    return pq.read_table(io.BytesIO(fetch(target, file)), columns=columns)
+
+
 def fetch(target: ExportTarget, file: ArchivedFile) -> bytes:
-    """Return an archived file's bytes; raise StoreDamaged where it is gone or changed."""
+    """Return the bytes of an archived file; raise StoreDamaged if it is missing or was changed."""
     try:
         data = target.read(file.name)
     except OSError as error:
@@ -92,17 +97,12 @@ def fetch(target: ExportTarget, file: ArchivedFile) -> bytes:
 
 
 def tenants_in(target: ExportTarget, day: ArchivedDay) -> set[str]:
-    """Return the tenants that an archived day has rows of."""
-    found: set[str] = set()
-    for file in day.files:
-        found |= set(
-            pc.unique(pq.read_table(io.BytesIO(fetch(target, file)), columns=["tenant"])["tenant"]).to_pylist()
-        )
-    return found
+    """Return the tenants that have rows in an archived day."""
+    return {name for file in day.files for name in pc.unique(read_rows(target, file, ["tenant"])["tenant"]).to_pylist()}
 
 
 def sweep(target: ExportTarget, day: ArchivedDay) -> None:
-    """Delete what lies in a day's place and is not part of it: left by somebody who was killed."""
+    """Delete files of a day that do not belong to it, left by a process that was killed."""
     kept = {file.name for file in day.files}
     for name in target.names(day_place(day.table, day.date)):
         if name not in kept:
@@ -110,5 +110,5 @@ def sweep(target: ExportTarget, day: ArchivedDay) -> None:
 
 
 def day_place(table: str, date: str) -> str:
-    """Return where a day of a table lies in the archive."""
+    """Return the directory of a day of a table in the archive."""
     return f"{table}/date={date}"

@@ -1,25 +1,25 @@
-"""Erasure of a tenant from every layer and the archive, with a certificate that says what was removed and what is left: nothing.
+"""Erasure of a tenant from every table and the archive, with a certificate of what was removed.
 
-The tombstone is written in the same commit that takes the rows out of the lake. Archived days follow one by one, then
-everything is read again, then the certificate is written. Killed anywhere, erasing again goes on where it was.
+The tombstone is written in the commit that removes the rows from the lake. Archived days follow one by one. Then everything
+is read again, and the certificate is written. An erasure that is killed continues there when it is repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 import re
+from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
 from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
-from tenantq.pipeline.lake.archive_storage import day_place, fetch, open_storage, store, sweep, tenants_in
+from tenantq.pipeline.lake.archive_storage import day_place, open_storage, read_rows, store, sweep, tenants_in
 from tenantq.pipeline.lake.state import ArchivedDay, Erasure, Removal
 from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES
@@ -30,32 +30,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from tenantq.journal.signing import SigningKey
     from tenantq.pipeline.lake.lake import Lake
+    from tenantq.pipeline.tables import LakeTable
 
 CERTIFICATES: Final = "erasures"
-_OF_TENANTS: Final = tuple(table for table in TABLES.values() if "tenant" in table.columns.names)
+_ERASED_NAME: Final = "an erased tenant"
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased, where, and that nothing was found when everything was read again."""
+    """What was erased and where, and what was found when everything was read again."""
 
     tenant: str
     reason: str
     erased_at: str
-    rows_until: str  # rows of the tenant up to here never come back
+    rows_until: str  # rows of the tenant up to this time stay out
     rows_removed: int
     removals: list[Removal]
     rows_left: dict[str, int]  # by table, and archive/table, as read afterwards
-    previous_sha256: str  # of the certificate before; empty: this is the first
-    sha256: str = ""  # of this text with neither hash nor signature
+    previous_sha256: str  # of the certificate before; empty for the first
+    sha256: str = ""  # of this text without hash and signature
     key_id: str = ""
     signature: str = ""
 
     def hashed_text(self) -> bytes:
-        """Return the bytes that the hash and the signature are over."""
+        """Return the bytes that are hashed and signed."""
         return msgspec.json.encode(msgspec.structs.replace(self, sha256="", key_id="", signature=""), order="sorted")
 
 
@@ -63,9 +64,9 @@ def erase(
     spark: SparkSession, lake: Lake, tenant: str, reason: str, now_ms: int,
     key: SigningKey | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Certificate, Path]:  # fmt: skip
-    """Take a tenant out of the lake and its archive; return the certificate and its file.
+    """Remove a tenant from the lake and its archive; return the certificate and its file.
 
-    Raise NotFound where the tenant has no rows, Conflict while a legal hold is on it.
+    Raise NotFound if the tenant has no rows, Conflict if it is under a legal hold.
     """
     if not tenant or not reason.strip():
         raise Invalid("erase: needs a tenant and a reason; both stand in the certificate")
@@ -73,7 +74,8 @@ def erase(
         progress("legal holds")
         if tenant in held_tenants(lake.read(spark, "tenant_changes").where(f.col("tenant") == tenant)):
             raise Conflict(f"tenant {tenant!r}: is under a legal hold; lift it before erasing", tenant=tenant)
-        entry = _unfinished(lake, tenant)
+        begun = (one for one in lake.state().erased if one.tenant == tenant and not one.certificate)
+        entry = next(begun, None)
         if entry is None:
             entry = _erase_tables(spark, lake, Erasure(tenant, now_ms, reason.strip()), progress)
         entry = _erase_archive(lake, entry, progress)
@@ -81,62 +83,45 @@ def erase(
         return _certify(spark, lake, entry, key, now_ms)
 
 
-def _unfinished(lake: Lake, tenant: str) -> Erasure | None:
-    """Return the erasure that somebody began and did not finish."""
-    return next((one for one in lake.state().erased if one.tenant == tenant and not one.certificate), None)
-
-
 def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Callable[[str], None]) -> Erasure:
-    """Commit the tables without the tenant, and its tombstone."""
+    """Commit the tables without the tenant, together with its tombstone."""
     tenant = entry.tenant
     removals: list[Removal] = []
     months = {
         row["period"]: {name: str(row[name]) for name in SUMS}
         for row in month_sums(lake.read(spark, "usage_hourly").where(f.col("tenant") == tenant)).collect()
     }
-    for table in _OF_TENANTS:
-        if not lake.has(table.name):
-            continue
+    for table in _tables_of_tenants(lake):
         progress(table.name)
-        rows = lake.read(spark, table.name)
-        keys = [f.col(name) for name in table.partitions]
-        touched = f.count_if(_concerns(table.name, tenant))
-        counted = rows.groupBy(*keys).agg(
-            f.count("*").alias("_rows"), f.count_if(f.col("tenant") == tenant).alias("_of_tenant"), touched.alias("_touched")
+        counted = lake.read(spark, table.name).groupBy(*table.partitions).agg(
+            f.count("*").alias("_rows"), f.count_if(f.col("tenant") == tenant).alias("_of_tenant"),
+            f.count_if(_concerns(table, tenant)).alias("_touched"),
         ).where("_touched > 0").collect()  # fmt: skip
-        names = set()
-        for row in counted:
-            name = "/".join(f"{column}={row[column]}" for column in table.partitions)
-            names.add(name or ".")
-            place = f"{table.name}/{name}".rstrip("/")
-            removals.append(Removal(place, row["_rows"], row["_of_tenant"], digest_of(lake.path / place), ""))
-        if names:
-            kept = lake.view(spark, table.name, names.__contains__).where(f.col("tenant") != tenant)
-            lake.stage(_without_mention(kept, table.name, tenant), table.name, names.__contains__)
+        touched = {"/".join(f"{column}={row[column]}" for column in table.partitions) or ".": row for row in counted}
+        if touched:
+            kept = lake.view(spark, table.name, touched.__contains__).where(f.col("tenant") != tenant)
+            lake.stage(_without_mention(kept, table, tenant), table.name, touched.__contains__)
+        for name, row in touched.items():
+            place = os.path.normpath(f"{table.name}/{name}")
+            digests = digest_of(lake.path / place), digest_of(lake.staged_path(place))
+            removals.append(Removal(place, row["_rows"], row["_of_tenant"], *digests))
     archived = (day for day in lake.state().archived if day.files)
     if not removals and not any(tenant in tenants_in(open_storage(day.url), day) for day in archived):
         raise NotFound(f"tenant {tenant!r}: the lake has no row of it", tenant=tenant)
-    removals = [_after(one, digest_of(lake.staged_path(one.partition))) for one in removals]
     entry = msgspec.structs.replace(entry, removals=sorted(removals, key=lambda one: one.partition), months=months)
     _remember(lake, entry)
     lake.commit()
     return entry
 
 
-def _after(removal: Removal, digest: str) -> Removal:
-    return msgspec.structs.replace(removal, sha256_after=digest)
-
-
 def _erase_archive(lake: Lake, entry: Erasure, progress: Callable[[str], None]) -> Erasure:
-    """Write archived days anew without the tenant, each in one step."""
+    """Rewrite archived days without the tenant, one commit each."""
     for day in lake.state().archived:
-        if not day.files:
-            continue
         target = open_storage(day.url)
-        tables = [pq.read_table(io.BytesIO(fetch(target, file))) for file in day.files]
-        removed = sum(pc.sum(pc.equal(rows["tenant"], entry.tenant)).as_py() or 0 for rows in tables)
-        kept = [_archived_without(rows, day.table, entry.tenant) for rows in tables]
-        if all(one.equals(other) for one, other in zip(kept, tables, strict=True)):
+        tables = [read_rows(target, file) for file in day.files]
+        kept = [_archived_without(rows, TABLES[day.table], entry.tenant) for rows in tables]
+        removed = sum(one.num_rows - other.num_rows for one, other in zip(tables, kept, strict=True))
+        if kept == tables:
             sweep(target, day)  # a step that was killed may have left the old file
             continue
         progress(f"archive {day.table} {day.date}")
@@ -175,14 +160,14 @@ def _certify(
     name = f"{CERTIFICATES}/{len(earlier) + 1:06d}.json"
     (lake.path / CERTIFICATES).mkdir(exist_ok=True)
     write_durably(lake.path / name, msgspec.json.format(msgspec.json.encode(certificate)) + b"\n")
-    # The tombstone forgets what the certificate tells, and keeps what the next run needs.
+    # The tombstone keeps what later runs need. The removals are in the certificate.
     _remember(lake, msgspec.structs.replace(entry, removals=[], certificate=name))
     lake.commit()
     return certificate, lake.path / name
 
 
 def check_certificates(lake: Lake) -> list[Certificate]:
-    """Return all certificates, in order; raise StoreDamaged where one was changed or the chain has a hole."""
+    """Return all certificates in order; raise StoreDamaged if one was changed or the chain is broken."""
     found: list[Certificate] = []
     for entry in lake.state().erased:
         if not entry.certificate:
@@ -203,53 +188,56 @@ def _read(file: Path) -> Certificate:
 
 
 def _rows_left(spark: SparkSession, lake: Lake, tenant: str) -> dict[str, int]:
-    """Read everything again, lake and archive, and count what concerns the tenant."""
-    left = {
-        table.name: lake.read(spark, table.name).where(_concerns(table.name, tenant)).count()
-        for table in _OF_TENANTS
-        if lake.has(table.name)
-    }
+    """Read lake and archive again, and count the rows, or archived files, that concern the tenant."""
+    left = Counter(
+        {
+            table.name: lake.read(spark, table.name).where(_concerns(table, tenant)).count()
+            for table in _tables_of_tenants(lake)
+        }
+    )
     for day in lake.state().archived:
-        if day.files:
-            target = open_storage(day.url)
-            for file in day.files:
-                rows = pq.read_table(io.BytesIO(fetch(target, file)))
-                lost = rows.num_rows - _archived_without(rows, day.table, tenant).num_rows
-                left[f"archive/{day.table}"] = left.get(f"archive/{day.table}", 0) + lost
-    return left
+        for file in day.files:
+            rows = read_rows(open_storage(day.url), file)
+            left[f"archive/{day.table}"] += rows != _archived_without(rows, TABLES[day.table], tenant)
+    return dict(left)
 
 
-def _concerns(table: str, tenant: str) -> Any:
-    """Tell rows of the tenant, and those of others that name it."""
+def _tables_of_tenants(lake: Lake) -> list[LakeTable]:
+    return [table for table in TABLES.values() if table.has_tenants and lake.has(table.name)]
+
+
+def _concerns(table: LakeTable, tenant: str) -> Column:
+    """Select the rows of the tenant, and rows of others that mention it."""
     mine = f.col("tenant") == tenant
-    if table == "anomalies":
-        mine |= (f.col("kind") == "cross_tenant_probing") & f.col("details").rlike(_mention(tenant))
+    if table.mention is not None:
+        mine |= (f.col("kind") == table.mention.kind) & f.col(table.mention.column).rlike(_mention(tenant))
     return mine
 
 
-def _without_mention(rows: DataFrame, table: str, tenant: str) -> DataFrame:
-    """Take the name out of the list of tenants that somebody probed."""
-    if table != "anomalies":
+def _without_mention(rows: DataFrame, table: LakeTable, tenant: str) -> DataFrame:
+    """Remove the tenant's name from rows of others."""
+    if table.mention is None:
         return rows
-    probing = f.col("kind") == "cross_tenant_probing"
-    told = f.regexp_replace("details", _mention(tenant), "an erased tenant")
-    return rows.withColumn("details", f.when(probing, told).otherwise(f.col("details")))
+    column = f.col(table.mention.column)
+    named = f.regexp_replace(column, _mention(tenant), _ERASED_NAME)
+    return rows.withColumn(table.mention.column, f.when(f.col("kind") == table.mention.kind, named).otherwise(column))
 
 
-def _archived_without(rows: pa.Table, table: str, tenant: str) -> pa.Table:
+def _archived_without(rows: pa.Table, table: LakeTable, tenant: str) -> pa.Table:
+    """Return archived rows without the tenant and its name."""
     kept = rows.filter(pc.not_equal(rows["tenant"], tenant))
-    if table == "anomalies" and kept.num_rows:
-        told = [
-            re.sub(_mention(tenant), "an erased tenant", text) if kind == "cross_tenant_probing" else text
-            for kind, text in zip(kept["kind"].to_pylist(), kept["details"].to_pylist(), strict=True)
+    if table.mention is not None and kept.num_rows:
+        place = kept.schema.get_field_index(table.mention.column)
+        texts = [
+            re.sub(_mention(tenant), _ERASED_NAME, text) if kind == table.mention.kind else text
+            for kind, text in zip(kept["kind"].to_pylist(), kept[table.mention.column].to_pylist(), strict=True)
         ]
-        place = kept.schema.get_field_index("details")
-        kept = kept.set_column(place, kept.schema.field(place), [told])
+        kept = kept.set_column(place, kept.schema.field(place), [texts])
     return kept
 
 
 def _mention(tenant: str) -> str:
-    """Return a pattern, the same for Java and Python, of a name that stands alone in a list."""
+    """Return a pattern, for Java and Python, of the name as a whole word."""
     return rf"(?<![A-Za-z0-9_.-]){re.escape(tenant)}(?![A-Za-z0-9_.-])"
 
 
@@ -263,7 +251,7 @@ def _remember(lake: Lake, entry: Erasure, day: ArchivedDay | None = None) -> Non
 
 
 def digest_of(partition: Path) -> str:
-    """Return a hash over a partition's files, by name; empty where there is none."""
+    """Return a hash over a partition's files, by name; empty if there are none."""
     found = hashlib.sha256()
     files = sorted(partition.glob("*.parquet"))
     for file in files:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tenantq.pipeline.tables import Table
+    from tenantq.pipeline.tables import LakeTable
 
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"
@@ -298,7 +298,7 @@ class Lake:
         self._forget_staged()
         return [move.target for move in moves if move.target != _STATE and not move.target.endswith(_EMPTY)]
 
-    def _stage_empty_file(self, table: Table) -> None:
+    def _stage_empty_file(self, table: LakeTable) -> None:
         """Stage an empty file if the commit leaves the table without rows, and its removal if the table gets rows."""
         there = (self.path / table.name / _EMPTY).exists()
         if not self.partitions(table.name):
@@ -328,7 +328,7 @@ class Lake:
         sync(self.path)
 
 
-def with_pieces(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> DataFrame:
+def with_pieces(rows: DataFrame, table: LakeTable, sizes: Mapping[str, int]) -> DataFrame:
     """Add the column ``piece`` to rows of a split table, or to rows that will be merged into one."""
     split = table.split
     assert split is not None, table.name
@@ -347,7 +347,7 @@ def with_pieces(rows: DataFrame, table: Table, sizes: Mapping[str, int]) -> Data
     return rows.withColumn(PIECE, f.pmod(f.xxhash64(*split.by), count).cast("int")).drop("_pieces")
 
 
-def _sizes(rows: DataFrame, table: Table) -> dict[str, int]:
+def _sizes(rows: DataFrame, table: LakeTable) -> dict[str, int]:
     """Count the rows that each partition will have."""
     assert table.split is not None, table.name
     counted = rows.groupBy(*table.partitions).agg(f.count(table.split.counted)).collect()
@@ -372,13 +372,13 @@ def _nullable(rows: DataFrame, columns: StructType, keys: tuple[str, ...]) -> Da
     return rows.select(*shaped, *keys)
 
 
-def _leaves(root: Path, table: Table) -> set[str]:
+def _leaves(root: Path, table: LakeTable) -> set[str]:
     """Return the directories below ``root`` that hold files, relative; "." is the root itself."""
     found = {file.parent.relative_to(root).as_posix() for file in root.rglob("*.parquet")}
     return found - {"."} if table.partitions else found
 
 
-def _name_files(root: Path, table: Table) -> set[str]:
+def _name_files(root: Path, table: LakeTable) -> set[str]:
     """Give the files that Spark wrote names that do not depend on tasks; return the partitions."""
     for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
         stray.unlink()

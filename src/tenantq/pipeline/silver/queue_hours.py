@@ -54,9 +54,7 @@ def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFra
 
 def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
     """Return the changes of each queue, with their epoch and the milliseconds until the epoch or the hour ends."""
-    changes = _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True).unionByName(
-        _leases_removed(rows, lives), allowMissingColumns=True
-    )  # fmt: skip
+    changes = queue_changes(rows).unionByName(_leases_removed(rows, lives), allowMissingColumns=True)
     placed = with_resets(changes, resets, "queue")
     here = f.struct(f.col("seq"), f.col("n"))
     passed = f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) < here)
@@ -87,9 +85,9 @@ def _sums(changes: DataFrame) -> DataFrame:
         f.count("*").alias("rows"), f.sum("count").alias("calls"), f.sum("bytes").alias("bytes"), f.sum("purged").alias("purged"),
         f.sum(high * left_ms).alias("high"), f.sum(low * left_ms).alias("low"),
     )  # fmt: skip
-    wide, sign = "decimal(30,0)", _messages()
+    wide, sign = "decimal(30,0)", message_change()
     byte_ms = sign * (f.col("high").cast(wide) * _LIMB + f.col("low").cast(wide))
-    counts = _counts()
+    counts = change_counts()
     none = f.lit(0).cast("bigint")
     return done.groupBy(*_KEY).agg(
         *[f.coalesce(f.sum(counts[name]), none).alias(name) for name in _COUNTS],
@@ -106,7 +104,7 @@ def slices(changes: DataFrame) -> DataFrame:
     A round is one point in time: what it adds and delivers at once never waited. Slices spread a large queue over tasks.
     """
     key = ("slice", *_KEY)
-    moved = changes.withColumns({"messages": _messages(), "in_flight": _in_flight()})
+    moved = changes.withColumns({"messages": message_change(), "in_flight": _in_flight()})
     rounds = (
         moved.where((f.col("messages") != 0) | (f.col("in_flight") != 0))
         .groupBy(f.floor(f.col("ms") / _SLICE_MS).alias("slice"), *_KEY, "ms", "seq")
@@ -132,7 +130,7 @@ def _highest() -> list[Column]:
     return [f.greatest(f.max(f"{name}_top"), f.lit(0)).alias(f"{name}_top") for name in _LEVELS]
 
 
-def _messages() -> Column:
+def message_change() -> Column:
     """Return by how many messages a row changes its queue: 1, -1 or 0."""
     op, outcome = f.col("op"), f.col("outcome")
     gone = (
@@ -151,7 +149,7 @@ def _in_flight() -> Column:
     return f.when((op == "poll") & ok, f.lit(1)).when(settled, f.lit(-1)).otherwise(f.lit(0)).cast("bigint")
 
 
-def _counts() -> dict[str, Column]:
+def change_counts() -> dict[str, Column]:
     """Return the columns that rows of one op and outcome count for, from their ``rows``, ``calls``, ``bytes`` and ``purged``."""
     op, outcome = f.col("op"), f.col("outcome")
     rows, calls, size = f.col("rows"), f.col("calls"), f.col("bytes")
@@ -173,6 +171,11 @@ def _counts() -> dict[str, Column]:
         "throttled": f.when(outcome == "throttled", calls),
         "denied": f.when(outcome == "denied", calls),
     }
+
+
+def queue_changes(rows: DataFrame) -> DataFrame:
+    """Return the effects of ``rows`` (bronze) on queues, one row each: on their own queue, and on the target of a move."""
+    return _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True)
 
 
 def _own(rows: DataFrame) -> DataFrame:

@@ -1,1 +1,1 @@
-"""Capacity and placement: where queues would lie on other shards, how full these would be, and what would move."""
+"""Capacity and placement: where tenants would be on other shards, how full these would be, and what would move."""

@@ -1,4 +1,4 @@
-"""The simulation as a page: how full shards would be, drawn, and what would move."""
+"""The page of a simulation: how full shards would be, and what would move."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from tenantq.pipeline.simulation.load_forecast import ShardLoad, Simulation
+    from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardLoad
 
 _POINTS: Final = 101
 _LISTED: Final = 20
 
 
-def simulation_page(found: Simulation) -> bytes:
+def simulation_page(found: LoadForecast) -> bytes:
     """Return the page."""
     plots = [
         _curve("Busiest hour of a shard, operations", found, lambda load: load.busiest_hour),
@@ -38,23 +38,26 @@ def simulation_page(found: Simulation) -> bytes:
     return render(
         "simulation.html", found=found, plots=plots, fullest=[(load, earlier.get(load.name)) for load in fullest[:_LISTED]],
         over=sum((load.fullness or 0.0) > 1 for load in found.after),
-        worst=max((load.fullness for load in found.after if load.fullness is not None), default=None),
-        worst_before=max((load.fullness for load in found.before if load.fullness is not None), default=None),
+        worst=_fullest(found.after), worst_before=_fullest(found.before),
         uneven=uneven(found.after), uneven_before=uneven(found.before), listed=_LISTED,
     )  # fmt: skip
 
 
+def _fullest(loads: Sequence[ShardLoad]) -> float | None:
+    return max((load.fullness for load in loads if load.fullness is not None), default=None)
+
+
 def uneven(loads: Sequence[ShardLoad]) -> float:
-    """Return how much the busiest shard has beyond the mean: 1 is even, 2 is twice the mean."""
+    """Return the load of the busiest shard relative to the mean: 1 is even, 2 is twice the mean."""
     total = sum(load.busiest_hour for load in loads)
     return max(load.busiest_hour for load in loads) * len(loads) / total if total else 1.0
 
 
 def _curve(
-    title: str, found: Simulation, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = number_format.short,
+    title: str, found: LoadForecast, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = number_format.short,
     levels: Sequence[ReferenceLine] = (),
 ) -> tuple[str, Markup]:  # fmt: skip
-    """Draw shards from the fullest to the emptiest, before and after, however many there are."""
+    """Draw any number of shards from the fullest to the emptiest, before and after."""
     shares = [f"{at} %" for at in range(_POINTS)]
     after, before = (_sampled([value(load) for load in loads]) for loads in (found.after, found.before))
     series = [

@@ -1,4 +1,4 @@
-"""Placement on Spark: the shard of every tenant before and after, the jump hash computed for whole columns at once."""
+"""Placement on Spark: the shard of every tenant before and after. The jump hash is computed for whole columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tenantq.domain.placement import Topology
 
 NOWHERE = -1
-"""The place of a tenant that no shard may hold."""
+"""The shard index of a tenant that no shard may hold."""
 
 
 def jump_hash_many(keys: np.ndarray[Any, np.dtype[np.uint64]], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return ``jump_hash`` of every key; NOWHERE where there is no bucket."""
+    """Return ``jump_hash`` of every key; NOWHERE if there is no bucket."""
     found = np.full(len(keys), NOWHERE, dtype=np.int64)
     if buckets < 1:
         return found
@@ -39,9 +39,9 @@ def jump_hash_many(keys: np.ndarray[Any, np.dtype[np.uint64]], buckets: int) -> 
 
 
 def placed(tenants: DataFrame, before: Topology, after: Topology) -> DataFrame:
-    """Add ``before`` and ``after``, places in the lists of shards, to rows with tenant and regions.
+    """Add the shard indexes ``before`` and ``after`` to rows with tenant and regions.
 
-    ``regions`` are the names that the tenant allows, with commas between; empty: all.
+    ``regions`` are the names that the tenant allows, separated by commas; empty means all.
     """
     schema = StructType([*tenants.schema.fields, StructField("before", IntegerType()), StructField("after", IntegerType())])  # fmt: skip
 
@@ -69,7 +69,7 @@ def placed(tenants: DataFrame, before: Topology, after: Topology) -> DataFrame:
 
 
 def allowed_regions(changes: DataFrame) -> DataFrame:
-    """Return the regions that each tenant allows, as the last of ``changes`` (tenant_changes) that names them says."""
+    """Return the regions that each tenant allows, from the newest of ``changes`` (tenant_changes) that names them."""
     given = f.regexp_extract("details", r'"regions":(null|\[[^\]]*\])', 1)
     renewed = f.col("op").isin("create_tenant", "delete_tenant")
     said = changes.select("tenant", f.struct("ts", "shard", "seq", "n").alias("at"), given.alias("given"), renewed.alias("renewed"))  # fmt: skip
