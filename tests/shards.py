@@ -17,7 +17,7 @@ from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import JournalFilter
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
-from tenantq.vault.key_store import WrappedKey
+from tenantq.vault.wrapped_key import WrappedKey
 from tests.redis_servers import OnRedis
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ class ShardMachine(RuleBasedStateMachine):
         ids = self.shard.new_ids(len(batch))
         sealed = [
             msgspec.structs.replace(
-                one, body=SEALER.seal(place[1], id, "body", one.body, id[4:]), raw_id=id, sealed=True,
+                one, body=SEALER.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, sealed=True,
                 digest=digest(one.body),
             )
             for one, id in zip(batch, ids, strict=True)
@@ -208,7 +208,7 @@ class ShardMachine(RuleBasedStateMachine):
             assert delivery.attempt == held.attempts
             assert (delivery.body, delivery.priority, delivery.group) == (held.body, held.priority, held.group)
             if delivery.sealed:  # it opens, also as a dead letter, and after it went back
-                SEALER.open(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
+                SEALER.decrypt(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
 
     @rule(queue=st.sampled_from(("jobs", "jobs-2")), max=st.integers(1, 8))
     def fleet_poll(self, queue: str, max: int) -> None:

@@ -1,9 +1,9 @@
-"""Key management: where the keys live that wrap a tenant's data keys. One small interface, four providers."""
+"""Key management systems that wrap tenants' data keys: one interface, four providers."""
 
 from __future__ import annotations
 
 from tenantq.kms.interface import Context, KeyHealth, KeyRef, KeyWrapper, Kms
-from tenantq.kms.opening import open_kms
+from tenantq.kms.providers import open_kms
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import KmsSettings, RetrySettings, check_kms
 

@@ -24,8 +24,7 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
 )
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
-from tenantq.kms.answers import not_now, not_reached
-from tenantq.kms.in_threads import THREADS, Threads, silence_debug
+from tenantq.kms.blocking_provider import THREADS, ProviderThreads, busy_error, silence_debug, unreachable_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +60,7 @@ _NO_CREDENTIALS: Final = (
 
 
 class AwsKms:
-    """Keys of AWS KMS. boto3 blocks, so it runs in threads; it does not retry, ``SteadyKms`` does."""
+    """Keys of AWS KMS. boto3 blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
 
     def __init__(self, settings: AwsSettings, *, call_ms: int = 3_000) -> None:
         """Ask nobody yet; Invalid: the profile or the region is unknown."""
@@ -77,7 +76,7 @@ class AwsKms:
             self._session = boto3.Session(region_name=settings.region, profile_name=settings.profile)
         except BotoCoreError as error:
             raise Invalid(f"kms.aws: {error}") from None
-        self._threads = Threads(NAME)
+        self._threads = ProviderThreads(NAME)
         self._making = threading.Lock()  # a session is not safe to make clients with from several threads
         self._clients: dict[str | None, Any] = {}
 
@@ -123,7 +122,7 @@ class AwsKms:
         except _NO_CREDENTIALS:
             raise KmsDenied(f"{NAME}: this server has no credentials for AWS. Give it a role, or set them.") from None
         except BotoCoreError as error:
-            raise not_reached(NAME, error) from None
+            raise unreachable_error(NAME, error) from None
 
     def _client(self, key: str) -> Any:
         arn = _ARN.fullmatch(key)
@@ -150,5 +149,5 @@ def _typed(error: ClientError) -> TenantqError:
     if code in _BROKEN:
         return SealBroken(f"{NAME}: these bytes were not wrapped by this key for this purpose ({code}).")
     if code in _AGAIN or status >= 500 or status == 429:
-        return not_now(NAME, code or str(status))
+        return busy_error(NAME, code or str(status))
     return KmsError(f"{NAME}: the call was refused ({code or status}). The key has to be a symmetric one.")

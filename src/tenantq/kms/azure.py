@@ -20,8 +20,7 @@ from azure.identity import DefaultAzureCredential
 from azure.keyvault.keys import KeyClient, KeyType
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
-from tenantq.kms.answers import not_now, not_reached
-from tenantq.kms.in_threads import Threads, silence_debug
+from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
 from tenantq.kms.interface import context_bytes
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ _NOT_USABLE: Final = frozenset(
 
 
 class AzureKms:
-    """Keys of Azure vaults. The client blocks, so it runs in threads; it does not retry, ``SteadyKms`` does.
+    """Keys of Azure vaults. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does.
 
     Wrapping and unwrapping are sent through the key client's own pipeline rather than its CryptographyClient: that one wraps on this
     machine where it can, so that a key disabled meanwhile would go on wrapping, and for symmetric keys of an HSM, whose bytes it
@@ -73,7 +72,7 @@ class AzureKms:
             )
             for vault in self._vaults
         }
-        self._threads = Threads(NAME)
+        self._threads = ProviderThreads(NAME)
 
     def __repr__(self) -> str:
         return f"AzureKms({', '.join(self._vaults)})"
@@ -160,7 +159,7 @@ def _call(call: Callable[[], bytes]) -> bytes:
             ) from None
         raise _typed(error) from None
     except AzureError as error:
-        raise not_reached(NAME, error) from None
+        raise unreachable_error(NAME, error) from None
 
 
 def _typed(error: HttpResponseError) -> TenantqError:
@@ -174,7 +173,7 @@ def _typed(error: HttpResponseError) -> TenantqError:
     if status in {401, 403} or isinstance(error, ClientAuthenticationError):
         return KmsDenied(f"{NAME}: this server may not use the key ({shown}). Allow it get, wrapKey and unwrapKey.")
     if status in {408, 429} or status >= 500:
-        return not_now(NAME, shown, response.headers.get("Retry-After"))
+        return busy_error(NAME, shown, response.headers.get("Retry-After"))
     if status == 400 and response.request.url.split("?")[0].endswith("/unwrapkey"):
         return SealBroken(f"{NAME}: these bytes were not wrapped by this key ({shown}).")
     return KmsError(f"{NAME}: the call was refused ({shown}).")

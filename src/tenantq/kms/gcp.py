@@ -19,10 +19,9 @@ from google_crc32c import value as crc32c
 from requests import RequestException
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
-from tenantq.kms.answers import not_now, not_reached
-from tenantq.kms.in_threads import Threads, silence_debug
+from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
 from tenantq.kms.interface import context_bytes
-from tenantq.kms.strict_file import read_secret_file
+from tenantq.kms.secret_file import read_secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +37,7 @@ _SCOPE: Final = "https://www.googleapis.com/auth/cloudkms"
 
 
 class GcpKms:
-    """Keys of Cloud KMS. The client blocks, so it runs in threads; it does not retry, ``SteadyKms`` does."""
+    """Keys of Cloud KMS. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
 
     def __init__(self, settings: GcpSettings, *, call_ms: int = 3_000, credentials: Any = None) -> None:
         """Ask nobody for a key yet; Invalid: there are no credentials."""
@@ -54,7 +53,7 @@ class GcpKms:
                 f"kms.gcp: no credentials were found ({type(error).__name__}). Set kms.gcp.credentials_file, or give"
                 " the machine a service account"
             ) from None
-        self._threads = Threads(NAME)
+        self._threads = ProviderThreads(NAME)
 
     def __repr__(self) -> str:
         return "GcpKms()"
@@ -138,11 +137,11 @@ def _call(call: Callable[[], bytes]) -> bytes:
     except google.GoogleAPICallError as error:
         raise _typed(error) from None
     except auth.TransportError as error:
-        raise not_reached(NAME, error) from None
+        raise unreachable_error(NAME, error) from None
     except auth.GoogleAuthError as error:
         raise KmsDenied(f"{NAME}: this server's credentials do not work ({type(error).__name__}).") from None
     except (google.GoogleAPIError, RequestException) as error:
-        raise not_reached(NAME, error) from None
+        raise unreachable_error(NAME, error) from None
 
 
 def _typed(error: google.GoogleAPICallError) -> TenantqError:
@@ -157,7 +156,7 @@ def _typed(error: google.GoogleAPICallError) -> TenantqError:
         )
     if http in {408, 429, 499} or http >= 500:
         headers = error.response.headers if error.response is not None else {}
-        return not_now(NAME, status, headers.get("Retry-After"))
+        return busy_error(NAME, status, headers.get("Retry-After"))
     if http == 400 and error.response is not None and str(error.response.url).split("?")[0].endswith(":decrypt"):
         return SealBroken(f"{NAME}: these bytes were not wrapped by this key for this purpose ({status}).")
     return KmsError(f"{NAME}: the call was refused ({status}). The key has to be one for symmetric encryption.")

@@ -1,6 +1,6 @@
-"""What a key management system has to do for tenantq: wrap a few bytes, and unwrap them again.
+"""The interface of key management systems: wrap a few bytes and unwrap them again.
 
-A provider is a ``KeyWrapper``. ``SteadyKms`` makes a ``Kms`` of it: retries, bounds in time, and each key's health.
+A provider is a ``KeyWrapper``. ``ResilientKms`` adds retries, time limits and the health of each key.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ KEY_CHARS_MAX: Final = 2_048
 PROVIDERS: Final = ("local", "aws-kms", "gcp-kms", "azure-kv")
 
 Context = Mapping[str, str]
-"""What a wrapped key belongs to. Unwrapping needs the very same context."""
+"""What a wrapped key belongs to. Unwrapping needs the same context."""
 
 KeyState = Literal["unknown", "ok", "unavailable", "denied", "disabled", "failed"]
 
 
 class KeyRef(msgspec.Struct, frozen=True, order=True):
-    """Names one key in one key management system. Its text is ``provider:key``."""
+    """A reference to one key: ``provider:key``."""
 
     provider: str  # one of PROVIDERS
     key: str  # as the provider names it
@@ -34,7 +34,7 @@ class KeyRef(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: object) -> KeyRef:
-        """Return the reference that ``text`` is, or raise Invalid."""
+        """Parse a reference. Raises Invalid."""
         if type(text) is not str or ":" not in text:
             raise Invalid("key: a key is named as 'provider:key', for example 'local:main'")
         provider, _, key = text.partition(":")
@@ -44,64 +44,52 @@ class KeyRef(msgspec.Struct, frozen=True, order=True):
 
 
 class KeyHealth(msgspec.Struct, frozen=True):
-    """How one key did when it was last used. Times are of the wall clock."""
+    """The health of one key at its last use. Times are of the wall clock."""
 
     provider: str
     key: str
     state: KeyState = "unknown"
-    since: int = 0  # when it came into this state
+    since: int = 0  # when this state began
     last_ok_at: int | None = None
-    failures: int = 0  # calls that failed since the last good one
-    text: str = ""  # what went wrong
+    failures: int = 0  # failed calls since the last success
+    text: str = ""  # the last error
 
 
 class KeyWrapper(Protocol):
     """One provider. It tries once; every failure is a typed error.
 
-    KmsUnavailable: trying again may help. KmsDenied, KeyDisabled, KmsError: it will not, until somebody changes something.
-    SealBroken: the wrapped bytes are not what this key wrapped in this context.
+    KmsUnavailable: a retry may help. KmsDenied, KeyDisabled, KmsError: a retry does not help until the configuration changes.
+    SealBroken: this key did not wrap these bytes in this context.
     """
 
     def check_key(self, key: str) -> None:
-        """Raise Invalid unless ``key`` can be the name of a key here. Asks nobody."""
+        """Raise Invalid unless ``key`` can be the name of a key here. Makes no call."""
 
     async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Return ``plaintext``, which is short, as only this key can unwrap it, bound to ``context``."""
+        """Return a short ``plaintext`` wrapped by this key and bound to ``context``."""
 
     async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Return what ``wrap`` was given, also after the key was rotated."""
+        """Return the plaintext, also after the key was rotated."""
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
 
 
-class Kms(Protocol):
-    """A key management system as the vault uses it."""
-
-    def check_key(self, key: str) -> None:
-        """Raise Invalid unless ``key`` can be the name of a key here. Asks nobody."""
-
-    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Return ``plaintext`` wrapped. Bounded in time; KmsUnavailable, KmsError."""
-
-    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Return what was wrapped. Bounded in time; KmsUnavailable, KmsError, SealBroken."""
+class Kms(KeyWrapper, Protocol):
+    """A key management system as the vault uses it: a provider with retries, time limits and health."""
 
     async def check(self, key: str) -> KeyHealth:
-        """Wrap and unwrap something, and return how it went; raises nothing."""
+        """Wrap and unwrap a probe and return the key's health. Raises nothing."""
 
     def health(self) -> list[KeyHealth]:
         """Return the health of every key used so far."""
-
-    async def close(self) -> None:
-        """Let go of connections and threads."""
 
 
 _LENGTH = struct.Struct(">I")
 
 
 def context_bytes(context: Context) -> bytes:
-    """Return the one encoding of a context, for providers that take bytes: names sorted, every text with its length."""
+    """Return the canonical encoding of a context: names sorted, every text with its length."""
     parts = []
     for name, value in sorted(context.items()):
         for text in (name, value):

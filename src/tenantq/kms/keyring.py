@@ -5,8 +5,8 @@
      "keys": {"main": {"enabled": true, "versions": {"1": {"wrapped": "…", "created_at": 1700000000000}}}},
      "mac": "…"}
 
-The passphrase (through scrypt) or the master key gives the root key; HKDF makes of it a key that wraps (AES-256-GCM) and one that
-authenticates the whole document (HMAC-SHA-256). The highest version wraps; all of them unwrap.
+The passphrase (through scrypt) or the master key gives the root key. HKDF derives from it one key that wraps (AES-256-GCM) and one
+that authenticates the whole document (HMAC-SHA-256). The highest version wraps; all versions unwrap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.errors import Conflict, Invalid, KeyDisabled, NotFound, SealBroken
-from tenantq.kms.strict_file import read_secret_file, remove_unfinished, write_secret_file
+from tenantq.kms.secret_file import read_secret_file, remove_unfinished, write_secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,14 +52,14 @@ _TAG_BYTES: Final = 16
 
 
 def check_key_name(name: object) -> str:
-    """Return ``name`` if it may name a key of a keyring, else raise Invalid."""
+    """Return ``name``. Raises Invalid if it cannot name a key."""
     if type(name) is not str or _NAME.fullmatch(name) is None:
         raise Invalid("key: a name is 1 to 63 characters of letters, digits, '_', '.' and '-', a letter or digit first")
     return name
 
 
 class Unlock:
-    """What opens a keyring: a passphrase, or a master key of 32 bytes. It never shows in a text."""
+    """What unlocks a keyring: a passphrase, or a master key of 32 bytes. It never appears in a text."""
 
     __slots__ = ("_secret", "kind")
 
@@ -77,7 +77,7 @@ class Unlock:
         return f"Unlock({self.kind!r})"
 
     def root(self, protection: Protection) -> bytes:
-        """Return the root key of a document protected like this."""
+        """Return the root key of a document with this protection."""
         if protection.kind != self.kind:
             wanted = protection.kind.replace("_", " ")
             raise Invalid(f"it is protected by a {wanted}, and a {self.kind.replace('_', ' ')} was given")
@@ -90,7 +90,7 @@ class Unlock:
 
 
 class Protection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the root key comes from what unlocks the file."""
+    """How the root key is derived."""
 
     kind: Literal["passphrase", "master_key"]
     salt: bytes = b""
@@ -137,33 +137,33 @@ def _version_aad(name: str, version: int) -> bytes:
 
 
 class Keyring:
-    """The keys of one reading of the file, ready to use. Nothing of them shows in a text."""
+    """The keys of a keyring as read from its file. They never appear in a text."""
 
     def __init__(self, document: Document, root: bytes) -> None:
         self.document: Final = document
         self._root = root
-        self._seal = AESGCM(_derived(root, b"wrap"))
+        self._cipher_of_root = AESGCM(_derived(root, b"wrap"))
         self._ciphers: dict[tuple[str, int], AESGCM] = {}
 
     def __repr__(self) -> str:
         return f"Keyring({len(self.document.keys)} keys)"
 
     def known(self, name: str) -> NamedKey:
-        """Return a key, enabled or not; NotFound."""
+        """Return a key, enabled or not. Raises NotFound."""
         key = self.document.keys.get(check_key_name(name))
         if key is None:
             raise NotFound(f"key: there is no key {name!r} in the keyring")
         return key
 
     def wrap(self, name: str, plaintext: bytes, aad: bytes, random_bytes: Callable[[int], bytes]) -> bytes:
-        """Return ``plaintext`` wrapped by the newest version; KeyDisabled."""
+        """Return ``plaintext`` wrapped by the newest version. Raises KeyDisabled."""
         version = self._key(name).current
         nonce = random_bytes(NONCE_BYTES)
         head = _HEAD.pack(_WRAPPED_FORMAT, version)
         return head + nonce + self._cipher(name, version).encrypt(nonce, plaintext, head + aad)
 
     def unwrap(self, name: str, wrapped: bytes, aad: bytes) -> bytes:
-        """Return what was wrapped; KeyDisabled, SealBroken."""
+        """Return the plaintext. Raises KeyDisabled or SealBroken."""
         key = self._key(name)
         if len(wrapped) < _HEAD.size + NONCE_BYTES + _TAG_BYTES or wrapped[0] != _WRAPPED_FORMAT:
             raise SealBroken("These wrapped bytes are not of the local key management.")
@@ -194,14 +194,14 @@ class Keyring:
 
     def _plain(self, name: str, version: int) -> bytes:
         wrapped = self.document.keys[name].versions[version].wrapped
-        return self._seal.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _version_aad(name, version))
+        return self._cipher_of_root.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _version_aad(name, version))
 
     def version(self, name: str, version: int, plain: bytes, created_at: int, nonce: bytes) -> KeyVersion:
-        """Return a version of a key as it stands in this keyring."""
-        return KeyVersion(nonce + self._seal.encrypt(nonce, plain, _version_aad(name, version)), created_at)
+        """Return a new version of a key, wrapped for this keyring."""
+        return KeyVersion(nonce + self._cipher_of_root.encrypt(nonce, plain, _version_aad(name, version)), created_at)
 
     def with_key(self, name: str, key: NamedKey | None) -> Document:
-        """Return the document with this key in place of what it had; None takes it out."""
+        """Return the document with a key added, replaced or (None) removed."""
         keys = {**self.document.keys, name: key} if key is not None else {**self.document.keys}
         if key is None:
             keys.pop(name)
@@ -221,7 +221,7 @@ def _mac(document: Document, root: bytes) -> bytes:
 def parse_keyring(
     content: bytes, unlock: Unlock, root: tuple[Protection, bytes] | None = None
 ) -> tuple[Keyring, bytes]:
-    """Return the keyring and its root key; ``root`` is one derived before, taken if the protection is the same. Invalid."""
+    """Return the keyring and its root key. ``root`` is a cached one, used if the protection is the same. Raises Invalid."""
     try:
         document = msgspec.json.decode(content, type=Document)
     except msgspec.MsgspecError as error:
@@ -243,7 +243,7 @@ def parse_keyring(
 
 
 class KeyringFile:
-    """The file of a keyring: made, read and changed. Every change is written whole, under a lock, before it returns."""
+    """The file of a keyring. Every change is written atomically, under a lock."""
 
     def __init__(self, path: Path, unlock: Unlock, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         self.path: Final = path
@@ -251,14 +251,14 @@ class KeyringFile:
         self._random_bytes = random_bytes
 
     def create(self, *, scrypt_n: int = SCRYPT_N) -> None:
-        """Make an empty keyring; Conflict: the file is there already."""
+        """Create an empty keyring. Raises Conflict if the file exists."""
         protection = self._new_protection(self._unlock, scrypt_n)
         root = self._unlock.root(protection)
         document = Document(FORMAT, VERSION, protection, {})
         self._write(Keyring(document, root).authenticated(document), new=True)
 
     def read(self) -> Keyring:
-        """Return the keyring as it is now; Invalid."""
+        """Return the current keyring. Raises Invalid."""
         try:
             content, _ = read_secret_file(self.path)
             return parse_keyring(content, self._unlock)[0]
@@ -268,7 +268,7 @@ class KeyringFile:
             raise Invalid(f"{self.path}: {error.message}") from None
 
     def add_key(self, name: str, now_ms: int) -> None:
-        """Add a key with its first version; Conflict: there is one of this name."""
+        """Add a key with its first version. Raises Conflict if the name exists."""
         check_key_name(name)
         with self._changing() as keyring:
             if name in keyring.document.keys:
@@ -278,7 +278,7 @@ class KeyringFile:
             self._write(self._another_version(keyring, name, 1, now_ms))
 
     def rotate_key(self, name: str, now_ms: int) -> int:
-        """Give a key a new version, which wraps from now on, and return it. Older ones unwrap as before."""
+        """Add a version to a key, which wraps from now on, and return its number. Older ones still unwrap."""
         with self._changing() as keyring:
             key = keyring.known(name)
             if len(key.versions) >= VERSIONS_MAX:
@@ -288,13 +288,13 @@ class KeyringFile:
         return version
 
     def set_enabled(self, name: str, *, enabled: bool) -> None:
-        """Let a key be used, or not."""
+        """Enable or disable a key."""
         with self._changing() as keyring:
             key = msgspec.structs.replace(keyring.known(name), enabled=enabled)
             self._write(keyring.with_key(name, key))
 
     def remove_key(self, name: str) -> None:
-        """Destroy a key in this file: what only it has wrapped is lost, save for copies of the file."""
+        """Destroy a key in this file. What only it wrapped is lost, unless a copy of the file exists."""
         with self._changing() as keyring:
             keyring.known(name)
             self._write(keyring.with_key(name, None))
@@ -317,7 +317,7 @@ class KeyringFile:
     def _moved(self, name: str, key: NamedKey, old: Keyring, new: Keyring) -> NamedKey:
         versions = {}
         for number, facts in key.versions.items():
-            plain = old._plain(name, number)  # noqa: SLF001  # only here do keys move from one root to another
+            plain = old._plain(name, number)  # noqa: SLF001  # only here keys move to another root key
             versions[number] = new.version(name, number, plain, facts.created_at, self._random_bytes(NONCE_BYTES))
         return NamedKey(key.enabled, versions)
 
@@ -329,7 +329,7 @@ class KeyringFile:
 
     @contextmanager
     def _changing(self) -> Iterator[Keyring]:
-        """Hold the lock of the file, so that of two changes at a time none is lost."""
+        """Hold the lock of the file, so that concurrent changes are not lost."""
         real = self.path.resolve()
         try:
             lock = os.open(real.with_name(real.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -337,7 +337,7 @@ class KeyringFile:
             raise Invalid(f"{self.path}: the keyring cannot be locked: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            remove_unfinished(real)  # it may hold a key that is about to be destroyed
+            remove_unfinished(real)  # it may contain a key that is about to be destroyed
             yield self.read()
         finally:
             os.close(lock)
@@ -345,7 +345,7 @@ class KeyringFile:
     def _write(self, document: Document, *, new: bool = False) -> None:
         pretty: Any = msgspec.json.format(msgspec.json.encode(document), indent=2)
         try:
-            # Where the name is a link, what it leads to is replaced: a copy beside it would keep destroyed keys.
+            # A symbolic link is resolved: replacing the link would leave destroyed keys in the old file.
             write_secret_file(self.path.resolve(), pretty + b"\n", new=new)
         except FileExistsError:
             raise Conflict(f"{self.path}: this keyring is there already; it is left as it is") from None

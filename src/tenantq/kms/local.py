@@ -1,4 +1,4 @@
-"""The provider ``local``: keys in a keyring file on this machine. The file is read again when it changes."""
+"""The provider ``local``: keys in a keyring file. The file is read again when it changes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Invalid, KmsUnavailable
-from tenantq.kms.in_threads import Threads
+from tenantq.kms.blocking_provider import ProviderThreads
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.keyring import KEY_BYTES, Keyring, Protection, Unlock, check_key_name, parse_keyring
-from tenantq.kms.strict_file import read_secret_file, stamp_of
+from tenantq.kms.secret_file import read_secret_file, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ NAME: Final = "local"
 
 
 def unlock_of(settings: LocalSettings, environment: Mapping[str, str]) -> Unlock:
-    """Return what unlocks the keyring, or raise Invalid naming the setting."""
+    """Return what unlocks the keyring. Raises Invalid naming the setting."""
     given = [field for field in ("passphrase_file", "passphrase_env", "master_key_file") if getattr(settings, field)]
     if len(given) != 1:
         raise Invalid("kms.local: set exactly one of passphrase_file, passphrase_env and master_key_file")
@@ -50,12 +50,12 @@ def _master_key(content: bytes) -> bytes:
         return content
     try:
         return bytes.fromhex(content.decode("ascii"))
-    except ValueError:  # its text may show what is in the file
+    except ValueError:  # its text may reveal the content
         return b""
 
 
 class LocalKms:
-    """Keys of a keyring file. A file that is gone or damaged is an outage, not a reason to go on with what it held."""
+    """Keys of a keyring file. A missing or damaged file is an outage; its old content is not used."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class LocalKms:
         environment: Mapping[str, str] = os.environ,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """Read the keyring, or raise Invalid. With a passphrase this takes a moment."""
+        """Read the keyring. Raises Invalid. With a passphrase this takes some time."""
         self._path = Path(settings.keyring)
         self._unlock = unlock_of(settings, environment)
         self._random_bytes = random_bytes
-        self._threads = Threads("kms-local", 1)  # one: the state below is of one thread
+        self._threads = ProviderThreads("kms-local", 1)  # one, because the state below is not locked
         self._root: tuple[Protection, bytes] | None = None
         self._stamp: tuple[int, ...] = ()
         self._keyring: Keyring | None = None
@@ -100,7 +100,7 @@ class LocalKms:
         self._stamp = ()
 
     def _fresh(self) -> Keyring:
-        """Return the keyring as the file has it now."""
+        """Return the current keyring."""
         try:
             if self._keyring is None or stamp_of(self._path) != self._stamp:
                 return self._read()
@@ -108,7 +108,7 @@ class LocalKms:
             raise KmsUnavailable(f"local: the keyring cannot be read: {error.strerror}") from None
         except Invalid as error:
             self._keyring = None
-            # Callers of a tenant learn what is wrong, and not where the server's files are.
+            # A tenant's callers see the error but not the server's paths.
             text = error.message.replace(f"{self._path}: ", "").replace(str(self._path), "the keyring")
             log.warning("the keyring cannot be used: %s", error.message)
             raise KmsUnavailable(f"local: the keyring cannot be used: {text}") from None
@@ -128,5 +128,5 @@ class LocalKms:
 
 
 def _aad(key: str, context: Context) -> bytes:
-    """Return what is authenticated beside the wrapped bytes. The name stands before a NUL, which no name holds."""
+    """Return the additional authenticated data. A NUL, which no name contains, ends the name."""
     return key.encode() + b"\0" + context_bytes(context)

@@ -1,7 +1,7 @@
-"""A provider made steady: retries with growing pauses, bounds in number and time, and the health of every key.
+"""A provider with retries, limits in number and time, and the health of every key.
 
-After a failure the key rests: for a moment every further call fails at once with the same error, so that neither callers
-wait in vain nor a troubled key management is hammered.
+After a failure the key cools down: for a short time every further call fails at once with the same error. So callers do not wait in
+vain, and a troubled key management system is not flooded.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PROBE: Final = b"tenantq checks that this key works"[:32]
 PROBE_CONTEXT: Final = {"tenantq": "check"}
 
 
-class _Rest:
-    """A key that has just failed, and until when it is left alone."""
+class _Cooldown:
+    """The last error of a key, raised to all callers until the end of the cooldown."""
 
     __slots__ = ("error", "until")
 
@@ -43,7 +43,7 @@ class _Rest:
 
 
 class ResilientKms:
-    """One key management system, asked patiently but not for ever."""
+    """One key management system with retries and time limits."""
 
     def __init__(
         self,
@@ -59,45 +59,45 @@ class ResilientKms:
         self._randomness = randomness
         self._settings = settings or RetrySettings()
         self._health: OrderedDict[str, KeyHealth] = OrderedDict()
-        self._resting: dict[str, _Rest] = {}
+        self._cooldowns: dict[str, _Cooldown] = {}
 
     def __repr__(self) -> str:
-        return f"SteadyKms({self.name!r})"
+        return f"ResilientKms({self.name!r})"
 
     def check_key(self, key: str) -> None:
-        """Raise Invalid unless ``key`` can be the name of a key here. Asks nobody."""
+        """Raise Invalid unless ``key`` can be the name of a key here. Makes no call."""
         self._wrapper.check_key(key)
 
     async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Return ``plaintext`` wrapped; KmsUnavailable, KmsError."""
+        """Return ``plaintext`` wrapped. Raises KmsUnavailable or KmsError."""
         return await self._call(key, lambda: self._wrapper.wrap(key, plaintext, context))
 
     async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Return what was wrapped; KmsUnavailable, KmsError, SealBroken."""
+        """Return the plaintext. Raises KmsUnavailable, KmsError or SealBroken."""
         return await self._call(key, lambda: self._wrapper.unwrap(key, wrapped, context))
 
     async def check(self, key: str) -> KeyHealth:
-        """Wrap and unwrap a known text, and return how it went; a key that rests is not woken."""
+        """Wrap and unwrap a probe and return the key's health. A key that cools down is not called."""
         try:
             wrapped = await self.wrap(key, PROBE, PROBE_CONTEXT)
             if await self.unwrap(key, wrapped, PROBE_CONTEXT) != PROBE:
-                self._note_failure(key, KmsError(f"{self.name}: what the key wrapped it unwraps to something else."))
-        except SealBroken as error:  # of what was wrapped a moment ago: so it is the key's failure, not the bytes'
-            self._note_failure(key, error)
+                self._record_failure(key, KmsError(f"{self.name}: what the key wrapped it unwraps to something else."))
+        except SealBroken as error:  # of what was just wrapped, so the key is at fault
+            self._record_failure(key, error)
         except TenantqError:
-            pass  # noted where it was raised
+            pass  # recorded where it was raised
         return self._health.get(key, KeyHealth(self.name, key))
 
     def health(self) -> list[KeyHealth]:
-        """Return the health of every key used so far, up to HEALTH_KEYS_MAX of them."""
+        """Return the health of the HEALTH_KEYS_MAX most recently used keys."""
         return list(self._health.values())
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
         await self._wrapper.close()
 
     async def _call(self, key: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
-        self._raise_if_resting(key)
+        self._raise_if_cooling(key)
         settings, clock = self._settings, self._clock
         end = clock.monotonic_ms() + settings.total_ms
         attempt = 0
@@ -108,34 +108,34 @@ class ResilientKms:
             except KmsUnavailable as error:
                 pause = self._pause_ms(attempt, error)
                 if attempt >= settings.attempts or clock.monotonic_ms() + pause >= end:
-                    self._note_failure(key, error)
+                    self._record_failure(key, error)
                     raise
                 log.debug("%s: attempt %d failed, the next follows in %d ms: %s", self.name, attempt, pause, error)
             except KmsError as error:
-                self._note_failure(key, error)
+                self._record_failure(key, error)
                 raise
             except TenantqError:
                 raise
-            except Exception as error:  # noqa: BLE001  # a client library may raise anything; its text may hold anything
+            except Exception as error:  # noqa: BLE001  # a client library may raise anything, with secrets in the text
                 unexpected = KmsError(f"{self.name}: the call failed in an unexpected way ({type(error).__name__}).")
-                self._note_failure(key, unexpected)
+                self._record_failure(key, unexpected)
                 raise unexpected from None
             else:
-                self._note_success(key)
+                self._record_success(key)
                 return answer
             await sleep_ms(clock, pause)
 
     def _pause_ms(self, attempt: int, error: KmsUnavailable) -> int:
-        """Return a random part of a growing span, and no less than the other side asked for."""
+        """Return the backoff with full jitter, at least what the provider asked for."""
         asked_for = error.retry_after_ms if "retry_after_ms" in vars(error) else 0
         backoff = Backoff(self._settings.backoff_base_ms, self._settings.backoff_max_ms)
         return max(1, asked_for, backoff.full_jitter_ms(attempt, self._randomness))
 
     async def _within(self, ms: int, call: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return what ``call`` returns, or raise KmsUnavailable when it takes longer than ``ms`` on the clock."""
+        """Return the result of ``call``. Raises KmsUnavailable if it takes longer than ``ms``."""
         task = asyncio.ensure_future(call())
         late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(ms, lambda: _let_go(late))
+        timer = self._clock.call_later(ms, lambda: _resolve(late))
         try:
             await asyncio.wait((task, late), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -146,20 +146,20 @@ class ResilientKms:
             late.cancel()
             task.cancel()
 
-    def _raise_if_resting(self, key: str) -> None:
-        rest = self._resting.get(key)
-        if rest is None:
+    def _raise_if_cooling(self, key: str) -> None:
+        cooldown = self._cooldowns.get(key)
+        if cooldown is None:
             return
-        left = rest.until - self._clock.monotonic_ms()
+        left = cooldown.until - self._clock.monotonic_ms()
         if left <= 0:
-            del self._resting[key]
+            del self._cooldowns[key]
             return
-        error = type(rest.error)(rest.error.message)
+        error = type(cooldown.error)(cooldown.error.message)
         if isinstance(error, KmsUnavailable):
             error.retry_after_ms = max(1, left)
         raise error
 
-    def _note_success(self, key: str) -> None:
+    def _record_success(self, key: str) -> None:
         before = self._health.get(key)
         now = self._clock.wall_ms()
         if before is None or before.state != "ok":
@@ -168,9 +168,9 @@ class ResilientKms:
             self._keep(KeyHealth(self.name, key, "ok", since=now, last_ok_at=now))
         else:
             self._keep(msgspec.structs.replace(before, last_ok_at=now))
-        self._resting.pop(key, None)
+        self._cooldowns.pop(key, None)
 
-    def _note_failure(self, key: str, error: TenantqError) -> None:
+    def _record_failure(self, key: str, error: TenantqError) -> None:
         before = self._health.get(key, KeyHealth(self.name, key))
         state = _state_after(error)
         now = self._clock.wall_ms()
@@ -185,14 +185,14 @@ class ResilientKms:
                 text=error.message,
             )
         )
-        self._resting[key] = _Rest(error, self._clock.monotonic_ms() + self._settings.rest_ms)
+        self._cooldowns[key] = _Cooldown(error, self._clock.monotonic_ms() + self._settings.rest_ms)
 
     def _keep(self, health: KeyHealth) -> None:
         self._health[health.key] = health
         self._health.move_to_end(health.key)
         while len(self._health) > HEALTH_KEYS_MAX:
             forgotten, _ = self._health.popitem(last=False)
-            self._resting.pop(forgotten, None)
+            self._cooldowns.pop(forgotten, None)
 
 
 def _state_after(error: TenantqError) -> KeyState:
@@ -203,6 +203,6 @@ def _state_after(error: TenantqError) -> KeyState:
     return "disabled" if isinstance(error, KeyDisabled) else "failed"
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""Settings of the key management systems, apart from their code: none of the providers' libraries is needed to read them."""
+"""Settings of the key management systems. Reading them needs no provider's library."""
 
 from __future__ import annotations
 

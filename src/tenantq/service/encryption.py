@@ -20,7 +20,7 @@ from tenantq.engine.ops.add import batch_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyRef
-from tenantq.kms.own_keys import PREFIX
+from tenantq.kms.server_keyring import PREFIX
 from tenantq.store.keys import digest
 from tenantq.vault import KeyPolicy
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
     from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
     from tenantq.kms.interface import KeyHealth, Kms
-    from tenantq.kms.own_keys import OwnKeys
+    from tenantq.kms.server_keyring import ServerManagedKeys
     from tenantq.runtime.clock import Clock
-    from tenantq.vault import Sealer, Vault, VaultHealth, WrappedKey
+    from tenantq.vault import TenantCipher, Vault, VaultHealth, WrappedKey
     from tenantq.vault.stored_keys import StoredDataKeys
 
 log = logging.getLogger("tenantq")
@@ -79,7 +79,7 @@ class MessageEncryption:
         *,
         providers: Mapping[str, Kms],
         default_key: str | None = None,
-        own_keys: OwnKeys | None = None,
+        own_keys: ServerManagedKeys | None = None,
     ) -> None:
         """``own_keys``: where a key is made for each tenant that names none, if there is no ``default_key`` for all."""
         self._shard = shard
@@ -196,10 +196,10 @@ class MessageEncryption:
         found = (one for one in self._vault.health().keys if (one.provider, one.key) == (ref.provider, ref.key))
         return next(found, None)
 
-    async def _sealer(self, tenant: TenantState, uses: int) -> Sealer:
+    async def _sealer(self, tenant: TenantState, uses: int) -> TenantCipher:
         """Return what seals, with room for so many records until the next await."""
         policy = self._policy(tenant)
-        return self._vault.sealer(tenant.id, policy, uses) or await self._vault.ready(tenant.id, policy, uses)
+        return self._vault.cipher(tenant.id, policy, uses) or await self._vault.ready(tenant.id, policy, uses)
 
     # ---- going in ----
 
@@ -214,7 +214,7 @@ class MessageEncryption:
             return SealedBatch(checked)
         sealer = await self._sealer(tenant, 2 * len(good))
         ids = self._shard.new_ids(len(good))
-        records = sealer.seal_bodies(queue, ids, [one.body for one in good])
+        records = sealer.encrypt_bodies(queue, ids, [one.body for one in good])
         if plain:
             sealed = [
                 NewMessage(body=record, priority=one.priority, raw_id=id, sealed=True)
@@ -290,7 +290,7 @@ class MessageEncryption:
         queue = got[0].queue
         if len(sealed) < len(got) or [1 for one in got if one.origin or one.sealed_attributes or one.queue != queue]:
             return _opened_singly(reader, got)
-        bodies = reader.open_bodies(queue, [one.raw_id for one in got], blobs)
+        bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
         whole = [
             replace(one, body=body, sealed=False) for one, body in zip(got, bodies, strict=True) if type(body) is bytes
@@ -314,7 +314,7 @@ class MessageEncryption:
             return result
         reader = self._vault.reader(tenant_id)
         await reader.load([result.value])
-        value, error = _decode_result(reader.open(queue, id, "result", result.value))
+        value, error = _decode_result(reader.decrypt(queue, id, "result", result.value))
         return Result(result.status, value, error)
 
     # ---- moving ----
@@ -385,7 +385,7 @@ def _judged(message: NewMessage | TenantqError) -> NewMessage | TenantqError:
 
 
 def _sealed_message(
-    sealer: Sealer, queue: str, message: NewMessage, id: bytes, record: bytes, secret: re.Pattern[str]
+    sealer: TenantCipher, queue: str, message: NewMessage, id: bytes, record: bytes, secret: re.Pattern[str]
 ) -> NewMessage:
     hidden = {name: value for name, value in message.attributes.items() if secret.match(name) is not None}
     return NewMessage(
@@ -400,30 +400,30 @@ def _sealed_message(
         key_alone=message.key_alone,
         raw_id=id,
         sealed=True,
-        sealed_attributes=sealer.seal(queue, id, "attributes", _encode(hidden)) if hidden else b"",
+        sealed_attributes=sealer.encrypt(queue, id, "attributes", _encode(hidden)) if hidden else b"",
         digest=sealer.digest(message.body) if message.key is not None else None,
         known_as=digest(message.body) if message.key is not None else None,
     )
 
 
-def _sealed_result(sealer: Sealer, queue: str, id: bytes, result: Result) -> Result:
-    blob = sealer.seal(queue, id, "result", _encode((result.value, result.error)))
+def _sealed_result(sealer: TenantCipher, queue: str, id: bytes, result: Result) -> Result:
+    blob = sealer.encrypt(queue, id, "result", _encode((result.value, result.error)))
     return Result(result.status, blob, None, sealed=True)
 
 
-def _sealed_stored(sealer: Sealer, queue: str, one: StoredMessage, secret: re.Pattern[str]) -> StoredMessage:
+def _sealed_stored(sealer: TenantCipher, queue: str, one: StoredMessage, secret: re.Pattern[str]) -> StoredMessage:
     origin, id = one.origin(queue), one.raw_id
     hidden = {name: value for name, value in one.attributes.items() if secret.match(name) is not None}
     return msgspec.structs.replace(
         one,
-        body=sealer.seal(origin, id, "body", one.body),
+        body=sealer.encrypt(origin, id, "body", one.body),
         attributes={name: value for name, value in one.attributes.items() if name not in hidden},
         sealed=True,
-        sealed_attributes=sealer.seal(origin, id, "attributes", _encode(hidden)) if hidden else b"",
+        sealed_attributes=sealer.encrypt(origin, id, "attributes", _encode(hidden)) if hidden else b"",
     )
 
 
-def _opened_stored(reader: Sealer, queue: str, one: StoredMessage) -> StoredMessage | SealBroken:
+def _opened_stored(reader: TenantCipher, queue: str, one: StoredMessage) -> StoredMessage | SealBroken:
     try:
         body, attributes = _opened_parts(reader, one.origin(queue), one)
     except SealBroken as error:
@@ -431,7 +431,7 @@ def _opened_stored(reader: Sealer, queue: str, one: StoredMessage) -> StoredMess
     return msgspec.structs.replace(one, body=body, attributes=attributes, sealed=False, sealed_attributes=b"")
 
 
-def _opened_singly(reader: Sealer, got: list[Delivery]) -> Opened:
+def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
     """Open messages of several queues or kinds, one by one."""
     whole, broken = list[Delivery](), list[Delivery]()
     for one in got:
@@ -449,7 +449,7 @@ def _opened_singly(reader: Sealer, got: list[Delivery]) -> Opened:
     return Opened(whole, broken)
 
 
-def _opened_facts(reader: Sealer, facts: Facts) -> Facts:
+def _opened_facts(reader: TenantCipher, facts: Facts) -> Facts:
     try:
         body, attributes = _opened_parts(reader, facts.origin, facts)
     except SealBroken as error:
@@ -459,11 +459,13 @@ def _opened_facts(reader: Sealer, facts: Facts) -> Facts:
     return msgspec.structs.replace(facts, body=body, attributes=attributes, sealed_attributes=b"")
 
 
-def _opened_parts(reader: Sealer, origin: str, one: Delivery | Facts | StoredMessage) -> tuple[bytes, dict[str, str]]:
-    body = reader.open(origin, one.raw_id, "body", one.body)
+def _opened_parts(
+    reader: TenantCipher, origin: str, one: Delivery | Facts | StoredMessage
+) -> tuple[bytes, dict[str, str]]:
+    body = reader.decrypt(origin, one.raw_id, "body", one.body)
     if not one.sealed_attributes:
         return body, one.attributes
-    hidden = reader.open(origin, one.raw_id, "attributes", one.sealed_attributes)
+    hidden = reader.decrypt(origin, one.raw_id, "attributes", one.sealed_attributes)
     return body, {**one.attributes, **_decode_attributes(hidden)}
 
 

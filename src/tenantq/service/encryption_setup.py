@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.kms import KmsSettings, open_kms
-from tenantq.kms.default_keyring import KEYRING, default_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
-from tenantq.kms.own_keys import OwnKeys
+from tenantq.kms.server_keyring import KEYRING, ServerManagedKeys, default_keyring
 from tenantq.runtime.randomness import system_randomness
 from tenantq.service.encryption import MessageEncryption
 from tenantq.vault import StoredDataKeys, Vault, VaultSettings
@@ -41,7 +40,7 @@ def open_encryption(
         local = default_keyring(data_dir, in_use=in_use)
     own_keys = None
     if kms.default_key is None and local is not None:
-        own_keys = OwnKeys(KeyringFile(Path(local.keyring), unlock_of(local, environment)), clock)
+        own_keys = ServerManagedKeys(KeyringFile(Path(local.keyring), unlock_of(local, environment)), clock)
     providers = open_kms(msgspec.structs.replace(kms, local=local), clock, system_randomness(), environment)
     return MessageEncryption(
         shard,

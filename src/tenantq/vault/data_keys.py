@@ -1,7 +1,7 @@
-"""One tenant's data keys: numbered, wrapped by its key in a key management system, kept in memory within bounds.
+"""One tenant's data keys: numbered, wrapped by a key in a key management system, cached in memory.
 
-Number 0 is the tenant's secret, from which the key of its digests comes; it is never rotated. Data keys count from 1; the highest
-seals, all of them open. Whatever takes a call to the key management is done once, however many callers wait for it.
+Number 0 is the tenant's secret, from which the key of its digests is derived; it is never rotated. Data keys count from 1. The
+highest one encrypts, all of them decrypt. Calls to the key management system are made once for all callers that wait.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 
 from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken, StoreFailed, TenantqError
 from tenantq.vault.envelope import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
-from tenantq.vault.key_store import WrappedKey
 from tenantq.vault.single_flight import SingleFlight
+from tenantq.vault.wrapped_key import WrappedKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from tenantq.kms.interface import KeyRef, Kms
     from tenantq.runtime.clock import Clock
     from tenantq.vault.key_cache import KeyCache
-    from tenantq.vault.key_store import DataKeyStore
     from tenantq.vault.settings import KeyPolicy, VaultSettings
     from tenantq.vault.single_flight import Spawn, Work
+    from tenantq.vault.wrapped_key import DataKeyStore
 
 log = logging.getLogger("tenantq")
 
 SECRET: Final = 0
 NONE: Final = -1
 MARGIN_MS: Final = 1_000
-"""A key that may be used for less than this is unwrapped anew first, so that it does not end in the middle of a batch."""
-UPKEEP_PAUSE_MS: Final = 5_000
-"""So long after a renewal beside the work has failed, it is tried again."""
+"""A key that expires sooner than this is unwrapped again first, so that it does not expire in the middle of a batch."""
+RENEWAL_DELAY_MS: Final = 5_000
+"""Delay before a failed background renewal is retried."""
 _TRIES: Final = 8
 _BROKEN_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What a tenant's keys are kept with."""
+class VaultContext:
+    """What the keys of all tenants share."""
 
-    book: DataKeyStore
+    store: DataKeyStore
     kms_by_name: Mapping[str, Kms]
     clock: Clock
     random_bytes: Callable[[int], bytes]
@@ -58,69 +58,80 @@ class TenantKeys:
     """The keys of one tenant."""
 
     __slots__ = (
-        "_flights", "_means", "_upkeep_after", "_wrapped", "_writing", "broken", "calm_until", "current", "erased", "held",
-        "policy", "room", "tenant_id",
+        "_context",
+        "_flights",
+        "_renew_after",
+        "_wrapped",
+        "_writing",
+        "broken",
+        "current",
+        "current_until",
+        "erased",
+        "held",
+        "policy",
+        "tenant_id",
+        "uses_left",
     )  # fmt: skip
 
-    def __init__(self, tenant_id: int, means: Means) -> None:
+    def __init__(self, tenant_id: int, context: VaultContext) -> None:
         self.tenant_id = tenant_id
-        self.held = means.cache.of(tenant_id)  # keys in memory
+        self.held = context.cache.of(tenant_id)  # keys in memory
         self.policy: KeyPolicy | None = None
-        self.current = NONE  # the number of the key that seals
-        self.room = 0  # how often it may still seal before more uses have to be reserved
-        self.calm_until = 0  # monotonic: before that nothing has to be renewed
+        self.current = NONE  # the number of the key that encrypts
+        self.uses_left = 0  # reserved uses of the current key
+        self.current_until = 0  # monotonic: nothing has to be renewed before
         self.erased = False
-        self.broken: set[int] = set()  # numbers that were asked for and do not exist, or do not unwrap
-        self._means = means
-        self._wrapped: WrappedKey | None = None  # of the key that seals
-        self._flights = SingleFlight(means.spawn)
-        self._writing = asyncio.Lock()  # so that nothing is written after the keys were destroyed
-        self._upkeep_after = 0
+        self.broken: set[int] = set()  # numbers that do not exist or cannot be unwrapped
+        self._context = context
+        self._wrapped: WrappedKey | None = None  # of the current key
+        self._flights = SingleFlight(context.spawn)
+        self._writing = asyncio.Lock()  # nothing may be written after the keys were destroyed
+        self._renew_after = 0
 
     def __repr__(self) -> str:
         return f"TenantKeys(tenant {self.tenant_id}, {len(self.held)} in memory)"
 
-    # ---- sealing ----
+    # ---- encryption ----
 
-    def is_calm(self, policy: KeyPolicy, uses: int) -> bool:
-        """Tell, in few steps, that ``uses`` records can be sealed and nothing has to be renewed."""
+    def is_current(self, policy: KeyPolicy, uses: int) -> bool:
+        """Return whether ``uses`` records can be encrypted and nothing has to be renewed. Fast."""
         return (
             (self.policy is policy or self.policy == policy)
-            and self.room - uses >= self._low_room
-            and self._means.clock.monotonic_ms() < self.calm_until
+            and self.uses_left - uses >= self._low_uses
+            and self._context.clock.monotonic_ms() < self.current_until
             and self.current in self.held
             and SECRET in self.held
         )
 
     async def prepare(self, policy: KeyPolicy, uses: int) -> None:
-        """Return when ``uses`` records can be sealed. Waits only for what is needed at once; the rest is renewed beside it."""
+        """Wait until ``uses`` records can be encrypted. Other renewals run in the background."""
         for _ in range(_TRIES):
             self._raise_if_erased()
             self.policy = policy
             if self.current == NONE or not self.is_fresh(self.current) or not self.is_fresh(SECRET):
                 await self._flights.join("begin", self._begin)
-            elif self.room < uses:
+            elif self.uses_left < uses:
                 await self._flights.join("reserve", self._reserve)
             else:
-                self._look_after()
+                self._renew()
                 return
         raise KmsUnavailable(f"{uses} records cannot be sealed now: data keys are used up faster than they are made.")
 
     async def rotate(self) -> int:
-        """Make a new data key, which seals from now on, and return its number."""
+        """Create a new data key, which encrypts from now on, and return its number."""
         self._raise_if_erased()
         await self._flights.join("rotate", self._rotate)
         return self.current
 
-    # ---- opening ----
+    # ---- decryption ----
 
     def is_fresh(self, number: int) -> bool:
-        """Tell that a key is in memory and may be used for a while."""
+        """Return whether a key is in memory and does not expire soon."""
         key = self.held.get(number)
-        return key is not None and self._means.clock.monotonic_ms() + MARGIN_MS < key.expires_at
+        return key is not None and self._context.clock.monotonic_ms() + MARGIN_MS < key.expires_at
 
     async def load(self, numbers: set[int]) -> None:
-        """Bring these keys into memory. One that does not exist or does not unwrap goes to ``broken``; KmsUnavailable, KmsError."""
+        """Load keys into memory. Missing and damaged ones are added to ``broken``. Raises KmsUnavailable or KmsError."""
         self._raise_if_erased()
         missing = [number for number in numbers if not self.is_fresh(number)]
         if missing:
@@ -128,18 +139,18 @@ class TenantKeys:
             for outcome in found:
                 if isinstance(outcome, BaseException) and not isinstance(outcome, SealBroken):
                     raise outcome
-        now = self._means.clock.monotonic_ms()
+        now = self._context.clock.monotonic_ms()
         for number in numbers:
             self._renew_if_due(number, now)
 
-    # ---- the key management's key changes, or everything ends ----
+    # ---- rewrapping and destruction ----
 
     async def rewrap(self, ref: KeyRef) -> int:
-        """Wrap every key anew, by ``ref``, and return how many. Messages are not touched, and work goes on meanwhile."""
+        """Wrap every key again with ``ref`` and return how many. Messages are not touched and work continues."""
         done: set[int] = set()
         for _ in range(_TRIES):
             self._raise_if_erased()
-            todo = sorted(set(await self._means.book.list(self.tenant_id)) - done)
+            todo = sorted(set(await self._context.store.list(self.tenant_id)) - done)
             if not todo:
                 return len(done)
             for number in todo:
@@ -148,27 +159,27 @@ class TenantKeys:
         raise KmsUnavailable("New data keys are made faster than they are wrapped anew. Try again later.")
 
     async def shred(self) -> int:
-        """Forget the keys at once, have the book destroy them, and return how many it held."""
+        """Drop the keys from memory, destroy them in the store and return how many there were."""
         self.erased = True
-        self._means.cache.forget(self.tenant_id)
-        self.current, self.room, self.calm_until, self._wrapped = NONE, 0, 0, None
+        self._context.cache.forget(self.tenant_id)
+        self.current, self.uses_left, self.current_until, self._wrapped = NONE, 0, 0, None
         async with self._writing:
             try:
-                return await self._means.book.drop_all(self.tenant_id)
+                return await self._context.store.drop_all(self.tenant_id)
             except StoreFailed:
-                raise  # whether they are gone nobody knows
+                raise  # it is unknown whether they are gone
             except TenantqError:
-                self.erased = False  # refused, as by a legal hold that came first: everything opens as before
+                self.erased = False  # refused, for example by a legal hold: the keys work as before
                 raise
 
-    # ---- making and unwrapping ----
+    # ---- creation and unwrapping ----
 
     async def _begin(self) -> None:
-        """Bring the secret and the newest data key into memory; where there are none, make them."""
+        """Load the secret and the newest data key, or create them."""
         policy = self.policy
         assert policy is not None
         for _ in range(_TRIES):
-            listed = await self._means.book.list(self.tenant_id)
+            listed = await self._context.store.list(self.tenant_id)
             if SECRET not in listed:
                 await self._make(SECRET, policy.key)
             elif len(listed) == 1:
@@ -184,7 +195,7 @@ class TenantKeys:
             await self._adopt(newest)
 
     async def _rotate(self) -> None:
-        listed = await self._means.book.list(self.tenant_id)
+        listed = await self._context.store.list(self.tenant_id)
         newest = max(listed, default=NONE)
         if newest == NONE:
             raise Invalid(
@@ -194,11 +205,11 @@ class TenantKeys:
             raise KmsError("The tenant has used up all numbers for data keys.")
         ref = self.policy.key if self.policy is not None else listed[newest].key
         if not await self._make(newest + 1, ref):
-            await self._adopt(newest + 1)  # another process was faster; its key is as new as ours would have been
+            await self._adopt(newest + 1)  # another process was faster; its key is as new
 
     async def _rotate_if_due(self) -> None:
-        """Take up the key of another process that has rotated already, else rotate."""
-        listed = await self._means.book.list(self.tenant_id)
+        """Adopt the key of another process that has rotated already, else rotate."""
+        listed = await self._context.store.list(self.tenant_id)
         newest = max(listed, default=NONE)
         if newest > self.current and self._due_in_ms(listed[newest]) > 0:
             await self._adopt(newest)
@@ -206,39 +217,39 @@ class TenantKeys:
             await self._rotate()
 
     async def _adopt(self, number: int) -> None:
-        """Seal with a key that is stored already, from when uses of it are reserved."""
+        """Encrypt with a stored key once uses of it are reserved."""
         if not self.is_fresh(number):
             await self._fetch(number)
         reserved, more = await self._reserve_uses(number)
-        self._seal_with(reserved, room=more)
+        self._encrypt_with(reserved, uses_left=more)
 
     def _due_in_ms(self, wrapped: WrappedKey) -> int:
-        """Return how long a key may seal until a new one is due."""
+        """Return how long a key may encrypt until a new one is due."""
         policy = self.policy
         if policy is None or wrapped.key != policy.key:
             return 0
-        return wrapped.created_at + policy.rotate_every_ms - self._means.clock.wall_ms()
+        return wrapped.created_at + policy.rotate_every_ms - self._context.clock.wall_ms()
 
     async def _make(self, number: int, ref: KeyRef) -> bool:
-        """Make a key, store it wrapped, and hold it; False: there is one of this number already."""
-        means = self._means
-        started = means.clock.monotonic_ms()
-        plain = means.random_bytes(KEY_BYTES)
+        """Create a key, store it wrapped and cache it. Returns False if the number exists."""
+        context = self._context
+        started = context.clock.monotonic_ms()
+        plain = context.random_bytes(KEY_BYTES)
         wrapped = await self._wrap(number, ref, plain)
-        settings = means.settings
+        settings = context.settings
         uses = min(settings.uses_reserved, settings.uses_max) if number != SECRET else 0
-        made = WrappedKey(number, ref, wrapped, means.clock.wall_ms(), uses)
-        if not await self._write(lambda: means.book.put(self.tenant_id, made)):
+        made = WrappedKey(number, ref, wrapped, context.clock.wall_ms(), uses)
+        if not await self._write(lambda: context.store.put(self.tenant_id, made)):
             return False
         self._hold(number, plain, started)
         if number != SECRET:
-            self._seal_with(made, room=uses)
+            self._encrypt_with(made, uses_left=uses)
             log.info("tenant %d: data key %d seals from now on", self.tenant_id, number)
         return True
 
     async def _wrap(self, number: int, ref: KeyRef, plain: bytes) -> bytes:
-        """Return ``plain`` wrapped, after trying that it unwraps: a key that cannot be had back would lose what it sealed."""
-        kms, context = self._kms(ref), self._context(number)
+        """Return ``plain`` wrapped. Checks that it unwraps, because a lost key would lose its messages."""
+        kms, context = self._kms(ref), self._wrap_context(number)
         wrapped = await kms.wrap(ref.key, plain, context)
         if not hmac.compare_digest(await kms.unwrap(ref.key, wrapped, context), plain):
             raise KmsError(f"{ref.provider}: what the key wrapped it unwraps to something else. It is not used.")
@@ -248,7 +259,7 @@ class TenantKeys:
         await self._flights.join(number, lambda: self._unwrap(number))
 
     async def _unwrap(self, number: int) -> None:
-        started = self._means.clock.monotonic_ms()
+        started = self._context.clock.monotonic_ms()
         try:
             self._hold(number, await self._unwrapped(number), started)
         except SealBroken:
@@ -258,54 +269,54 @@ class TenantKeys:
             raise
 
     async def _unwrapped(self, number: int) -> bytes:
-        listed = await self._means.book.list(self.tenant_id)
+        listed = await self._context.store.list(self.tenant_id)
         wrapped = listed.get(number)
         if wrapped is None:
             raise SealBroken(f"There is no data key {number}.") if listed else Erased
         if number == self.current < max(listed):
-            self._beside("rotate", self._rotate_if_due)  # another process has rotated
+            self._in_background("rotate", self._rotate_if_due)  # another process has rotated
         ref = wrapped.key
-        return await self._kms(ref).unwrap(ref.key, wrapped.wrapped, self._context(number))
+        return await self._kms(ref).unwrap(ref.key, wrapped.wrapped, self._wrap_context(number))
 
     def _hold(self, number: int, plain: bytes, since: int) -> None:
-        """Keep a key in memory. Its age counts from before it was asked for."""
+        """Cache a key. Its age counts from before the call that unwrapped it."""
         self._raise_if_erased()
         if len(plain) != KEY_BYTES:
             raise SealBroken(f"What was stored as data key {number} is none.")
         kind = TenantSecret if number == SECRET else DataKey
         key: PlainKey = kind(self.tenant_id, number, plain)
-        age_max_ms = self._means.settings.key_age_max_ms
-        # Between 70 and 80 % of the age, so that keys unwrapped together, as after a start, are not renewed together.
-        key.refresh_at = since + age_max_ms * 7 // 10 + age_max_ms * self._means.random_bytes(1)[0] // 2_560
+        age_max_ms = self._context.settings.key_age_max_ms
+        # Between 70 and 80 % of the age, so that keys unwrapped together after a start are not renewed together.
+        key.refresh_at = since + age_max_ms * 7 // 10 + age_max_ms * self._context.random_bytes(1)[0] // 2_560
         key.expires_at = since + age_max_ms
-        self._means.cache.keep(key)
+        self._context.cache.keep(key)
         self.broken.discard(number)
 
     def _kms(self, ref: KeyRef) -> Kms:
-        kms = self._means.kms_by_name.get(ref.provider)
+        kms = self._context.kms_by_name.get(ref.provider)
         if kms is None:
             raise KmsError(f"This server has no key management {ref.provider!r}. Configure it.")
         return kms
 
-    def _context(self, number: int) -> dict[str, str]:
+    def _wrap_context(self, number: int) -> dict[str, str]:
         return {"tenantq": "data-key", "tenant": str(self.tenant_id), "number": str(number)}
 
     # ---- uses ----
 
     async def _reserve(self) -> None:
-        """Reserve more uses of the key that seals, or make a new one when its uses are up."""
+        """Reserve more uses of the current key, or create a new key if its uses are exhausted."""
         number = self.current
         _, more = await self._reserve_uses(number)
         if not more:
             await self._flights.join("rotate", self._rotate)
         elif self.current == number:
-            self.room += more
+            self.uses_left += more
 
     async def _reserve_uses(self, number: int) -> tuple[WrappedKey, int]:
-        """Store that more uses of a key are taken, and return how many; none: they are up."""
-        book, settings = self._means.book, self._means.settings
+        """Reserve more uses of a key in the store and return how many; 0: they are exhausted."""
+        store, settings = self._context.store, self._context.settings
         for _ in range(_TRIES):
-            stored = (await book.list(self.tenant_id)).get(number)
+            stored = (await store.list(self.tenant_id)).get(number)
             if stored is None:
                 raise Erased
             more = max(0, min(settings.uses_reserved, settings.uses_max - stored.uses))
@@ -314,14 +325,14 @@ class TenantKeys:
                 return reserved, more
         raise KmsUnavailable("The uses of the data key could not be reserved. Try again later.")
 
-    def _seal_with(self, wrapped: WrappedKey, *, room: int) -> None:
+    def _encrypt_with(self, wrapped: WrappedKey, *, uses_left: int) -> None:
         self._raise_if_erased()
-        self.current, self.room, self._wrapped = wrapped.number, room, wrapped
-        self.calm_until = 0
+        self.current, self.uses_left, self._wrapped = wrapped.number, uses_left, wrapped
+        self.current_until = 0
 
     @property
-    def _low_room(self) -> int:
-        return self._means.settings.uses_reserved // 2
+    def _low_uses(self) -> int:
+        return self._context.settings.uses_reserved // 2
 
     # ---- writing ----
 
@@ -331,7 +342,7 @@ class TenantKeys:
             return await write()
 
     async def _replace(self, old: WrappedKey, new: WrappedKey) -> bool:
-        done = await self._write(lambda: self._means.book.replace(self.tenant_id, old, new))
+        done = await self._write(lambda: self._context.store.replace(self.tenant_id, old, new))
         if done and self.current == new.number and not self.erased:
             self._wrapped = new
         return done
@@ -340,49 +351,49 @@ class TenantKeys:
         before = b""
         fresh = b""
         for _ in range(_TRIES):
-            stored = (await self._means.book.list(self.tenant_id)).get(number)
+            stored = (await self._context.store.list(self.tenant_id)).get(number)
             if stored is None:
                 raise Erased
-            if stored.wrapped != before:  # otherwise only its uses have changed meanwhile
+            if stored.wrapped != before:  # else only its uses changed
                 plain = await self._unwrapped(number)
                 before, fresh = stored.wrapped, await self._wrap(number, ref, plain)
             if await self._replace(stored, msgspec.structs.replace(stored, key=ref, wrapped=fresh)):
                 return
         raise KmsUnavailable(f"Data key {number} could not be wrapped anew: it changes all the time. Try again later.")
 
-    # ---- upkeep beside the work ----
+    # ---- background renewal ----
 
-    def _look_after(self) -> None:
-        """Begin whatever has to be renewed soon, without waiting for it."""
+    def _renew(self) -> None:
+        """Start renewals that are due, without waiting."""
         wrapped = self._wrapped
         assert wrapped is not None
-        now = self._means.clock.monotonic_ms()
-        if now < self._upkeep_after:
-            self.calm_until = self._upkeep_after
+        now = self._context.clock.monotonic_ms()
+        if now < self._renew_after:
+            self.current_until = self._renew_after
             return
         due_in = self._due_in_ms(wrapped)
         if due_in <= 0:
-            self._beside("rotate", self._rotate_if_due)
-        elif self.room < self._low_room:
-            self._beside("reserve", self._reserve)
+            self._in_background("rotate", self._rotate_if_due)
+        elif self.uses_left < self._low_uses:
+            self._in_background("reserve", self._reserve)
         for number in (SECRET, self.current):
             self._renew_if_due(number, now)
         refresh_at = min(self.held[SECRET].refresh_at, self.held[self.current].refresh_at)
-        self.calm_until = 0 if self._flights else min(refresh_at, now + due_in)
+        self.current_until = 0 if self._flights else min(refresh_at, now + due_in)
 
     def _renew_if_due(self, number: int, now: int) -> None:
         key = self.held.get(number)
-        if key is not None and now >= key.refresh_at and now >= self._upkeep_after:
-            self._beside(number, lambda: self._unwrap(number))
+        if key is not None and now >= key.refresh_at and now >= self._renew_after:
+            self._in_background(number, lambda: self._unwrap(number))
 
-    def _beside(self, name: str | int, work: Work) -> None:
+    def _in_background(self, name: str | int, work: Work) -> None:
         if name not in self._flights:
-            self._flights.begin(name, work).add_done_callback(self._upkeep_done)
+            self._flights.begin(name, work).add_done_callback(self._renewal_done)
 
-    def _upkeep_done(self, task: asyncio.Task[None]) -> None:
+    def _renewal_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        self._upkeep_after = self._means.clock.monotonic_ms() + UPKEEP_PAUSE_MS
+        self._renew_after = self._context.clock.monotonic_ms() + RENEWAL_DELAY_MS
         if not self.erased:
             log.warning(
                 "tenant %d: its data keys could not be renewed, which is tried again: %s", self.tenant_id, error

@@ -1,4 +1,4 @@
-"""Keys in memory, of all tenants: bounded in number, and forgotten when they are too old, used or not."""
+"""The unwrapped keys of all tenants in memory, limited in number and age."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWEEPS_PER_AGE: Final = 4
 
 
 class KeyCache:
-    """Holds each tenant's keys by number. What ``of`` returns stays true for as long as the cache lives."""
+    """Holds each tenant's keys by number. The mapping returned by ``of`` stays live."""
 
     def __init__(self, clock: Clock, *, age_max_ms: int, keys_max: int) -> None:
         self._clock = clock
@@ -30,11 +30,11 @@ class KeyCache:
         return len(self._oldest_first)
 
     def of(self, tenant_id: int) -> dict[int, PlainKey]:
-        """Return the tenant's keys by number: the live mapping, to be read only."""
+        """Return the live, read-only mapping of a tenant's keys by number."""
         return self._tenants.setdefault(tenant_id, {})
 
     def keep(self, key: PlainKey) -> None:
-        """Hold a key that was unwrapped just now; beyond the bound, those unwrapped longest ago go."""
+        """Add a key that was just unwrapped. Beyond the limit, the oldest ones are dropped."""
         place = key.tenant_id, key.number
         self.of(key.tenant_id)[key.number] = key
         self._oldest_first[place] = None
@@ -45,7 +45,7 @@ class KeyCache:
             self._timer = self._clock.call_later(self._sweep_ms, self._sweep)
 
     def forget(self, tenant_id: int) -> None:
-        """Let go of everything of one tenant."""
+        """Drop all keys of one tenant."""
         for number in [*self.of(tenant_id)]:
             self._drop(tenant_id, number)
 

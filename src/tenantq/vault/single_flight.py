@@ -1,4 +1,4 @@
-"""Work that several callers want at a time is done once, and all of them get its outcome."""
+"""Runs work once for all callers that want it at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SingleFlight:
-    """Works under way, by name."""
+    """Tasks in progress, by name."""
 
     __slots__ = ("_spawn", "_tasks")
 
@@ -30,7 +30,7 @@ class SingleFlight:
         return name in self._tasks
 
     def begin(self, name: str | int, work: Work) -> asyncio.Task[None]:
-        """Return the work of this name that is under way, or begin it."""
+        """Return the task of this name, started if necessary."""
         task = self._tasks.get(name)
         if task is None:
             task = self._tasks[name] = self._spawn(work())
@@ -38,20 +38,20 @@ class SingleFlight:
         return task
 
     async def join(self, name: str | int, work: Work) -> None:
-        """Wait for the work of this name, begun now or before. Who gives up waiting does not end it for the others."""
+        """Wait for the task of this name, started if necessary. Cancelling a caller does not cancel the task."""
         task = self.begin(name, work)
         await asyncio.wait((task,))
         if task.cancelled():
             raise KmsUnavailable("The vault is closing.")
         error = task.exception()
         if isinstance(error, TenantqError):
-            raise _anew(error)
+            raise _copy_of(error)
         if error is not None:
             raise error
 
 
-def _anew(error: TenantqError) -> TenantqError:
-    """Return an equal error for one of those who wait: a single one would collect the traceback of them all."""
+def _copy_of(error: TenantqError) -> TenantqError:
+    """Return a copy of an error for one caller. A shared one would collect the tracebacks of all."""
     again = type(error)(error.message)
     if isinstance(error, KmsUnavailable) and isinstance(again, KmsUnavailable):
         again.retry_after_ms = error.retry_after_ms

@@ -1,4 +1,4 @@
-"""The book of wrapped keys on a shard's store: every change is an operation of a round, journaled and synced with it."""
+"""Wrapped keys in a shard's store. Every change is an operation of a round, journaled and synced with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.kms.interface import KeyRef
-from tenantq.vault.key_store import WrappedKey
 from tenantq.vault.settings import USES_MAX
+from tenantq.vault.wrapped_key import WrappedKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
 DAMAGED: Final = "damaged"
-"""Stands for the provider of a key whose row cannot be read: restore it from the file beside the backups."""
+"""Provider of a key whose row is unreadable. Restore it from the file beside the backups."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
 def is_key(row: bytes) -> bool:
-    """Tell whether these stored bytes can be read as a wrapped key."""
+    """Return whether a stored row is a readable wrapped key."""
     try:
         _decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -32,14 +32,14 @@ def is_key(row: bytes) -> bool:
 
 
 def _key_of(number: int, row: bytes) -> WrappedKey:
-    """Return a stored key; one that was damaged as a key of nobody, so that its tenant's calls fail, and no other's."""
+    """Return a stored key. A damaged one gets the provider DAMAGED, so that only its tenant's calls fail."""
     if is_key(row):
         return _decode(row)
     return WrappedKey(number, KeyRef(DAMAGED, f"data-key-{number}"), b"", 0, USES_MAX)
 
 
 def used_up(row: bytes) -> bytes:
-    """Return a stored key as one whose uses are up, so that the next message is sealed with a new one; what is none stays as it is."""
+    """Return a row with all uses taken, so that the next message is encrypted with a new key. Unreadable rows stay as they are."""
     if not is_key(row):
         return row
     key = _decode(row)
@@ -47,7 +47,7 @@ def used_up(row: bytes) -> bytes:
 
 
 class StoredDataKeys:
-    """A ``DataKeyBook`` whose rows are ``datakey/`` of the store."""
+    """A ``DataKeyStore`` on the ``datakey/`` rows of the store."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -57,16 +57,16 @@ class StoredDataKeys:
         return self.known(tenant_id)
 
     def known(self, tenant_id: int) -> dict[int, WrappedKey]:
-        """Return the same at once; nothing has to be read."""
+        """Return the same without waiting."""
         return {number: _key_of(number, row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
-        """Store a new key; False: there is one of this number already, and it is left as it is."""
+        """Store a new key. Returns False, and changes nothing, if the number exists."""
         details = f"wrapped by {key.key}"
         return await self._shard.put_data_key(tenant_id, key.number, _encode(key), details=details)
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
-        """Store ``new`` in place of ``old``, which has the same number; False: what is stored is not ``old`` (any more)."""
+        """Replace ``old`` by ``new`` of the same number. Returns False if the stored key is not ``old``."""
         row = self._shard.data_keys.get(tenant_id, {}).get(old.number)
         if row is None or _key_of(old.number, row) != old:
             return False
@@ -74,5 +74,5 @@ class StoredDataKeys:
         return await self._shard.replace_data_key(tenant_id, old.number, row, _encode(new), details=details)
 
     async def drop_all(self, tenant_id: int) -> int:
-        """Destroy all of a tenant's keys for ever, and return how many."""
+        """Destroy all of a tenant's keys and return how many."""
         return await self._shard.drop_data_keys(tenant_id, reason="the tenant is erased")

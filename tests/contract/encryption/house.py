@@ -6,11 +6,10 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
-from tenantq.kms.default_keyring import default_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import LocalKms, unlock_of
-from tenantq.kms.own_keys import OwnKeys
 from tenantq.kms.resilient import ResilientKms
+from tenantq.kms.server_keyring import ServerManagedKeys, default_keyring
 from tenantq.kms.settings import RetrySettings
 from tenantq.service import Call, MessageEncryption, Service
 from tenantq.vault import StoredDataKeys, Vault, VaultSettings
@@ -65,7 +64,7 @@ class EncryptedHouse(House):
         self.kms = ResilientKms("local", self.provider, clock, random.Random(3), once)
         self.book = StoredDataKeys(shard)
         self.vault = Vault(self.book, {"local": self.kms}, clock, settings=VaultSettings())
-        own_keys = OwnKeys(self.ring, clock)
+        own_keys = ServerManagedKeys(self.ring, clock)
         self.encryption = MessageEncryption(
             shard, self.vault, self.book, clock, providers={"local": self.kms}, own_keys=own_keys
         )

@@ -200,7 +200,7 @@ def test_a_file_of_another_user_is_refused(given_settings: LocalSettings, monkey
         facts[4] = mine + 4_242
         return os.stat_result(facts)
 
-    monkeypatch.setattr("tenantq.kms.strict_file.os.fstat", fstat)
+    monkeypatch.setattr("tenantq.kms.secret_file.os.fstat", fstat)
     with pytest.raises(Invalid, match=f"uid {mine + 4_242}"):
         LocalKms(given_settings)
 

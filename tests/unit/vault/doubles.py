@@ -148,4 +148,4 @@ async def opened(vault: Vault, blob: bytes, tenant_id: int = 7) -> bytes:
     """Open a body of the queue ``q``, loading what it takes."""
     reader = vault.reader(tenant_id)
     await reader.load([blob])
-    return reader.open("q", ID, "body", blob)
+    return reader.decrypt("q", ID, "body", blob)

@@ -13,7 +13,7 @@ from tenantq.errors import (
     KmsUnavailable,
 )
 from tenantq.vault import VaultSettings
-from tenantq.vault.data_keys import MARGIN_MS, UPKEEP_PAUSE_MS
+from tenantq.vault.data_keys import MARGIN_MS, RENEWAL_DELAY_MS
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, POLICY, House, opened, settle
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ async def test_a_key_in_memory_is_used_up_to_its_age_and_not_a_moment_longer(hou
     await house.vault.ready(8, POLICY)
     clock.advance(HOUR_MS // 10)  # so that no sweep forgets the keys just when they are too old
     sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.seal("q", ID, "body", b"hello")
+    blob = sealer.encrypt("q", ID, "body", b"hello")
     house.kms.error = KmsUnavailable()
     clock.advance(HOUR_MS - MARGIN_MS - 1)
     assert await house.vault.ready(7, POLICY) is sealer
     assert await opened(house.vault, blob) == b"hello"
     clock.advance(MARGIN_MS)
-    assert sealer.open("q", ID, "body", sealer.seal("q", ID, "body", b"x")) == b"x"
+    assert sealer.decrypt("q", ID, "body", sealer.encrypt("q", ID, "body", b"x")) == b"x"
     clock.advance(1)
     with pytest.raises(KmsUnavailable):
-        sealer.seal("q", ID, "body", b"x")
+        sealer.encrypt("q", ID, "body", b"x")
     with pytest.raises(KmsUnavailable):
-        sealer.open("q", ID, "body", blob)
+        sealer.decrypt("q", ID, "body", blob)
     with pytest.raises(KmsUnavailable):
         sealer.digest(b"x")
     with pytest.raises(KmsUnavailable):
@@ -45,16 +45,16 @@ async def test_a_key_in_memory_is_used_up_to_its_age_and_not_a_moment_longer(hou
         await opened(house.vault, blob)
     house.kms.error = None
     assert await opened(house.vault, blob) == b"hello"
-    assert (await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"x")
+    assert (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"x")
 
 
 async def test_the_age_runs_on_the_monotonic_clock(house: House, clock: ManualClock) -> None:
     """A wall clock that jumps neither ends a key's life nor prolongs it."""
     sealer = await house.vault.ready(7, POLICY)
     clock.jump_wall(-10 * DAY_MS)
-    assert sealer.seal("q", ID, "body", b"x")
+    assert sealer.encrypt("q", ID, "body", b"x")
     clock.jump_wall(12 * DAY_MS)
-    assert sealer.seal("q", ID, "body", b"x")
+    assert sealer.encrypt("q", ID, "body", b"x")
 
 
 async def test_57_an_outage_is_a_typed_error_and_never_plaintext(house: House) -> None:
@@ -75,7 +75,7 @@ async def test_keys_in_use_are_renewed_before_they_are_too_old(house: House, clo
     sealer = await house.vault.ready(7, POLICY)
     house.kms.unwraps.clear()
     clock.advance(HOUR_MS * 8 // 10)
-    assert house.vault.sealer(7, POLICY) is None
+    assert house.vault.cipher(7, POLICY) is None
     house.kms.gate = asyncio.Event()
     assert await asyncio.wait_for(house.vault.ready(7, POLICY), 5) is sealer
     house.kms.gate.set()
@@ -83,8 +83,8 @@ async def test_keys_in_use_are_renewed_before_they_are_too_old(house: House, clo
     assert sorted(house.kms.unwraps) == ["0", "1"]
     clock.advance(HOUR_MS * 6 // 10)
     assert await house.vault.ready(7, POLICY) is sealer
-    assert house.vault.sealer(7, POLICY) is sealer
-    assert sealer.seal("q", ID, "body", b"x")
+    assert house.vault.cipher(7, POLICY) is sealer
+    assert sealer.encrypt("q", ID, "body", b"x")
 
 
 async def test_a_renewal_that_fails_is_tried_again_after_a_while(
@@ -101,14 +101,14 @@ async def test_a_renewal_that_fails_is_tried_again_after_a_while(
             await settle()
     assert len(house.kms.unwraps) == 2
     assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 2
-    assert house.vault.sealer(7, POLICY) is sealer
+    assert house.vault.cipher(7, POLICY) is sealer
     house.kms.error = None
-    clock.advance(UPKEEP_PAUSE_MS)
+    clock.advance(RENEWAL_DELAY_MS)
     await house.vault.ready(7, POLICY)
     await settle()
     assert len(house.kms.unwraps) == 4
     clock.advance(HOUR_MS // 2)
-    assert sealer.seal("q", ID, "body", b"x")
+    assert sealer.encrypt("q", ID, "body", b"x")
 
 
 async def test_keys_are_forgotten_when_they_are_too_old_though_nobody_asks(house: House, clock: ManualClock) -> None:
@@ -122,10 +122,12 @@ async def test_keys_are_forgotten_when_they_are_too_old_though_nobody_asks(house
 async def test_no_more_keys_are_in_memory_than_allowed(clock: ManualClock) -> None:
     """The oldest go; what was sealed stays readable."""
     house = House(clock, VaultSettings(cached_keys_max=4))
-    blobs = {tenant: (await house.vault.ready(tenant, POLICY)).seal("q", ID, "body", b"hi") for tenant in range(1, 6)}
+    blobs = {
+        tenant: (await house.vault.ready(tenant, POLICY)).encrypt("q", ID, "body", b"hi") for tenant in range(1, 6)
+    }
     assert house.vault.health().cached_keys == 4
     for tenant, blob in blobs.items():
         assert await opened(house.vault, blob, tenant) == b"hi"
-        assert (await house.vault.ready(tenant, POLICY)).seal("q", ID, "body", b"hi")
+        assert (await house.vault.ready(tenant, POLICY)).encrypt("q", ID, "body", b"hi")
     assert house.vault.health().cached_keys == 4
     await house.vault.close()

@@ -25,8 +25,8 @@ async def test_a_data_key_is_used_only_so_often_over_all_runs(clock: ManualClock
     for _ in range(12):
         vault = house.restarted()
         for _ in range(15):
-            sealer = vault.sealer(7, POLICY) or await vault.ready(7, POLICY)
-            number = key_number(sealer.seal("q", ID, "body", b"x"))
+            sealer = vault.cipher(7, POLICY) or await vault.ready(7, POLICY)
+            number = key_number(sealer.encrypt("q", ID, "body", b"x"))
             numbers[number] = numbers.get(number, 0) + 1
             await settle()
         await vault.close()
@@ -42,7 +42,7 @@ async def test_a_batch_has_room_before_it_begins(clock: ManualClock) -> None:
     for _ in range(5):
         sealer = await house.vault.ready(7, POLICY, uses=25)
         for _ in range(25):
-            sealer.seal("q", ID, "body", b"x")
+            sealer.encrypt("q", ID, "body", b"x")
     with pytest.raises(KmsUnavailable):
         await house.vault.ready(7, POLICY, uses=100_000)
     await house.vault.close()
@@ -53,10 +53,10 @@ async def test_without_room_nothing_is_sealed(clock: ManualClock) -> None:
     house = House(clock, VaultSettings(uses_max=5, uses_reserved=5))
     sealer = await house.vault.ready(7, POLICY)
     for _ in range(5):
-        sealer.seal("q", ID, "body", b"x")
+        sealer.encrypt("q", ID, "body", b"x")
     with pytest.raises(KmsUnavailable):
-        sealer.seal("q", ID, "body", b"x")
-    assert key_number((await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"x")) == 2
+        sealer.encrypt("q", ID, "body", b"x")
+    assert key_number((await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"x")) == 2
     await house.vault.close()
 
 
@@ -68,7 +68,7 @@ async def test_several_processes_share_the_bound(clock: ManualClock) -> None:
 
     async def work(vault: Vault) -> None:
         for _ in range(100):
-            number = key_number((await vault.ready(7, POLICY)).seal("q", ID, "body", b"x"))
+            number = key_number((await vault.ready(7, POLICY)).encrypt("q", ID, "body", b"x"))
             numbers[number] = numbers.get(number, 0) + 1
             await asyncio.sleep(0)
 
@@ -82,4 +82,4 @@ async def test_several_processes_share_the_bound(clock: ManualClock) -> None:
 async def test_nonces_are_never_the_same(house: House) -> None:
     """Each record has 96 fresh random bits."""
     sealer = await house.vault.ready(7, POLICY, uses=5_000)
-    assert len({sealer.seal("q", ID, "body", b"x")[5:17] for _ in range(5_000)}) == 5_000
+    assert len({sealer.encrypt("q", ID, "body", b"x")[5:17] for _ in range(5_000)}) == 5_000

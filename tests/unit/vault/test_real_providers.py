@@ -58,10 +58,10 @@ async def test_from_a_keyring_to_aws_and_to_the_end(ring: KeyringFile, monkeypat
     vault = Vault(book, kms, clock)
     try:
         sealer = await vault.ready(7, LOCAL)
-        blobs = [sealer.seal("q", ID, "body", b"first")]
+        blobs = [sealer.encrypt("q", ID, "body", b"first")]
         ring.rotate_key("main", 1)
         await vault.rotate(7)
-        blobs.append(sealer.seal("q", ID, "body", b"second"))
+        blobs.append(sealer.encrypt("q", ID, "body", b"second"))
         assert await vault.rewrap(7, aws) == 3
         ring.remove_key("main")
         again = Vault(book, kms, clock)
@@ -87,7 +87,7 @@ async def test_a_key_disabled_in_the_keyring_stops_new_processes_at_once(ring: K
     kms, fresh = (open_kms(KmsSettings(local=local_settings(ring)), clock, random.Random(7)) for _ in range(2))
     book = MemoryBook()
     vault = Vault(book, kms, clock, os.urandom)
-    blob = (await vault.ready(7, LOCAL)).seal("q", ID, "body", b"hello")
+    blob = (await vault.ready(7, LOCAL)).encrypt("q", ID, "body", b"hello")
     ring.set_enabled("main", enabled=False)
     again = Vault(book, fresh, clock)
     with pytest.raises(KeyDisabled):

@@ -27,7 +27,7 @@ async def test_rewrapping_to_another_provider_touches_no_message(house: House) -
     sealer = await house.vault.ready(7, POLICY)
     blobs = []
     for _ in range(3):
-        blobs.append(sealer.seal("q", ID, "body", b"hello"))
+        blobs.append(sealer.encrypt("q", ID, "body", b"hello"))
         await house.vault.rotate(7)
     digest = sealer.digest(b"x")
     assert await house.vault.rewrap(7, OTHER) == 5
@@ -58,7 +58,7 @@ async def test_rewrapping_under_load_keeps_reservations_and_new_keys(clock: Manu
 
     async def produce() -> None:
         while not done:
-            sealed.append((await house.vault.ready(7, KeyPolicy(OTHER))).seal("q", ID, "body", b"hello"))
+            sealed.append((await house.vault.ready(7, KeyPolicy(OTHER))).encrypt("q", ID, "body", b"hello"))
             await asyncio.sleep(0)
 
     await house.vault.ready(7, POLICY)
@@ -95,7 +95,7 @@ async def test_a_key_made_while_others_are_wrapped_anew_is_not_left_out(house: H
 async def test_a_rewrap_that_breaks_off_can_be_repeated(house: House) -> None:
     """Until then some keys are with the old key and some with the new one, and all open."""
     sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.seal("q", ID, "body", b"hello")
+    blob = sealer.encrypt("q", ID, "body", b"hello")
     await house.vault.rotate(7)
     wrap = house.other.wrap
 

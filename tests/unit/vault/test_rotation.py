@@ -13,7 +13,7 @@ from tenantq.errors import (
     KmsUnavailable,
 )
 from tenantq.vault import KeyPolicy
-from tenantq.vault.data_keys import UPKEEP_PAUSE_MS
+from tenantq.vault.data_keys import RENEWAL_DELAY_MS
 from tenantq.vault.envelope import key_number
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
 
@@ -28,8 +28,8 @@ async def test_57_rotation_under_load_loses_nothing(house: House) -> None:
 
     async def produce() -> None:
         while not done:
-            sealer = house.vault.sealer(7, POLICY, 10) or await house.vault.ready(7, POLICY, 10)
-            sealed.extend(sealer.seal("q", ID, "body", b"message %d" % n) for n in range(10))
+            sealer = house.vault.cipher(7, POLICY, 10) or await house.vault.ready(7, POLICY, 10)
+            sealed.extend(sealer.encrypt("q", ID, "body", b"message %d" % n) for n in range(10))
             await asyncio.sleep(0)
 
     async def consume() -> None:
@@ -39,7 +39,7 @@ async def test_57_rotation_under_load_loses_nothing(house: House) -> None:
             reader = house.vault.reader(7)
             await reader.load(fresh)
             for blob in fresh:
-                assert reader.open("q", ID, "body", blob).startswith(b"message ")
+                assert reader.decrypt("q", ID, "body", blob).startswith(b"message ")
             seen += len(fresh)
             await asyncio.sleep(0)
 
@@ -63,10 +63,10 @@ async def test_a_rotation_that_waits_for_the_key_management_holds_nobody_up(hous
     house.kms.gate = asyncio.Event()
     rotation = asyncio.create_task(house.vault.rotate(7))
     await settle()
-    assert key_number((await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"x")) == 1
+    assert key_number((await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"x")) == 1
     house.kms.gate.set()
     assert await rotation == 2
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 2
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 2
 
 
 async def test_a_data_key_is_rotated_when_it_is_due(house: House, clock: ManualClock) -> None:
@@ -75,12 +75,12 @@ async def test_a_data_key_is_rotated_when_it_is_due(house: House, clock: ManualC
     clock.advance(30 * DAY_MS - 1)
     sealer = await house.vault.ready(7, POLICY)
     await settle()
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 1
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 1
     clock.advance(1)
-    assert house.vault.sealer(7, POLICY) is None
+    assert house.vault.cipher(7, POLICY) is None
     await house.vault.ready(7, POLICY)
     await settle()
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 2
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 2
     assert sorted(house.book.keys[7]) == [0, 1, 2]
 
 
@@ -93,13 +93,13 @@ async def test_a_due_rotation_that_fails_leaves_the_old_key_at_work(house: House
     for _ in range(3):
         assert await house.vault.ready(7, policy) is sealer
         await settle()
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 1
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 1
     assert house.kms.wraps == ["0", "1", "2"]
     house.kms.error = None
-    clock.advance(UPKEEP_PAUSE_MS)
+    clock.advance(RENEWAL_DELAY_MS)
     await house.vault.ready(7, policy)
     await settle()
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 2
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 2
 
 
 async def test_a_key_that_does_not_come_back_as_it_was_is_never_used(
@@ -119,10 +119,10 @@ async def test_a_key_that_does_not_come_back_as_it_was_is_never_used(
 async def test_a_new_key_in_the_policy_wraps_the_next_data_key(house: House) -> None:
     """The older ones stay with the old key until they are wrapped anew."""
     sealer = await house.vault.ready(7, POLICY)
-    old = sealer.seal("q", ID, "body", b"x")
+    old = sealer.encrypt("q", ID, "body", b"x")
     await house.vault.ready(7, KeyPolicy(OTHER))
     await settle()
-    new = sealer.seal("q", ID, "body", b"x")
+    new = sealer.encrypt("q", ID, "body", b"x")
     assert (key_number(old), key_number(new)) == (1, 2)
     assert [key.key for _, key in sorted(house.book.keys[7].items())] == [REF, REF, OTHER]
 
@@ -134,12 +134,12 @@ async def test_a_rotation_in_another_process_is_taken_up_with_the_next_renewal(
     sealer = await house.vault.ready(7, POLICY)
     other = house.restarted()
     assert await other.rotate(7) == 2
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 1
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 1
     clock.advance(HOUR_MS * 8 // 10)
     await house.vault.ready(7, POLICY)
     await settle()
     await house.vault.ready(7, POLICY)
-    assert key_number(sealer.seal("q", ID, "body", b"x")) == 2
+    assert key_number(sealer.encrypt("q", ID, "body", b"x")) == 2
     assert sorted(house.book.keys[7]) == [0, 1, 2]
     await other.close()
 

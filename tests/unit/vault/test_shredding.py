@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 async def test_57_after_shredding_nothing_of_the_tenant_opens(house: House) -> None:
     """At once, also with a sealer held from before; other tenants go on."""
     sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.seal("q", ID, "body", b"hello")
-    other = (await house.vault.ready(8, POLICY)).seal("q", ID, "body", b"hello")
+    blob = sealer.encrypt("q", ID, "body", b"hello")
+    other = (await house.vault.ready(8, POLICY)).encrypt("q", ID, "body", b"hello")
     await house.vault.rotate(7)
     assert await house.vault.shred(7) == 3
     assert 7 not in house.book.keys
     calls: list[Callable[[], bytes]] = [
-        lambda: sealer.open("q", ID, "body", blob),
-        lambda: sealer.seal("q", ID, "body", b"x"),
+        lambda: sealer.decrypt("q", ID, "body", blob),
+        lambda: sealer.encrypt("q", ID, "body", b"x"),
         lambda: sealer.digest(b"x"),
     ]
     for call in calls:
@@ -37,7 +37,7 @@ async def test_57_after_shredding_nothing_of_the_tenant_opens(house: House) -> N
     for later in (sealer.load([blob]), house.vault.ready(7, POLICY), house.vault.rotate(7), house.vault.rewrap(7, REF)):
         with pytest.raises(Erased):
             await later
-    assert house.vault.sealer(7, POLICY) is None
+    assert house.vault.cipher(7, POLICY) is None
     with pytest.raises(Erased):
         await opened(house.restarted(), blob)
     assert await opened(house.vault, other, 8) == b"hello"
@@ -46,13 +46,13 @@ async def test_57_after_shredding_nothing_of_the_tenant_opens(house: House) -> N
 async def test_shredding_acts_before_the_store_answers(house: House) -> None:
     """While the book is still writing, nothing opens."""
     sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.seal("q", ID, "body", b"hello")
+    blob = sealer.encrypt("q", ID, "body", b"hello")
     house.book.hold_writes = asyncio.Event()
     shredding = asyncio.create_task(house.vault.shred(7))
     await settle()
     assert not shredding.done()
     with pytest.raises(Erased):
-        sealer.open("q", ID, "body", blob)
+        sealer.decrypt("q", ID, "body", blob)
     house.book.hold_writes.set()
     assert await shredding == 2
 
@@ -80,7 +80,7 @@ async def test_a_rotation_under_way_leaves_no_key_behind_after_shredding(house: 
 
 async def test_an_unwrapping_under_way_brings_nothing_back_after_shredding(house: House) -> None:
     """The key that arrives late is not kept."""
-    blob = (await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"hello")
+    blob = (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
     again = house.restarted()
     house.kms.gate = asyncio.Event()
     opening = asyncio.create_task(opened(again, blob))
@@ -108,11 +108,11 @@ async def test_shredding_that_fails_in_the_store_can_be_repeated(house: House) -
 async def test_shredding_that_is_refused_leaves_everything_readable(house: House) -> None:
     """As by a legal hold that came in between: nothing was destroyed, so nothing is said to be."""
     sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.seal("q", ID, "body", b"hello")
+    blob = sealer.encrypt("q", ID, "body", b"hello")
     house.book.fail = LegalHold()
     with pytest.raises(LegalHold):
         await house.vault.shred(7)
     house.book.fail = None
     assert await opened(house.vault, blob) == b"hello"
-    assert (await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"more")
+    assert (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"more")
     assert await house.vault.shred(7) == 2

@@ -12,7 +12,7 @@ from tests.unit.vault.doubles import ID, POLICY, House, opened, settle
 
 async def test_many_callers_at_once_unwrap_once(house: House) -> None:
     """All get the sealer; the key management is asked once for each key."""
-    blob = (await house.vault.ready(7, POLICY)).seal("q", ID, "body", b"hello")
+    blob = (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
     again = house.restarted()
     house.kms.unwraps.clear()
     house.kms.gate = asyncio.Event()
@@ -60,7 +60,7 @@ async def test_two_processes_that_begin_at_once_agree_on_one_key(house: House) -
     vaults = [house.vault, house.restarted(), house.restarted()]
     sealers = await asyncio.gather(*(vault.ready(7, POLICY) for vault in vaults))
     assert sorted(house.book.keys[7]) == [0, 1]
-    blobs = [sealer.seal("q", ID, "body", b"hello") for sealer in sealers]
+    blobs = [sealer.encrypt("q", ID, "body", b"hello") for sealer in sealers]
     assert [await opened(vaults[0], blob) for blob in blobs] == [b"hello"] * 3
     assert len({sealer.digest(b"x") for sealer in sealers}) == 1
     for vault in vaults[1:]:

@@ -15,9 +15,9 @@ from tenantq.cli.options import DIRECTORY, FILE, name_argument, options
 from tenantq.cli.output import Output, Table, prints_output
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid
-from tenantq.kms.default_keyring import KEYRING, MASTER_KEY, make_keyring
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
+from tenantq.kms.server_keyring import KEYRING, MASTER_KEY, create_keyring
 from tenantq.kms.settings import LocalSettings
 from tenantq.runtime.clock import SystemClock
 
@@ -82,7 +82,7 @@ def create(settings: LocalSettings) -> Output:
     if settings.passphrase_file is not None:
         _open(settings).create()
     else:
-        make_keyring(path, Path(settings.master_key_file or ""))
+        create_keyring(path, Path(settings.master_key_file or ""))
     return Output({"keyring": str(path)}, f"made {path}; back it up, apart from the data")
 
 

@@ -1,4 +1,4 @@
-"""How the key management systems of a server are opened. A provider's library is loaded only where it is set."""
+"""Opens the configured providers. A provider's library is only imported if it is configured."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def open_kms(
     settings: KmsSettings, clock: Clock, randomness: Randomness, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Kms]:
-    """Return the configured key management systems by name, or raise Invalid. ``randomness`` is for pauses, not for keys.
+    """Return the configured key management systems by name. Raises Invalid. ``randomness`` is for jitter, not for keys.
 
-    No network is asked. With a passphrase, unlocking the keyring takes a moment of computing.
+    Makes no network call. With a passphrase, unlocking the keyring takes some computing time.
     """
     check_kms(settings)
     call_ms = settings.retry.call_ms

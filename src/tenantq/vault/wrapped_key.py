@@ -1,4 +1,4 @@
-"""Wrapped keys as they are stored, and what the vault needs of whoever stores them."""
+"""Wrapped keys, and the interface of their store."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
-    """One key as it is stored. It says nothing without the key management's help."""
+    """One key as it is stored. Only the key management system can unwrap it."""
 
     number: int  # 0: the tenant's secret; data keys count from 1
-    key: KeyRef  # what unwraps it
+    key: KeyRef  # the key that unwraps it
     wrapped: bytes
     created_at: int  # wall clock
-    uses: int = 0  # reserved so far, by all processes; never more than the bound
+    uses: int = 0  # reserved so far, by all processes
 
 
 class DataKeyStore(Protocol):
-    """Where wrapped keys are stored. What a call has confirmed is durable."""
+    """Stores wrapped keys. Every completed call is durable."""
 
     async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
         """Return all of a tenant's keys by number."""
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
-        """Store a new key; False: there is one of this number already, and it is left as it is."""
+        """Store a new key. Returns False, and changes nothing, if the number exists."""
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
-        """Store ``new`` in place of ``old``, which has the same number; False: what is stored is not ``old`` (any more)."""
+        """Replace ``old`` by ``new`` of the same number. Returns False if the stored key is not ``old``."""
 
     async def drop_all(self, tenant_id: int) -> int:
-        """Destroy all of a tenant's keys for ever, and return how many."""
+        """Destroy all of a tenant's keys and return how many."""

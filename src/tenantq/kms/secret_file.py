@@ -1,4 +1,4 @@
-"""Files that hold secrets: read only if nobody else can read them, written so that nobody else ever could."""
+"""Files with secrets: read only if other users cannot read them, and never written readable for others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BYTES_MAX: Final = 4 << 20
 
 
 def read_secret_file(path: Path) -> tuple[bytes, tuple[int, ...]]:
-    """Return a file's content and a stamp that changes with it; Invalid: others may read it, or it is too large. OSError."""
+    """Return a file's content and a stamp that changes with it. Raises OSError, or Invalid if others may read it or it is too large."""
     with path.open("rb") as file:
-        facts = os.fstat(file.fileno())  # of what was opened, so that nothing can be exchanged in between
+        facts = os.fstat(file.fileno())  # of the opened file, which cannot be replaced meanwhile
         if not stat.S_ISREG(facts.st_mode):
             raise Invalid("this is not a regular file")
         mode = stat.S_IMODE(facts.st_mode)
@@ -34,7 +34,7 @@ def read_secret_file(path: Path) -> tuple[bytes, tuple[int, ...]]:
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """Return the stamp of the file as it is now. OSError."""
+    """Return the current stamp of a file. Raises OSError."""
     return _stamp(path.stat())
 
 
@@ -43,13 +43,13 @@ def _stamp(facts: os.stat_result) -> tuple[int, ...]:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what processes that were killed have left of writing ``path``; nobody may be writing it now."""
+    """Remove temporary files that killed processes left beside ``path``. No one may be writing it now."""
     for left in path.parent.glob(f".{escape(path.name)}.*.new"):
         left.unlink(missing_ok=True)
 
 
 def write_secret_file(path: Path, content: bytes, *, new: bool) -> None:
-    """Write ``content`` with mode 0600, whole or not at all, and sync it; FileExistsError if ``new`` and it is there. OSError."""
+    """Write ``content`` with mode 0600, atomically and synced. Raises OSError, FileExistsError if ``new`` and the file exists."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -19,7 +19,7 @@ from tenantq.vault.envelope import (
     DataKey,
     Kind,
     TenantSecret,
-    is_sealed,
+    is_envelope,
     key_number,
 )
 
@@ -33,9 +33,9 @@ PLACES = st.tuples(QUEUES, IDS, KINDS)
 BODIES = st.binary(max_size=300)
 
 
-def seal(key: DataKey, place: tuple[str, bytes, Kind], plaintext: bytes) -> bytes:
+def encrypt(key: DataKey, place: tuple[str, bytes, Kind], plaintext: bytes) -> bytes:
     """Seal with a fresh nonce."""
-    return key.seal(*place, plaintext, os.urandom(NONCE_BYTES))
+    return key.encrypt(*place, plaintext, os.urandom(NONCE_BYTES))
 
 
 @given(tenant=TENANTS, number=NUMBERS, place=PLACES, body=BODIES)
@@ -43,10 +43,10 @@ def test_what_was_sealed_opens_where_it_was_sealed(
     tenant: int, number: int, place: tuple[str, bytes, Kind], body: bytes
 ) -> None:
     """With another object of the same key, too; the record names the key's number and has a fixed overhead."""
-    blob = seal(DataKey(tenant, number, KEY), place, body)
-    assert DataKey(tenant, number, KEY).open(*place, blob) == body
+    blob = encrypt(DataKey(tenant, number, KEY), place, body)
+    assert DataKey(tenant, number, KEY).decrypt(*place, blob) == body
     assert key_number(blob) == number
-    assert is_sealed(blob)
+    assert is_envelope(blob)
     assert len(blob) == len(body) + OVERHEAD_BYTES == len(body) + 33
 
 
@@ -54,11 +54,11 @@ def test_what_was_sealed_opens_where_it_was_sealed(
 def test_any_changed_byte_breaks_the_seal(place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject) -> None:
     """Wherever it is, in the head, the nonce, the ciphertext or the tag."""
     key = DataKey(7, 3, KEY)
-    blob = bytearray(seal(key, place, body))
+    blob = bytearray(encrypt(key, place, body))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(SealBroken):
-        key.open(*place, bytes(blob))
+        key.decrypt(*place, bytes(blob))
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
@@ -67,10 +67,10 @@ def test_a_shorter_or_longer_record_does_not_open(
 ) -> None:
     """Cut anywhere, down to nothing, or with something behind."""
     key = DataKey(7, 3, KEY)
-    blob = seal(key, place, body)
+    blob = encrypt(key, place, body)
     for other in (blob[: data.draw(st.integers(0, len(blob) - 1))], blob + data.draw(st.binary(min_size=1))):
         with pytest.raises(SealBroken):
-            key.open(*place, other)
+            key.decrypt(*place, other)
 
 
 @given(place=PLACES, other=PLACES, body=BODIES)
@@ -79,12 +79,12 @@ def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_open(
 ) -> None:
     """Each part alone is enough."""
     key = DataKey(7, 3, KEY)
-    blob = seal(key, place, body)
+    blob = encrypt(key, place, body)
     for part in range(3):
         moved: Any = (*place[:part], other[part], *place[part + 1 :])
         if moved != place:
             with pytest.raises(SealBroken):
-                key.open(moved[0], moved[1], moved[2], blob)
+                key.decrypt(moved[0], moved[1], moved[2], blob)
 
 
 @given(tenants=st.lists(TENANTS, min_size=2, max_size=2, unique=True), place=PLACES, body=BODIES)
@@ -94,7 +94,7 @@ def test_56_a_record_moved_to_another_tenant_does_not_open_even_with_the_same_ke
     """The tenant is bound by itself, not only by having other keys."""
     one, two = (DataKey(tenant, 1, KEY) for tenant in tenants)
     with pytest.raises(SealBroken):
-        two.open(*place, seal(one, place, body))
+        two.decrypt(*place, encrypt(one, place, body))
 
 
 @given(place=PLACES, body=BODIES)
@@ -102,10 +102,10 @@ def test_a_record_does_not_open_with_another_key_or_under_another_number(
     place: tuple[str, bytes, Kind], body: bytes
 ) -> None:
     """The number is bound as well."""
-    blob = seal(DataKey(7, 1, KEY), place, body)
+    blob = encrypt(DataKey(7, 1, KEY), place, body)
     for key in (DataKey(7, 1, bytes(32)), DataKey(7, 2, KEY)):
         with pytest.raises(SealBroken):
-            key.open(*place, blob)
+            key.decrypt(*place, blob)
 
 
 @given(queues=st.lists(QUEUES, min_size=2, max_size=2, unique=True), id=IDS)
@@ -114,18 +114,18 @@ def test_no_two_places_are_authenticated_by_the_same_bytes(queues: list[str], id
     key = DataKey(7, 1, KEY)
     for wrong in (id + queues[0].encode(), id[:-1], b""):
         with pytest.raises(Invalid):
-            key.seal(queues[1], wrong, "body", b"", os.urandom(NONCE_BYTES))
+            key.encrypt(queues[1], wrong, "body", b"", os.urandom(NONCE_BYTES))
         with pytest.raises(Invalid):
-            key.open(queues[1], wrong, "body", b"x" * 50)
+            key.decrypt(queues[1], wrong, "body", b"x" * 50)
 
 
 def test_an_unknown_kind_is_refused() -> None:
     """On both ways."""
     key = DataKey(7, 1, KEY)
     with pytest.raises(Invalid, match="body, attributes, result"):
-        key.seal("q", bytes(16), "other", b"", os.urandom(NONCE_BYTES))  # type: ignore[arg-type]  # wrong on purpose
+        key.encrypt("q", bytes(16), "other", b"", os.urandom(NONCE_BYTES))  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(Invalid):
-        key.open("q", bytes(16), "other", b"")  # type: ignore[arg-type]  # wrong on purpose
+        key.decrypt("q", bytes(16), "other", b"")  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_an_unknown_kind_is_refused() -> None:
 )
 def test_what_is_no_record_has_no_number(blob: bytes) -> None:
     """Also one of a version that is not known."""
-    assert not is_sealed(blob)
+    assert not is_envelope(blob)
     with pytest.raises(SealBroken, match="version"):
         key_number(blob)
 
@@ -144,16 +144,16 @@ def test_the_format_of_a_record_is_fixed() -> None:
     head = bytes([FORMAT]) + (5).to_bytes(4)
     aad = head + (7).to_bytes(4) + b"r" + id + queue.encode()
     blob = head + nonce + AESGCM(KEY).encrypt(nonce, b"hello", aad)
-    assert DataKey(7, 5, KEY).open(queue, id, "result", blob) == b"hello"
-    assert DataKey(7, 5, KEY).seal(queue, id, "result", b"hello", nonce) == blob
+    assert DataKey(7, 5, KEY).decrypt(queue, id, "result", blob) == b"hello"
+    assert DataKey(7, 5, KEY).encrypt(queue, id, "result", b"hello", nonce) == blob
 
 
 def test_a_broken_seal_says_where_and_nothing_of_what() -> None:
     """Queue and message are named; neither bytes nor key show."""
     key = DataKey(7, 1, KEY)
-    blob = key.seal("orders", bytes(16), "body", b"very secret", os.urandom(NONCE_BYTES))
+    blob = key.encrypt("orders", bytes(16), "body", b"very secret", os.urandom(NONCE_BYTES))
     with pytest.raises(SealBroken) as caught:
-        key.open("invoices", bytes(16), "body", blob)
+        key.decrypt("invoices", bytes(16), "body", blob)
     assert (caught.value.queue, caught.value.id) == ("invoices", "00000000-0000-0000-0000-000000000000")
     assert caught.value.__cause__ is None
     assert "secret" not in repr(caught.value)
