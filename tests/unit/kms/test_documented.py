@@ -25,7 +25,7 @@ from tenantq.vault.envelope import FORMAT, OVERHEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "encryption.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "internals" / "encryption.md").read_text()
 
 
 def _rows(heading: str) -> Iterator[tuple[str, str]]:
