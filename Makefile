@@ -30,9 +30,12 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell README.md CHANGELOG.md docs
 
 docs: .venv/installed
+	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "read it with: $(BIN)/python -m http.server --directory site"
 
 bench: .venv/installed
 	$(BIN)/python -m bench

@@ -189,11 +189,11 @@ async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, conn
 
 
 async def test_every_figure_is_documented(server: Server, connect: Connect) -> None:
-    """In the table of docs/reference/rpc.md, and nothing stands there that a server does not have."""
+    """In docs/reference/metrics.md, and nothing is listed that a server does not have."""
     client = await connect(server)
     await client.refused("stats", queue="none")
     text = (await server.service.status.metrics(Call(bearer=ADMIN))).decode()
     served = set(re.findall(r"^# TYPE (tenantq_rpc_\w+) ", text, re.MULTILINE))
-    guide = Path(__file__).parents[3] / "docs" / "reference" / "rpc.md"
+    guide = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
     assert served == set(re.findall(r"^\| `(tenantq_rpc_\w+)` ", guide.read_text(), re.MULTILINE))
     assert 'tenantq_rpc_errors_total{code="not_found"} 1.0' in text

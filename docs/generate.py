@@ -1,0 +1,333 @@
+"""Writes the parts of the reference that come from the code.
+
+A page holds a generated part between two comments:
+
+    <!-- generated: settings HttpSettings -->
+    <!-- end generated -->
+
+``python -m docs.generate`` rewrites all of them in place; ``--check`` only reports pages that are out of date.
+
+MkDocs loads this file as a hook too. It expands ``<!-- generated at build: commands -->``, which is too long to keep in
+the repository, and adds the decision records to the navigation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+DOCS: Final = Path(__file__).resolve().parent
+REFERENCE: Final = DOCS / "reference"
+AT_BUILD: Final = re.compile(r"<!-- generated at build: (\w+) -->")
+PART: Final = re.compile(r"(<!-- generated: (\w+) ?([\w, ]*) -->\n)(.*?)(<!-- end generated -->)", re.DOTALL)
+
+_CONNECTION: Final = {
+    "--url",
+    "--token",
+    "--profile",
+    "--tenant",
+    "--timeout",
+    "--ca-file",
+    "--cert-file",
+    "--key-file",
+}
+_UNITS: Final = {"_ms": "ms", "_bytes": "bytes", "bytes_max": "bytes", "_s": "s"}
+
+
+def settings(name: str) -> str:
+    """Return the table of one settings type: name, default, range, meaning."""
+    kind = settings_types()[name]
+    meanings = tomllib.loads((REFERENCE / "settings.toml").read_text())[name]
+    rows = []
+    for field in msgspec.structs.fields(kind):
+        written = meanings[field.name]
+        meaning, stated = (written, "") if isinstance(written, str) else written
+        shown = _range(msgspec.inspect.type_info(kind), field.name) or stated
+        rows.append((f"`{field.name}`", _default(field), _with_unit(field.name, shown), meaning))
+    return _table(("setting", "default", "range", "meaning"), rows)
+
+
+def settings_types() -> dict[str, type[msgspec.Struct]]:
+    """Return every settings type by its name: those of a server, a tenant and a queue, with their sections."""
+    from tenantq.domain.config import TenantConfig  # noqa: PLC0415  # the commands need none of these
+    from tenantq.settings import ServerSettings  # noqa: PLC0415
+
+    found: dict[str, type[msgspec.Struct]] = {}
+    for kind in _structs(ServerSettings, TenantConfig):
+        found.setdefault(kind.__name__, kind)
+    del found["Limits"]  # two rates, which have a table
+    return found
+
+
+def _structs(*kinds: type) -> Iterator[type[msgspec.Struct]]:
+    for kind in kinds:
+        info = msgspec.inspect.type_info(kind)
+        yield from _struct_types(info, set())
+
+
+def _struct_types(info: msgspec.inspect.Type, seen: set[type]) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(info, msgspec.inspect.StructType):
+        if info.cls in seen:
+            return
+        seen.add(info.cls)
+        yield info.cls
+        for field in info.fields:
+            yield from _struct_types(field.type, seen)
+    elif isinstance(info, msgspec.inspect.UnionType):
+        for one in info.types:
+            yield from _struct_types(one, seen)
+    elif isinstance(info, msgspec.inspect.DictType):
+        yield from _struct_types(info.value_type, seen)
+
+
+def _range(info: msgspec.inspect.Type, name: str) -> str:
+    assert isinstance(info, msgspec.inspect.StructType)
+    kind = next(field.type for field in info.fields if field.name == name)
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    for one in kinds:
+        if isinstance(one, msgspec.inspect.LiteralType):
+            return ", ".join(f'`"{value}"`' for value in sorted(one.values, key=str))
+        if isinstance(one, msgspec.inspect.BoolType):
+            return "true, false"
+        if isinstance(one, msgspec.inspect.IntType) and one.ge is not None:
+            return f"{one.ge:,} and more" if one.le is None or one.le >= 1 << 53 else f"{one.ge:,} to {one.le:,}"
+    return ""
+
+
+def _with_unit(name: str, shown: str) -> str:
+    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+    return f"{shown} {unit}".strip() if shown[:1].isdigit() and not shown.endswith(("iB", "years", "days")) else shown
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default_factory is not msgspec.NODEFAULT:
+        made = field.default_factory()
+        return "" if isinstance(made, msgspec.Struct) else "none"
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        return "required"
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, msgspec.Struct):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+def commands(_: str) -> str:
+    """Return a section per command: usage, description, options. Connection options are described once, by hand."""
+    from tenantq.cli.command_line import tenantq  # noqa: PLC0415  # the settings need none of it
+
+    parts = []
+    for path, command in walk(tenantq, "tenantq"):
+        if path == "tenantq":
+            continue
+        context = click.Context(command, info_name=path)
+        usage = (
+            " ".join([path, *command.collect_usage_pieces(context)]).replace("[OPTIONS] ", "").replace(" [OPTIONS]", "")
+        )
+        level = "##" if path.count(" ") == 1 else "###"
+        part = [f"{level} `{path}`", ""]
+        if not isinstance(command, click.Group):
+            part += [f"`{usage}`", ""]
+        part += [*_prose(command.help or ""), ""]
+        options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+        connects = any("--url" in option.opts and option.envvar for option in options)
+        shown = [one for one in options if not (connects and _CONNECTION & set(one.opts)) and "--json" not in one.opts]
+        part += [_option(option, context) for option in shown]
+        parts.append("\n".join(part).rstrip() + "\n")
+    return "\n".join(parts)
+
+
+def command_index(_: str) -> str:
+    """Return a line per command."""
+    from tenantq.cli.command_line import tenantq  # noqa: PLC0415
+
+    found = [(path, command) for path, command in walk(tenantq, "tenantq") if not isinstance(command, click.Group)]
+    return "".join(
+        f"- [`{path}`](#{path.replace(' ', '-')}): {command.get_short_help_str(200)}\n" for path, command in found
+    )
+
+
+def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command and all below it, each with its full name."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from walk(child, f"{path} {name}")
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    record = option.get_help_record(context)
+    assert record is not None
+    names, text = record
+    text = re.sub(r"\s+", " ", text).replace("[", "(").replace("]", ")").replace("<", "&lt;").replace("*", "\\*")
+    return f"- `{names}`: {text}"
+
+
+def _prose(text: str) -> list[str]:
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            lines += ["```text", paragraph.removeprefix("\b\n"), "```", ""]
+        else:
+            flat = " ".join(paragraph.split()).replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
+            lines += [flat, ""]
+    return lines[:-1]
+
+
+def routes(_: str) -> str:
+    """Return the table of HTTP calls."""
+    from tenantq.http.routes import ROUTES  # noqa: PLC0415
+
+    rows = []
+    for route in ROUTES:
+        if "/v1/queues" not in route.path and route.path != "/v1/tenant":  # the same in the credential's own tenant
+            short = route.path.replace("/v1/tenants/{tenant}/queues/{queue}", "…/{queue}").replace(
+                "/v1/tenants/{tenant}", "…"
+            )
+            rows.append((f"`{route.method} {short}`", route.summary, f"`{route.action}`" if route.action else "none"))
+    return _table(("call", "what it does", "action"), rows)
+
+
+def roles(_: str) -> str:
+    """Return the matrix of roles and actions."""
+    from tenantq.domain.access import ACTIONS, MATRIX, ROLES  # noqa: PLC0415
+
+    rows = [(f"`{action}`", *("yes" if action in MATRIX[role] else "" for role in ROLES)) for action in ACTIONS]
+    return _table(("action", *(f"`{role}`" for role in ROLES)), rows)
+
+
+def sqs(_: str) -> str:
+    """Return the conformance table: every action of Amazon SQS, and how it differs here."""
+    from tenantq.sqs.actions.table import ACTIONS  # noqa: PLC0415
+
+    notes = tomllib.loads((REFERENCE / "sqs.toml").read_text())
+    unknown = set(notes) - set(ACTIONS)
+    assert not unknown, f"sqs.toml names actions that do not exist: {unknown}"
+    rows = []
+    for name, (_act, action) in ACTIONS.items():
+        note = notes.get(name, {})
+        differs, refused = note.get("differs", ""), note.get("refused", "")
+        verdict = "differs" if differs else "works"
+        rows.append(
+            (f"`{name}`", f"`{action}`", verdict, " ".join(filter(None, (differs, refused and f"Refused: {refused}"))))
+        )
+    return _table(("action", "needs", "verdict", "difference"), rows)
+
+
+def tables(_: str) -> str:
+    """Return a section per table of the lake: layer, sources, partitions, order and columns."""
+    from tenantq.pipeline.lineage import lineage  # noqa: PLC0415  # needs PySpark
+
+    parts = []
+    for node in lineage():
+        columns = ", ".join(f"`{name}` {kind.replace('<', '&lt;')}" for name, kind in node.columns)
+        made = ", ".join(f"`{maker.function}` ({maker.file.removeprefix('src/tenantq/')})" for maker in node.makers)
+        parts += [
+            f"### `{node.name}`",
+            "",
+            f"- Layer: {node.layer}. Sources: {_names(node.sources)}. Feeds: {_names(node.feeds)}.",
+            f"- Partitions: {_names(node.partitions)}. Order: {_names(node.order)}.",
+            f"- Made by: {made}.",
+            f"- Columns: {columns}.",
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def decisions(_: str) -> str:
+    """Return the list of decision records."""
+    return "".join(f"- [{title}]({path.name})\n" for path, title in decision_records())
+
+
+def decision_records() -> list[tuple[Path, str]]:
+    """Return every decision record with its title, in order."""
+    found = sorted((DOCS / "internals" / "decisions").glob("0*.md"))
+    return [(path, path.read_text().partition("\n")[0].removeprefix("# ")) for path in found]
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    used = [index for index in range(len(head)) if any(row[index] for row in rows)]
+    lines = [[head[index] for index in used], ["---"] * len(used), *([row[index] for index in used] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+PARTS: Final[dict[str, Callable[[str], str]]] = {
+    "command_index": command_index,
+    "commands": commands,
+    "decisions": decisions,
+    "roles": roles,
+    "routes": routes,
+    "settings": settings,
+    "sqs": sqs,
+    "tables": tables,
+}
+
+
+def generate(page: str) -> str:
+    """Return ``page`` with every generated part made anew."""
+    return PART.sub(lambda found: f"{found[1]}{PARTS[found[2]](found[3])}{found[5]}", page)
+
+
+def pages() -> Iterator[tuple[Path, str, str]]:
+    """Yield each page with generated parts: its path, its text, and what the text should be."""
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text()
+        if PART.search(text):
+            yield path, text, generate(text)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the pages, or with ``--check`` name those that are out of date."""
+    stale = [(path, made) for path, text, made in pages() if text != made]
+    for path, made in stale:
+        print(path.relative_to(DOCS.parent))
+        if "--check" not in arguments:
+            path.write_text(made)
+    return 1 if stale and "--check" in arguments else 0
+
+
+def written_text(page: str) -> str:
+    """Return ``page`` without its generated parts: the sentences a person wrote."""
+    return PART.sub("", page)
+
+
+def on_config(config: Any) -> Any:
+    """Add the decision records to MkDocs' navigation."""
+    for section in config.nav:
+        for entry in section.get("Internals", ()):
+            if isinstance(entry, dict) and "Decisions" in entry:
+                entry["Decisions"] += [
+                    {title: f"internals/decisions/{path.name}"} for path, title in decision_records()
+                ]
+    return config
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Expand what MkDocs alone shows."""
+    return AT_BUILD.sub(lambda found: PARTS[found[1]](""), markdown)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""The tutorial: every command of it, in order, prints what the page shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.command import COMMAND, environment
+from tests.docs.sessions import run_session, steps
+from tests.pipeline.conftest import LITTLE_DATA, SOON_QUICK
+from tests.redis_servers import free_port
+
+PROJECT = Path(__file__).resolve().parents[2]
+SECONDS_MAX = 570
+
+
+@pytest.mark.timeout(600)  # it starts Spark three times, as the reader does
+def test_every_command_of_the_tutorial_works(tmp_path: Path) -> None:
+    """From the first tenant to the invoices; only the installation is not repeated."""
+    install, path, directory, *session = steps((PROJECT / "docs" / "tutorial.md").read_text())
+    target = install.command.removeprefix("make ")
+    subprocess.run(["make", "--dry-run", "--silent", target], check=True, cwd=PROJECT, capture_output=True)
+    assert path.command == 'export PATH="$PWD/.venv/bin:$PATH"'
+    assert directory.command == "mkdir tutorial && cd tutorial"
+    assert len(session) > 30
+    spark = {"spark.driver.extraJavaOptions": SOON_QUICK, "spark.ui.enabled": "false", **LITTLE_DATA}
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in spark.items()))
+    port = free_port()
+    variables = environment(
+        PATH=f"{Path(COMMAND).parent}{os.pathsep}{os.environ['PATH']}",
+        XDG_CONFIG_HOME=str(tmp_path),
+        SPARK_CONF_DIR=str(tmp_path),
+        TENANTQ_HTTP=f"127.0.0.1:{port}",
+        TENANTQ_URL=f"http://127.0.0.1:{port}",
+    )
+    differences = run_session(session, tmp_path, variables, SECONDS_MAX)
+    assert not differences, "\n\n".join(differences)
