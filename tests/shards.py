@@ -23,7 +23,7 @@ from tests.redis_servers import OnRedis
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.doctor import Report
+    from tenantq.doctor import DoctorReport
     from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
     from tenantq.store.interface import Beat
@@ -96,7 +96,7 @@ def freeze(live: Path, copy: Path) -> None:
         shutil.rmtree(copy)
 
 
-def examined(shard: Shard) -> Report:
+def examined(shard: Shard) -> DoctorReport:
     """Return what the doctor finds in the store of a shard that was closed."""
     opener = shard._open_store
     return examine(shard.path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard.path)

@@ -10,10 +10,11 @@ import pytest
 
 from tenantq import Client, Forbidden, NewMessage, NotFound
 from tenantq.errors import QuotaExceeded, Unavailable
-from tenantq.migration import Migration, Side
-from tenantq.migration.abort import empty, let_go
-from tenantq.migration.copying import Files
+from tenantq.migration import Endpoint, Migration
 from tenantq.migration.move import LeasesLeft, NotSame
+from tenantq.migration.queue_transfer import TarReader
+from tenantq.migration.source import reopen_source
+from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, serving
 
@@ -48,7 +49,7 @@ class Pair:
     def moving(self, tenant: str, hook: Callable[[str], None] = lambda _: None, **options: Any) -> Migration:
         """Return a move in this process, with a hook at everything that it tells."""
         return Migration(
-            Side("source", self.here, tenant), Side("target", self.there, tenant), clock=SystemClock(),
+            Endpoint("source", self.here, tenant), Endpoint("target", self.there, tenant), clock=SystemClock(),
             pause=lambda _: None, on_stage=lambda stage: hook(f"stage {stage}"), on_step=hook,
             on_copy=lambda queue, messages, _: hook(f"copied {queue} {messages}"), **options,
         )  # fmt: skip
@@ -368,7 +369,7 @@ def test_sides_that_differ_are_not_cut_over(pair: Pair) -> None:
     refused = pair.migrate("differs")
     assert (refused.code, "queue mail: messages 7 at the source, 6 at the target" in refused.err) == (7, True)
     assert pair.there.tenant("differs").get().status == "suspended"
-    let_go(Side("source", pair.here, "differs"))  # as if the target had been away
+    reopen_source(Endpoint("source", pair.here, "differs"))  # as if the target had been away
     (taken,) = tenant.queue("mail").poll()
     taken.ack()
     pair.move("differs")
@@ -442,7 +443,7 @@ def test_a_server_that_dies_in_the_middle_is_named_and_gone_on_with_when_it_is_b
         both = Pair(pair.source, third)
         both.move("stays")
         assert held(both.there.tenant("stays")) == ids
-        assert empty(Side("source", both.here, "stays"), Side("target", both.there, "stays")) == []
+        assert empty_target(Endpoint("source", both.here, "stays"), Endpoint("target", both.there, "stays")) == []
         both.close()
         both = Pair(third, pair.target)
         with pytest.raises(Unavailable, match=f"source {third.url}"):
@@ -468,7 +469,7 @@ def test_a_tar_is_taken_apart_however_it_is_cut() -> None:
             tar.addfile(info, io.BytesIO(data))
     for step in (1, 511, 1_000_000):
         found: list[tuple[str, int]] = []
-        files = Files(lambda name, data, found=found: found.append((name, len(data))))  # type: ignore[misc]  # bound early
+        files = TarReader(lambda name, data, found=found: found.append((name, len(data))))  # type: ignore[misc]  # bound early
         for at in range(0, len(raw.getvalue()), step):
             files.feed(raw.getvalue()[at : at + step])
         assert found == [("tenant.json", 2), ("a/messages-000001.jsonl", 1_500), ("none", 0)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.doctor import Report, examine
+from tenantq.doctor import DoctorReport, examine
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.errors import StoreFormat, StoreLocked
@@ -75,7 +75,7 @@ Q_PREFIX = queue_prefix(1, 1)
 FIFO_PREFIX = queue_prefix(1, 2)
 
 
-def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> Report:
+def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> DoctorReport:
     """Change rows behind the engine's back, then examine."""
     store = RocksStore(path)
     batch = WriteBatch(raw_mode=True)
@@ -86,7 +86,7 @@ def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> Repo
     return examine(path)
 
 
-def _kinds(report: Report) -> set[str]:
+def _kinds(report: DoctorReport) -> set[str]:
     return {finding.kind for finding in report.findings}
 
 
@@ -402,7 +402,7 @@ async def test_a_level_that_differs_from_the_recount_is_named(
     assert {(finding.tenant, finding.queue) for finding in report.findings} == {(T, Q)}
 
 
-def _change_counters(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> Report:
+def _change_counters(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> DoctorReport:
     def write(store: RocksStore, batch: WriteBatch) -> None:
         value = store.get(store.qc, Q_PREFIX)
         assert value is not None

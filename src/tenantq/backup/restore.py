@@ -11,7 +11,7 @@ from tenantq.backup.copying import copy_file, growing
 from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.doctor import examine
-from tenantq.doctor.report import Figures
+from tenantq.doctor.report import StoreFigures
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, StoreDamaged
@@ -47,7 +47,7 @@ class Restored(msgspec.Struct, frozen=True):
     """What was restored."""
 
     manifest: BackupManifest
-    figures: Figures
+    figures: StoreFigures
     data_keys: int  # wrapped data keys that were put back
     segments: int  # exported segments that were put back
     audit_key: bool  # whether the server goes on signing with the key it had

@@ -12,7 +12,7 @@ from tenantq.backup.copying import growing
 from tenantq.backup.manifest import verify_backup
 from tenantq.backup.restore import Restored, check_empty, public_part, restore_backup
 from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
-from tenantq.doctor.report import Figures
+from tenantq.doctor.report import StoreFigures
 from tenantq.errors import NotFound
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _join_journal(place: Path, data_dir: Path) -> None:
 
 
 def _together(done: list[Restored]) -> Restored:
-    figures = Figures()
+    figures = StoreFigures()
     for one in done:
-        for name in Figures.__struct_fields__:
+        for name in StoreFigures.__struct_fields__:
             setattr(figures, name, getattr(figures, name) + getattr(one.figures, name))
     return msgspec.structs.replace(
         done[0],

@@ -1,6 +1,6 @@
-"""The doctor: recounts a store while no server runs, and tells of everything that does not add up."""
+"""The doctor: checks a store while no server runs, and reports every inconsistency."""
 
-from tenantq.doctor.examine import examine, examine_shards, open_embedded
-from tenantq.doctor.report import Figures, Finding, Kind, Report
+from tenantq.doctor.report import DoctorReport, Finding, Kind, StoreFigures
+from tenantq.doctor.store_check import examine, examine_shards, open_embedded
 
-__all__ = ["Figures", "Finding", "Kind", "Report", "examine", "examine_shards", "open_embedded"]
+__all__ = ["DoctorReport", "Finding", "Kind", "StoreFigures", "examine", "examine_shards", "open_embedded"]

@@ -1,4 +1,4 @@
-"""What the doctor found: findings, each with a kind and one sentence, and the store in figures."""
+"""The doctor's report: findings, each with a kind and one sentence, and figures of the store."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Kind = Literal[
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be."""
+    """One inconsistency."""
 
     kind: Kind
     text: str  # one sentence
-    tenant: str = ""  # the name, or the id where no name is known
+    tenant: str = ""  # the name, or the id if the name is unknown
     queue: str = ""
-    id: str = ""  # of the message concerned
-    shard: str = ""  # where there are several
+    id: str = ""  # of the message
+    shard: str = ""  # if there are several
 
 
-class Figures(msgspec.Struct):
-    """The store, counted from its rows."""
+class StoreFigures(msgspec.Struct):
+    """Figures of the store, counted from its rows."""
 
     tenants: int = 0
     queues: int = 0
@@ -48,56 +48,56 @@ class Figures(msgspec.Struct):
     journal_bytes: int = 0
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The outcome of one examination. ``findings`` lists the first FINDINGS_LISTED_MAX of ``findings_total``."""
+class DoctorReport(msgspec.Struct, frozen=True):
+    """The result of one check. ``findings`` lists the first FINDINGS_LISTED_MAX of ``findings_total``."""
 
     findings: list[Finding]
     findings_total: int
-    figures: Figures
+    figures: StoreFigures
 
     @property
     def clean(self) -> bool:
-        """Whether everything adds up."""
+        """Whether there are no findings."""
         return self.findings_total == 0
 
 
-def joined(reports: Mapping[str, Report], twice: Iterable[str] = ()) -> Report:
-    """Return the reports of several shards, by name, as one; ``twice`` are tenants that two of them have."""
-    notes = Notes()
+def joined(reports: Mapping[str, DoctorReport], twice: Iterable[str] = ()) -> DoctorReport:
+    """Combine the reports of several shards. ``twice`` are tenants that exist on two of them."""
+    log = FindingLog()
     for shard, report in reports.items():
-        for name in Figures.__struct_fields__:
-            setattr(notes.figures, name, getattr(notes.figures, name) + getattr(report.figures, name))
-        notes.total += report.findings_total
-        notes.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
+        for name in StoreFigures.__struct_fields__:
+            setattr(log.figures, name, getattr(log.figures, name) + getattr(report.figures, name))
+        log.total += report.findings_total
+        log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
     for tenant in twice:
-        notes.found("catalog", "Two shards have a tenant of this name; one of them is not served.", tenant=tenant)
-    del notes.findings[FINDINGS_LISTED_MAX:]
-    return notes.report()
+        log.found("catalog", "Two shards have a tenant of this name; one of them is not served.", tenant=tenant)
+    del log.findings[FINDINGS_LISTED_MAX:]
+    return log.report()
 
 
-class Notes:
-    """Where an examination writes down findings, figures and how far it is."""
+class FindingLog:
+    """Collects findings and figures, and reports progress."""
 
     def __init__(self, progress: Callable[[str, int], None] | None = None) -> None:
-        self.figures = Figures()
+        self.figures = StoreFigures()
         self.findings: list[Finding] = []
         self.total = 0
         self._progress = progress
         self._rows = 0
 
     def found(self, kind: Kind, text: str, *, tenant: str = "", queue: str = "", id: bytes = b"") -> None:
-        """Write down a finding."""
+        """Record a finding."""
         self.total += 1
         if len(self.findings) < FINDINGS_LISTED_MAX:
             shown = id_text(id) if len(id) == 16 else id.hex()
             self.findings.append(Finding(kind, text, tenant, queue, shown))
 
-    def passed(self, where: str, rows: int) -> None:
-        """Tell that ``rows`` more rows were looked at."""
+    def progress(self, where: str, rows: int) -> None:
+        """Report that ``rows`` more rows were checked."""
         self._rows += rows
         if self._progress is not None:
             self._progress(where, self._rows)
 
-    def report(self) -> Report:
-        """Return the outcome."""
-        return Report(self.findings, self.total, self.figures)
+    def report(self) -> DoctorReport:
+        """Return the report."""
+        return DoctorReport(self.findings, self.total, self.figures)

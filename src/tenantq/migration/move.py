@@ -1,4 +1,4 @@
-"""A move from its beginning to its end, one step after the other; each can be broken off and is gone on with by the next run."""
+"""A migration from plan to cut-over. Every step can be interrupted; the next run continues."""
 
 from __future__ import annotations
 
@@ -7,26 +7,36 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from tenantq.errors import Conflict, Unavailable
-from tenantq.migration.copying import Copied, QueueCopy
-from tenantq.migration.fence import Fence
-from tenantq.migration.filling import Filling
 from tenantq.migration.plan import make_plan, moving_queues
-from tenantq.migration.verify import Difference, differences
+from tenantq.migration.queue_transfer import QueueTransfer, TransferResult
+from tenantq.migration.source import SourceFence
+from tenantq.migration.target import MigrationTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from tenantq.migration.plan import Plan
-    from tenantq.migration.sides import Side
+    from tenantq.migration.endpoint import Endpoint
+    from tenantq.migration.plan import MigrationPlan
     from tenantq.runtime.clock import Clock
     from tenantq.wire import CreatedKey, QueueReply, TenantReply
 
 Stage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]
-_TRIES: Final = 3  # of copying a queue whose export breaks off
+_TRANSFERS_MAX: Final = 3  # attempts to transfer a queue whose export breaks off
+_EXPIRY_MARGIN_MS: Final = 60_000
+"""Messages that expire within this time are not compared, because one side may have dropped them already."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between source and target."""
+
+    queue: str
+    what: str  # messages, bytes, results or ids
+    source: int | str
+    target: int | str
 
 
 class NotSame(Conflict):
-    """The two sides do not hold the same. Nothing was cut over."""
+    """Source and target differ. Nothing was cut over."""
 
     def __init__(self, found: list[Difference]) -> None:
         told = "; ".join(f"{one.queue}: {one.what} {one.source} and {one.target}" for one in found[:5])
@@ -39,15 +49,15 @@ class LeasesLeft(Conflict):
 
 
 class MovedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new API key at the target; its token is nowhere else."""
+    """A new API key at the target. Its token is stored nowhere else."""
 
     name: str
     key_id: str
     token: str
 
 
-class Outcome(msgspec.Struct, kw_only=True):
-    """What was done."""
+class MigrationResult(msgspec.Struct, kw_only=True):
+    """The result of a migration."""
 
     messages: int = 0
     bytes: int = 0
@@ -55,7 +65,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     queues: int = 0
     grants: int = 0
     keys: list[MovedKey] = []
-    keys_there: list[str] = []  # names that the target has already: nothing was made
+    keys_there: list[str] = []  # names that already exist at the target
     source: Literal["suspended", "deleted"] = "suspended"
 
 
@@ -64,12 +74,12 @@ def _nothing(*_: object) -> None:
 
 
 class Migration:
-    """Moves one tenant, or some queues of it. What is told on the way goes to the callables; none of them may take long."""
+    """Moves one tenant, or some of its queues. Progress goes to the callbacks, which must not block."""
 
     def __init__(
         self,
-        source: Side,
-        target: Side,
+        source: Endpoint,
+        target: Endpoint,
         *,
         queues: Sequence[str] = (),
         delete_source: bool = False,
@@ -90,17 +100,17 @@ class Migration:
         self._on_stage, self._on_leases, self._on_copy, self._on_step = on_stage, on_leases, on_copy, on_step
         self.stage: Stage = "plan"
 
-    def plan(self) -> Plan:
-        """Return what would move and what stands in the way."""
+    def plan(self) -> MigrationPlan:
+        """Return what would move and what prevents it."""
         self._enter("plan")
         return make_plan(self.source, self.target, self._only, delete_source=self._delete_source)
 
-    def run(self, plan: Plan, *, settle_ms: int, end_leases: bool) -> Outcome:
-        """Do what is left to do. Leases that outlast ``settle_ms`` end with ``end_leases``, else LeasesLeft is raised."""
+    def run(self, plan: MigrationPlan, *, settle_ms: int, end_leases: bool) -> MigrationResult:
+        """Do the remaining steps. Leases that outlast ``settle_ms`` are ended with ``end_leases``, else LeasesLeft is raised."""
         if plan.obstacles:
             raise Conflict(f"it cannot be moved: {'; '.join(plan.obstacles)}")
-        done = Outcome(queues=len(plan.queues))
-        with self.source.calling():
+        done = MigrationResult(queues=len(plan.queues))
+        with self.source.naming_errors():
             facts, there = self.source.tenant.get(), self.source.queues()
         names, _ = moving_queues(there, self._only)
         fence, filling = self._parts(names)
@@ -111,16 +121,16 @@ class Migration:
         self._cut_over(fence, filling, facts)
         return done
 
-    def new_keys(self, done: Outcome) -> None:
-        """Make API keys at the target with the names and rights of the source's; a name that is there already is left alone."""
+    def new_keys(self, done: MigrationResult) -> None:
+        """Create API keys at the target with the names and rights of the source's. Existing names are skipped."""
         self._on_step("make keys")
-        with self.source.calling():
+        with self.source.naming_errors():
             keys = self.source.tenant.keys()
             now = self.source.now()
             wanted = [
                 one for one in keys if one.revoked_at is None and (one.expires_at is None or one.expires_at > now)
             ]
-        with self.target.calling():
+        with self.target.naming_errors():
             keys = self.target.tenant.keys()
             there = {one.name for one in keys if one.revoked_at is None}
             for one in wanted:
@@ -132,10 +142,10 @@ class Migration:
                 )
                 done.keys = [*done.keys, MovedKey(name=one.name, key_id=made.key_id, token=made.token)]
 
-    def delete(self, done: Outcome, reason: str) -> None:
-        """Delete the source, which was verified and cut over."""
+    def delete(self, done: MigrationResult, reason: str) -> None:
+        """Delete the source after the cut-over."""
         self._on_step("delete the source")
-        with self.source.calling():
+        with self.source.naming_errors():
             if not self._only:
                 self.source.tenant.delete(confirm=self.source.name, reason=reason)
             else:
@@ -145,21 +155,23 @@ class Migration:
 
     # ---- the steps ----
 
-    def _parts(self, names: Sequence[str]) -> tuple[Fence, Filling]:
+    def _parts(self, names: Sequence[str]) -> tuple[SourceFence, MigrationTarget]:
         whole = not self._only
         return (
-            Fence(self.source, self.target, names, whole=whole),
-            Filling(self.source, self.target, names, whole=whole),
+            SourceFence(self.source, self.target, names, whole=whole),
+            MigrationTarget(self.source, self.target, names, whole=whole),
         )
 
     def _enter(self, stage: Stage) -> None:
         self.stage = stage
         self._on_stage(stage)
 
-    def _fence(self, fence: Fence, filling: Filling, plan: Plan, settle_ms: int, *, end_leases: bool) -> None:
+    def _fence(
+        self, fence: SourceFence, filling: MigrationTarget, plan: MigrationPlan, settle_ms: int, *, end_leases: bool
+    ) -> None:
         self._enter("fence")
         if plan.state == "new" and filling.is_begun():
-            self._on_step("empty the target")  # of a move that was undone while the target was away
+            self._on_step("empty the target")  # of a run that was aborted while the target was unreachable
             filling.empty()
         if fence.is_frozen():
             return
@@ -174,11 +186,11 @@ class Migration:
         self._on_step("freeze the source")
         fence.freeze()
 
-    def _copy(self, filling: Filling, facts: TenantReply, names: Sequence[str], done: Outcome) -> None:
+    def _copy(self, filling: MigrationTarget, facts: TenantReply, names: Sequence[str], done: MigrationResult) -> None:
         self._enter("copy")
         self._on_step("make the target")
         filling.begin(facts)
-        with self.source.calling():
+        with self.source.naming_errors():
             there = self.source.queues()
         for name in names:
             self._on_step(f"make queue {name}")
@@ -198,19 +210,19 @@ class Migration:
             self._on_step("copy grants")
             done.grants = filling.copy_grants()
 
-    def _copy_queue(self, queue: QueueReply, done: Outcome) -> Copied:
-        """Copy one queue; an export that breaks off is taken up again, since the target knows what it has."""
-        tries = 0
+    def _copy_queue(self, queue: QueueReply, done: MigrationResult) -> TransferResult:
+        """Transfer one queue. An interrupted export is repeated; the target knows which parts it has."""
+        attempts = 0
         while True:
-            tries += 1
-            copy = QueueCopy(
+            attempts += 1
+            copy = QueueTransfer(
                 self.source, self.target, queue.name,
                 lambda messages, size: self._on_copy(queue.name, done.messages + messages, done.bytes + size),
             )  # fmt: skip
             try:
                 return copy.run()
             except Unavailable:
-                if tries == _TRIES:
+                if attempts == _TRANSFERS_MAX:
                     raise
                 self._pause(1_000)
 
@@ -220,7 +232,7 @@ class Migration:
         if found:
             raise NotSame(found)
 
-    def _cut_over(self, fence: Fence, filling: Filling, facts: TenantReply) -> None:
+    def _cut_over(self, fence: SourceFence, filling: MigrationTarget, facts: TenantReply) -> None:
         self._enter("cut over")
         self._on_step("mark the source as moved")
         fence.mark_moved()
@@ -232,12 +244,12 @@ class Migration:
         self._enter("done")
 
     def where(self) -> dict[str, Any]:
-        """Return in which state both sides are, as far as they can be asked."""
+        """Return the state of both sides, as far as they are reachable."""
         found: dict[str, Any] = {"stage": self.stage}
         for side in (self.source, self.target):
             try:
-                facts = side.found()
-            except Exception as error:  # noqa: BLE001  # whatever it is: this only tells
+                facts = side.find_tenant()
+            except Exception as error:  # noqa: BLE001  # this is only a report
                 found[side.label] = f"cannot be asked: {error}"
                 continue
             if facts is None:
@@ -246,3 +258,27 @@ class Migration:
                 why = facts.suspension.reason if facts.suspension is not None else ""
                 found[side.label] = f"tenant {side.name} is {facts.status}{f': {why}' if why else ''}"
         return found
+
+
+def differences(source: Endpoint, target: Endpoint, queues: Iterable[str]) -> list[Difference]:
+    """Return all differences between source and target."""
+    with source.naming_errors():
+        now = source.now()
+    with target.naming_errors():
+        now = max(now, target.now())
+    found = []
+    for name in queues:
+        with source.naming_errors():
+            here = source.queue(name).digest(at=now + _EXPIRY_MARGIN_MS)
+        with target.naming_errors():
+            there = target.queue(name).digest(at=now + _EXPIRY_MARGIN_MS)
+        if here.digest == there.digest and here.messages == there.messages:
+            continue
+        unlike = [what for what in ("messages", "bytes", "results") if getattr(here, what) != getattr(there, what)]
+        found += [
+            Difference(queue=name, what=what, source=getattr(here, what), target=getattr(there, what))
+            for what in unlike
+        ]
+        if not unlike:
+            found.append(Difference(queue=name, what="ids", source=here.digest, target=there.digest))
+    return found

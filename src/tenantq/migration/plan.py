@@ -1,4 +1,4 @@
-"""The plan of a move: what there is, and what stands in the way. Nothing is changed for it."""
+"""The plan of a migration: what moves, and what prevents it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from tenantq.domain.names import DEFAULT_TENANT, dead_letter_name
 from tenantq.errors import Forbidden, Invalid, NotFound, Unauthenticated
-from tenantq.migration.notes import incoming, outgoing
+from tenantq.migration.move_note import parse_incoming, parse_outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.migration.sides import Side
+    from tenantq.migration.endpoint import Endpoint
     from tenantq.wire import QueueReply, TenantReply
 
 State = Literal["new", "under way", "cut over"]
@@ -30,21 +30,21 @@ class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
     results: int
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would move, and why it cannot."""
+class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What moves, and what prevents it."""
 
     tenant: str
     to_tenant: str
     from_url: str
     to_url: str
     state: State
-    whole: bool  # the tenant as a whole, not some queues of it
+    whole: bool  # the whole tenant, not some of its queues
     queues: list[PlannedQueue]
     grants: int
-    keys: list[str]  # names; their secrets are nowhere, so they do not move
+    keys: list[str]  # names; their secrets are not stored, so they do not move
     encrypted: bool
-    hold: str = ""  # the reason of the legal hold, which moves along
-    notes: list[str] = []  # what does not move, or is worth knowing
+    hold: str = ""  # the reason of the legal hold, which moves too
+    notes: list[str] = []  # what does not move, and other remarks
     obstacles: list[str] = []  # why it cannot be moved
 
     @property
@@ -59,33 +59,35 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_flight(self) -> int:
-        """All messages that are leased."""
+        """All leased messages."""
         return sum(one.in_flight for one in self.queues)
 
     def summary(self) -> dict[str, Any]:
-        """Return it for scripts."""
+        """Return the plan as JSON values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return {**found, "messages": self.messages, "bytes": self.bytes, "in_flight": self.in_flight}
 
 
-def make_plan(source: Side, target: Side, only: Sequence[str] = (), *, delete_source: bool = False) -> Plan:
-    """Return the plan; what stands in the way is in it. Raises where a side does not answer or the tenant is not there."""
-    with source.calling():
-        source.known  # noqa: B018  # who does not answer is told by name
-    with target.calling():
-        target.known  # noqa: B018  # the same
+def make_plan(
+    source: Endpoint, target: Endpoint, only: Sequence[str] = (), *, delete_source: bool = False
+) -> MigrationPlan:
+    """Return the plan, with its obstacles. Raises if a side does not answer or the tenant does not exist."""
+    with source.naming_errors():
+        source.topology  # noqa: B018  # a server that does not answer is named in the error
+    with target.naming_errors():
+        target.topology  # noqa: B018  # the same
     obstacles = _rights(source) + _rights(target)
-    if source.known.server and source.known.server == target.known.server:
-        obstacles.append(f"source and target are the same server, {source.known.server}")
+    if source.topology.server and source.topology.server == target.topology.server:
+        obstacles.append(f"source and target are the same server, {source.topology.server}")
     if obstacles:
         return _bare(source, target, whole=not only, obstacles=obstacles)
-    with source.calling():
+    with source.naming_errors():
         facts = source.tenant.get()
         there = source.queues()
         names, notes = moving_queues(there, only)
         queues = [_planned(source, there[name]) for name in names]
         grants, keys = (source.tenant.grants(), source.tenant.keys()) if not only else ([], [])
-    with target.calling():
+    with target.naming_errors():
         state = _state(source, target, facts, [there[name] for name in names], whole=not only)
         if state == "new":
             obstacles += _source_obstacles(facts, [there[name] for name in names])
@@ -96,7 +98,7 @@ def make_plan(source: Side, target: Side, only: Sequence[str] = (), *, delete_so
         obstacles.append("the tenant 'default' cannot be deleted: leave --delete-source away")
     if only:
         notes.append("grants and API keys are the tenant's and stay; make those that are needed at the target")
-    return Plan(
+    return MigrationPlan(
         tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state=state, whole=not only,
         queues=queues, grants=len(grants), keys=[one.name for one in keys if one.revoked_at is None],
         encrypted=_is_encrypted(facts), hold=facts.hold.reason if facts.hold is not None else "", notes=notes,
@@ -105,7 +107,7 @@ def make_plan(source: Side, target: Side, only: Sequence[str] = (), *, delete_so
 
 
 def moving_queues(there: dict[str, QueueReply], only: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the queues that move, and remarks: dead letters go with their queue unless another one that stays has them too."""
+    """Return the queues that move, and remarks. A dead-letter queue moves too, unless a queue that stays uses it."""
     if not only:
         return list(there), []
     for name in only:
@@ -113,8 +115,8 @@ def moving_queues(there: dict[str, QueueReply], only: Sequence[str]) -> tuple[li
             raise NotFound(f"there is no queue {name[:80]!r}", queue=name)
     names, notes = list(dict.fromkeys(only)), []
     for name in list(names):
-        letters = letters_of(there[name])
-        others = [one.name for one in there.values() if one.name not in names and letters_of(one) == letters]
+        letters = dead_letter_queue_of(there[name])
+        others = [one.name for one in there.values() if one.name not in names and dead_letter_queue_of(one) == letters]
         if letters in there and letters not in names:
             if others:
                 notes.append(f"{letters} stays: {', '.join(others)} has its dead letters there too")
@@ -123,12 +125,12 @@ def moving_queues(there: dict[str, QueueReply], only: Sequence[str]) -> tuple[li
     return names, notes
 
 
-def letters_of(queue: QueueReply) -> str:
+def dead_letter_queue_of(queue: QueueReply) -> str:
     """Return the name of a queue's dead-letter queue."""
     return str(queue.config.get("dead_letter") or dead_letter_name(queue.name))
 
 
-def _rights(side: Side) -> list[str]:
+def _rights(side: Endpoint) -> list[str]:
     try:
         side.client.tenants()
     except (Forbidden, Unauthenticated) as error:
@@ -136,14 +138,14 @@ def _rights(side: Side) -> list[str]:
     return []
 
 
-def _bare(source: Side, target: Side, *, whole: bool, obstacles: list[str]) -> Plan:
-    return Plan(
+def _bare(source: Endpoint, target: Endpoint, *, whole: bool, obstacles: list[str]) -> MigrationPlan:
+    return MigrationPlan(
         tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state="new", whole=whole,
         queues=[], grants=0, keys=[], encrypted=False, obstacles=obstacles,
     )  # fmt: skip
 
 
-def _planned(source: Side, queue: QueueReply) -> PlannedQueue:
+def _planned(source: Endpoint, queue: QueueReply) -> PlannedQueue:
     held = source.queue(queue.name).digest()
     return PlannedQueue(
         name=queue.name, messages=held.messages, bytes=held.bytes, in_flight=queue.in_flight, dead=queue.dead,
@@ -151,14 +153,14 @@ def _planned(source: Side, queue: QueueReply) -> PlannedQueue:
     )  # fmt: skip
 
 
-def _state(source: Side, target: Side, facts: TenantReply, queues: list[QueueReply], *, whole: bool) -> State:
-    """Return how far an earlier run has come, as the source remembers it; Invalid where it went elsewhere."""
+def _state(source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[QueueReply], *, whole: bool) -> State:
+    """Return the progress of an earlier run, from the source. Raises Invalid if it had another target."""
     states: set[State] = set()
     for suspension in [facts.suspension] if whole else [one.suspension for one in queues]:
-        note = outgoing(suspension)
+        note = parse_outgoing(suspension)
         if note is None:
             states.add("new")
-        elif note.leads_to(target.known.server, target.name):
+        elif note.is_about(target.topology.server, target.name):
             states.add("cut over" if note.state == "moved" else "under way")
         else:
             how = "was moved" if note.state == "moved" else "is being moved"
@@ -181,17 +183,17 @@ def _source_obstacles(facts: TenantReply, queues: list[QueueReply]) -> list[str]
 
 
 def _target_obstacles(
-    source: Side, target: Side, facts: TenantReply, queues: list[PlannedQueue], *, whole: bool
+    source: Endpoint, target: Endpoint, facts: TenantReply, queues: list[PlannedQueue], *, whole: bool
 ) -> list[str]:
     found = []
     regions = facts.config.get("regions") or ()
-    here = {one.region for one in target.known.shards}
+    here = {one.region for one in target.topology.shards}
     if regions and not here & set(regions):
         where = ", ".join(sorted(one or "no region" for one in here))
         found.append(f"the target is in {where}, and the tenant may only be in {', '.join(regions)}")
-    there = target.found()
+    there = target.find_tenant()
     encrypted = _is_encrypted(facts)
-    if encrypted and not target.known.encryption:
+    if encrypted and not target.topology.encryption:
         found.append("the tenant is encrypted, and the target has no key management")
     if there is None:
         return found + _quota_obstacles(facts.config.get("quotas") or {}, {}, queues)
@@ -202,18 +204,20 @@ def _target_obstacles(
     )  # fmt: skip
 
 
-def _content_obstacles(source: Side, target: Side, there: TenantReply, names: list[str], *, whole: bool) -> list[str]:
-    """Return why what is at the target under this name is in the way; what an undone move left there is not."""
-    key = (source.known.server, source.name)
-    note = incoming(there.suspension)
-    if note is not None and note.comes_from(*key):
+def _content_obstacles(
+    source: Endpoint, target: Endpoint, there: TenantReply, names: list[str], *, whole: bool
+) -> list[str]:
+    """Return why the content of the target prevents the migration. Leftovers of an aborted run do not."""
+    key = (source.topology.server, source.name)
+    note = parse_incoming(there.suspension)
+    if note is not None and note.is_about(*key):
         return []
     if there.status == "suspended":
         return [f"tenant {target.name} at the target is suspended: resume it first"]
     found = []
     for one in target.queues().values():
-        left = incoming(one.suspension)
-        if (left is not None and left.comes_from(*key)) or not (whole or one.name in names):
+        left = parse_incoming(one.suspension)
+        if (left is not None and left.is_about(*key)) or not (whole or one.name in names):
             continue
         if one.ready + one.delayed + one.in_flight:
             found.append(f"queue {one.name} of tenant {target.name} at the target has messages: name another with --as")

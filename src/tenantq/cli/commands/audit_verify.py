@@ -21,7 +21,7 @@ from tenantq.journal.signing import PublicKey, PublicKeys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.doctor.audit_exam import LiveExam, LiveReport
+    from tenantq.doctor.live_journal_check import LiveJournalCheck, LiveReport
     from tenantq.journal.verify import AuditReport
     from tenantq.store.interface import Store
 
@@ -196,18 +196,18 @@ def _open_exam(
     keys: PublicKeys | None,
     findings: list[dict[str, Any]],
     open_store: Callable[[Path], Store] | None,
-) -> LiveExam | None:
-    from tenantq.doctor.audit_exam import LiveExam  # noqa: PLC0415  # loads the engine
+) -> LiveJournalCheck | None:
+    from tenantq.doctor.live_journal_check import LiveJournalCheck  # noqa: PLC0415  # loads the engine
 
     try:
-        return LiveExam(data_dir, keys, open_store)
+        return LiveJournalCheck(data_dir, keys, open_store)
     except StoreDamaged as error:
         findings.append({"where": "store", "seq": None, "file": "", "text": error.message})
         return None
 
 
 def _verify_live(
-    exam: LiveExam,
+    exam: LiveJournalCheck,
     archive: AuditReport | None,
     known: dict[int, str],
     shown: dict[str, Any],
@@ -229,7 +229,7 @@ def _verify_archive(
     data_dir: Path | None,
     segments: str | None,
     keys: PublicKeys | None,
-    exam: LiveExam | None,
+    exam: LiveJournalCheck | None,
     known: dict[int, str],
     shard: str | None,
 ) -> AuditReport | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tenantq.doctor import Finding, Report
+    from tenantq.doctor import DoctorReport, Finding
 
 
 @click.command()
@@ -61,7 +61,7 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
     return exit_codes.OK if report.clean else exit_codes.ERROR
 
 
-def _examine(exam: Callable[[Callable[[str, int], None] | None], Report], *, quietly: bool) -> Report:
+def _examine(exam: Callable[[Callable[[str, int], None] | None], DoctorReport], *, quietly: bool) -> DoctorReport:
     """Examine with a progress bar, unless ``quietly``."""
     if quietly:
         return exam(None)
@@ -70,7 +70,7 @@ def _examine(exam: Callable[[Callable[[str, int], None] | None], Report], *, qui
         return exam(lambda where, rows: update(description=where, rows=rows))
 
 
-def _print(report: Report, where: str) -> None:
+def _print(report: DoctorReport, where: str) -> None:
     stdout = console()
     figures = msgspec.structs.asdict(report.figures)
     if stdout.is_terminal:
@@ -91,7 +91,7 @@ def _print(report: Report, where: str) -> None:
     )
 
 
-def _print_tables(stdout: Console, report: Report, figures: dict[str, int]) -> None:
+def _print_tables(stdout: Console, report: DoctorReport, figures: dict[str, int]) -> None:
     table = RichTable(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(justify="right")

@@ -19,16 +19,17 @@ from tenantq.cli.output import Table, json_option, print_json, print_table
 from tenantq.cli.progress import byte_bar
 from tenantq.domain.formatting import plural, show_duration
 from tenantq.errors import TenantqError
-from tenantq.migration import Migration, Side
-from tenantq.migration.abort import empty, let_go
+from tenantq.migration import Endpoint, Migration
 from tenantq.migration.move import LeasesLeft, NotSame
+from tenantq.migration.source import reopen_source
+from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenantq.migration.move import Outcome
-    from tenantq.migration.plan import Plan
+    from tenantq.migration.move import MigrationResult
+    from tenantq.migration.plan import MigrationPlan
 
 _SECRETS: Final = ("--token", "--to-token")
 
@@ -103,14 +104,14 @@ def migrate(
       130  broken off by Ctrl-C
     """
     with ExitStack() as open_clients:
-        source = Side("source", connection.client, name)
+        source = Endpoint("source", connection.client, name)
         target = None
         if profile_name is not None and to_url is None:
             client = open_clients.enter_context(open_profile(profile_name, connection.timeout_ms))
-            target = Side("target", client, new_name or name)
+            target = Endpoint("target", client, new_name or name)
         elif to_url is not None and profile_name is None:
             client = open_clients.enter_context(open_url(to_url, to_token, connection))
-            target = Side("target", client, new_name or name)
+            target = Endpoint("target", client, new_name or name)
         elif not abort or to_url is not None:
             raise click.UsageError("Give --to PROFILE, or --to-url and --to-token.")
         if abort:
@@ -171,7 +172,9 @@ class _MigrationProgress:
         self.bar(f"copying {queue}: {messages:,} of {self.total:,} messages", size, 0)
 
 
-def _run(move: Migration, plan: Plan, progress: _MigrationProgress, settle_ms: int, *, end_leases: bool) -> Outcome:
+def _run(
+    move: Migration, plan: MigrationPlan, progress: _MigrationProgress, settle_ms: int, *, end_leases: bool
+) -> MigrationResult:
     """Move. If leases are left, ask whether to end them."""
     try:
         with byte_bar() as progress.bar:
@@ -185,13 +188,13 @@ def _run(move: Migration, plan: Plan, progress: _MigrationProgress, settle_ms: i
         return move.run(plan, settle_ms=0, end_leases=True)
 
 
-def _abort(source: Side, target: Side | None, *, as_json: bool) -> None:
-    lifted = let_go(source)
+def _abort(source: Endpoint, target: Endpoint | None, *, as_json: bool) -> None:
+    lifted = reopen_source(source)
     failure: TenantqError | None = None
     deleted: list[str] = []
     if target is not None:
         try:
-            deleted = empty(source, target)
+            deleted = empty_target(source, target)
         except TenantqError as error:
             failure = error
     if as_json:
@@ -248,7 +251,7 @@ def _without_secrets(arguments: list[str]) -> list[str]:
     return shown
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: MigrationPlan) -> None:
     what = f"tenant {plan.tenant}" if plan.whole else f"queues of tenant {plan.tenant}"
     to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
@@ -269,7 +272,7 @@ def _print_plan(plan: Plan) -> None:
         click.echo(f"in the way: {text}")
 
 
-def _print_done(plan: Plan, done: Outcome, target: Side, *, new_keys: bool) -> None:
+def _print_done(plan: MigrationPlan, done: MigrationResult, target: Endpoint, *, new_keys: bool) -> None:
     again = f", {done.skipped_parts} parts were there already" if done.skipped_parts else ""
     click.echo(
         f"moved {plural(done.messages, 'message')} in {plural(done.queues, 'queue')}, {plural(done.grants, 'grant')}{again}; verified"

@@ -1,4 +1,4 @@
-"""The copy of a move: a queue's export goes into the target part by part, as it comes, with one part in memory."""
+"""Transfers one queue: streams its export into the target part by part, with one part in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenantq.wire import ExportedKey, ExportedMessage, ExportedResult, ExportedT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.migration.sides import Side
+    from tenantq.migration.endpoint import Endpoint
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _FILE_BYTES_MAX: Final = 64 << 20
@@ -25,27 +25,27 @@ _KINDS: Final[dict[str, type]] = {
 }
 
 
-class Copied(msgspec.Struct, kw_only=True):
-    """What became of a queue's export."""
+class TransferResult(msgspec.Struct, kw_only=True):
+    """The result of transferring a queue."""
 
     messages: int = 0
     bytes: int = 0  # of the export
     parts: int = 0
-    skipped: int = 0  # parts that the target had already
-    unreadable: int = 0  # messages that the source cannot open
+    skipped: int = 0  # parts that the target already had
+    unreadable: int = 0  # messages that the source cannot decrypt
 
 
-class Files:
-    """Takes a tar apart while it comes: every whole file goes to ``take`` with its name."""
+class TarReader:
+    """Parses a tar stream. Calls ``take`` with the name and content of every complete file."""
 
     def __init__(self, take: Callable[[str, bytes], None]) -> None:
         self._take = take
         self._buffer = bytearray()
         self._head: tarfile.TarInfo | None = None
-        self.whole = False  # the end was reached
+        self.whole = False  # the end of the archive was reached
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Parse the next chunk."""
         self._buffer += piece
         while not self.whole:
             if self._head is None:
@@ -75,24 +75,24 @@ class Files:
             raise Invalid(f"what came is no export: {self._head.name} is too large to be a part of one")
 
 
-class QueueCopy:
-    """One queue on its way. ``tell`` gets messages and bytes as they arrive."""
+class QueueTransfer:
+    """The transfer of one queue. ``report`` gets messages and bytes as they arrive."""
 
-    def __init__(self, source: Side, target: Side, queue: str, tell: Callable[[int, int], None]) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, queue: str, report: Callable[[int, int], None]) -> None:
         self._source = source
         self._target = target
         self._queue = queue
-        self._tell = tell
+        self._report = report
         self._export = ""
-        self._had = 0  # parts that the target has already
+        self._had = 0  # parts that the target already has
         self._hashes: dict[str, str] = {}
         self._manifest: ExportManifest | None = None
-        self.done = Copied()
+        self.done = TransferResult()
 
-    def run(self) -> Copied:
-        """Bring everything over that is not there yet; raise where either side breaks off, or what came is not what was sent."""
-        files = Files(self._file)
-        with self._source.calling():
+    def run(self) -> TransferResult:
+        """Transfer all missing parts. Raises if either side fails, or if the export does not match its manifest."""
+        files = TarReader(self._file)
+        with self._source.naming_errors():
             self._source.tenant.export(files.feed, queue=self._queue)
         manifest = self._manifest
         if not files.whole or manifest is None:
@@ -110,7 +110,7 @@ class QueueCopy:
         self._hashes[name] = hashlib.sha256(data).hexdigest()
         if name == "tenant.json":
             self._export = _decoded(data, ExportedTenant, name).export
-            with self._target.calling():
+            with self._target.naming_errors():
                 self._had = self._target.queue(self._queue).digest(export=self._export).part
             return
         kind = name.rpartition("/")[2].rpartition("-")[0]
@@ -128,9 +128,9 @@ class QueueCopy:
             decoded = [_decoded(line, _KINDS[kind], name) for line in lines]
             fields: dict[str, Any] = {kind: decoded}
             part = ImportRequest(export=self._export, part=self.done.parts, **fields)
-            with self._target.calling():
+            with self._target.naming_errors():
                 self._target.tenant.import_part(self._queue, part)
-        self._tell(self.done.messages, self.done.bytes)
+        self._report(self.done.messages, self.done.bytes)
 
 
 def _decoded(data: bytes, kind: type[Any], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Scans in pages, so that neither a long range nor large values are ever in memory at once."""
+"""Scans in pages, which bounds the memory of long ranges and large values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 KEYS_PER_PAGE: Final = 1_000
 VALUES_PER_PAGE: Final = 64
-"""A value can be a body or result of a mebibyte."""
+"""Small, because a value can be a body of one mebibyte."""
 
 
 def pages_of_keys(

@@ -1,4 +1,4 @@
-"""The two servers of a move: each with its tenant, and errors that say on which side they happened."""
+"""One of the two servers of a migration, with its tenant. Errors name the side on which they happened."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ if TYPE_CHECKING:
     from tenantq.client import Client, Queue, Tenant
     from tenantq.wire import QueueReply, TenantReply, TopologyReply
 
-SIDES = ("source", "target")
+LABELS = ("source", "target")
 
 
-class Side:
-    """One server, reached through the SDK, and the tenant that is moved there or from there."""
+class Endpoint:
+    """One server, reached through the SDK, and the tenant that moves."""
 
     def __init__(self, label: Literal["source", "target"], client: Client, tenant: str) -> None:
         self.label = label
         self.client = client
         self.name = tenant
         self.url = client.settings.url
-        self._known: TopologyReply | None = None
+        self._topology: TopologyReply | None = None
 
     @property
     def tenant(self) -> Tenant:
-        """The tenant, there or not; nothing is sent."""
+        """The tenant. Sends nothing."""
         return self.client.tenant(self.name)
 
     def queue(self, name: str) -> Queue:
-        """Return one of its queues; nothing is sent."""
+        """Return one of its queues. Sends nothing."""
         return self.tenant.queue(name)
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        """Have errors say that they are of this side; those of the other side, which is called inside, are left as they are."""
+    def naming_errors(self) -> Iterator[None]:
+        """Add this side to the text of errors, except errors that already name a side."""
         try:
             yield
         except ConnectionFailed as error:
             raise Unavailable(f"{self.label} {self.url}: {error.message}") from error
         except TenantqError as error:
-            if not error.message.startswith(tuple(f"{side} " for side in SIDES)):
+            if not error.message.startswith(tuple(f"{side} " for side in LABELS)):
                 error.args = (f"{self.label} {self.url}: {error.message}",)
             raise
 
     @property
-    def known(self) -> TopologyReply:
-        """What the server says of itself; asked once."""
-        if self._known is None:
-            self._known = self.client.topology()
-        return self._known
+    def topology(self) -> TopologyReply:
+        """The server's identity and shards; requested once."""
+        if self._topology is None:
+            self._topology = self.client.topology()
+        return self._topology
 
     def now(self) -> int:
         """Return the server's clock."""
         return self.client.topology().now
 
-    def found(self) -> TenantReply | None:
-        """Return the tenant as it is, or None where there is none."""
+    def find_tenant(self) -> TenantReply | None:
+        """Return the tenant, or None."""
         try:
             return self.tenant.get()
         except NotFound:

@@ -1,4 +1,4 @@
-"""One examination of a data directory, from the catalog over every queue to the journal."""
+"""Checks a data directory: the catalog, every queue and the journal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.cluster.layout import numbered_dirs
-from tenantq.doctor.data_key_exam import load_data_keys
-from tenantq.doctor.journal_exam import examine_journal, last_time_ms
-from tenantq.doctor.known_queues import KnownQueue, find_orphans, load_queues
-from tenantq.doctor.queue_exam import QueueExam
-from tenantq.doctor.report import Notes, Report, joined
+from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_queues
+from tenantq.doctor.data_key_check import load_data_keys
+from tenantq.doctor.journal_check import examine_journal, last_time_ms
+from tenantq.doctor.queue_check import QueueCheck
+from tenantq.doctor.report import DoctorReport, FindingLog, joined
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import StoreDamaged, StoreFailed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_embedded(data_dir: Path) -> Store:
-    """Open the store of a data directory, only to read."""
+    """Open the store of a data directory read-only."""
     return RocksStore(data_dir, read_only=True)
 
 
@@ -35,28 +35,28 @@ def examine(
     data_dir: Path,
     progress: Callable[[str, int], None] | None = None,
     open_store: Callable[[Path], Store] = open_embedded,
-) -> Report:
-    """Recount the store in ``data_dir``, or the one that ``open_store`` opens, and return what does not add up. Nothing is changed.
+) -> DoctorReport:
+    """Check the store in ``data_dir``, or the one that ``open_store`` opens, and return a report. Changes nothing.
 
-    ``progress`` is told where the examination is and how many rows it has looked at so far.
-    Raises StoreLocked while another process has the directory, StoreFormat where there is no tenantq store.
+    ``progress`` is called with the current place and the number of rows checked so far. Raises StoreLocked if another process uses
+    the directory, StoreFormat if it has no tenantq store.
     """
-    notes = Notes(progress)
+    log = FindingLog(progress)
     try:
         store = open_store(data_dir)
     except StoreDamaged as error:
-        notes.found("damaged", error.message)
-        return notes.report()
+        log.found("damaged", error.message)
+        return log.report()
     try:
-        _examine(store, notes)
+        _examine(store, log)
     finally:
         store.close()
-    return notes.report()
+    return log.report()
 
 
-def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> Report:
-    """Recount the stores of all shards of a data directory, and see that no tenant is on two of them."""
-    reports: dict[str, Report] = {}
+def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> DoctorReport:
+    """Check the stores of all shards of a data directory, and that no tenant is on two of them."""
+    reports: dict[str, DoctorReport] = {}
     names: Counter[str] = Counter()
     for number, path in numbered_dirs(data_dir):
         reports[str(number)] = examine(path, progress)
@@ -65,7 +65,7 @@ def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None =
 
 
 def _tenants(data_dir: Path) -> set[str]:
-    """Return the tenants that one shard alone may have; none where the store cannot be read, which is a finding of its own."""
+    """Return the tenants that only one shard may have; none if the store is unreadable, which is its own finding."""
     try:
         store = open_embedded(data_dir)
     except StoreDamaged:
@@ -80,29 +80,29 @@ def _tenants(data_dir: Path) -> set[str]:
         store.close()
 
 
-def _examine(store: Store, notes: Notes) -> None:
+def _examine(store: Store, log: FindingLog) -> None:
     queues: dict[bytes, KnownQueue] = {}
-    with _Damage(notes, "the catalog cannot be read"):
-        queues = load_queues(store, notes)
-        find_orphans(store, queues, notes)
+    with _Damage(log, "the catalog cannot be read"):
+        queues = load_queues(store, log)
+        find_orphans(store, queues, log)
     data_keys: dict[int, set[int]] = {}
-    with _Damage(notes, "the data keys cannot be read"):
-        data_keys = load_data_keys(store, notes)
+    with _Damage(log, "the data keys cannot be read"):
+        data_keys = load_data_keys(store, log)
     now = 0
-    with _Damage(notes, "the newest journal record cannot be read"):
+    with _Damage(log, "the newest journal record cannot be read"):
         now = last_time_ms(store)
     for queue in queues.values():
-        with _Damage(notes, "the queue's rows cannot be read to their end", queue):
-            QueueExam(store, queue, notes, now, data_keys).run()
-    with _Damage(notes, "the journal cannot be read to its end"):
-        examine_journal(store, notes)
+        with _Damage(log, "the queue's rows cannot be read to their end", queue):
+            QueueCheck(store, queue, log, now, data_keys).run()
+    with _Damage(log, "the journal cannot be read to its end"):
+        examine_journal(store, log)
 
 
 class _Damage:
-    """Turns what damaged bytes raise into a finding, so that the examination goes on elsewhere."""
+    """Turns errors of damaged bytes into a finding, so that the check continues elsewhere."""
 
-    def __init__(self, notes: Notes, what: str, queue: KnownQueue | None = None) -> None:
-        self._notes = notes
+    def __init__(self, log: FindingLog, what: str, queue: KnownQueue | None = None) -> None:
+        self._notes = log
         self._what = what
         self._queue = queue
 

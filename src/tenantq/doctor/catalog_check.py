@@ -1,4 +1,4 @@
-"""The tenants and queues that the catalog knows, and the rows that belong to none of them."""
+"""Checks the catalog of tenants and queues, and finds rows that belong to none."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.doctor.row_pages import pages_of_items, pages_of_keys
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
 
 if TYPE_CHECKING:
-    from tenantq.doctor.report import Notes
+    from tenantq.doctor.report import FindingLog
     from tenantq.store.interface import Store
 
 _END = b"\xff" * 65
@@ -28,15 +28,15 @@ class KnownQueue(msgspec.Struct, frozen=True):
     name: str
 
     def group_digest(self, group: str | None) -> bytes:
-        """Return the bytes of a message's group, as the engine does."""
+        """Return the digest of a message's group, as the engine computes it."""
         if group is None:
             return digest(b"") if self.name.endswith(FIFO_SUFFIX) else b""
         return digest(group.encode())
 
 
-def load_queues(store: Store, notes: Notes) -> dict[bytes, KnownQueue]:
-    """Return every queue by its prefix, and write down what is wrong with the catalog itself."""
-    tenants = _load_tenants(store, notes)
+def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
+    """Return every queue by its prefix, and record findings about the catalog."""
+    tenants = _load_tenants(store, log)
     queues: dict[bytes, KnownQueue] = {}
     names: set[tuple[int, str]] = set()
     for page in pages_of_items(store, store.meta, QUEUE_ROW, after(QUEUE_ROW)):
@@ -45,20 +45,18 @@ def load_queues(store: Store, notes: Notes) -> dict[bytes, KnownQueue]:
             tenant_id, queue_id = split_prefix(prefix)
             tenant = tenants.get(tenant_id)
             if tenant is None:
-                notes.found("catalog", "The queue belongs to no tenant.", tenant=f"#{tenant_id}", queue=row.name)
+                log.found("catalog", "The queue belongs to no tenant.", tenant=f"#{tenant_id}", queue=row.name)
             elif queue_id >= tenant.next_queue_id:
-                notes.found("catalog", "The queue's id may be given out again.", tenant=tenant.name, queue=row.name)
+                log.found("catalog", "The queue's id may be given out again.", tenant=tenant.name, queue=row.name)
             if (tenant_id, row.name) in names:
-                notes.found(
-                    "catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name
-                )
+                log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)
             names.add((tenant_id, row.name))
             queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name)
-    notes.figures.tenants, notes.figures.queues = len(tenants), len(queues)
+    log.figures.tenants, log.figures.queues = len(tenants), len(queues)
     return queues
 
 
-def _load_tenants(store: Store, notes: Notes) -> dict[int, TenantRow]:
+def _load_tenants(store: Store, log: FindingLog) -> dict[int, TenantRow]:
     tenants: dict[int, TenantRow] = {}
     names: set[str] = set()
     raw = store.get(store.meta, NEXT_TENANT_ID)
@@ -67,9 +65,9 @@ def _load_tenants(store: Store, notes: Notes) -> dict[int, TenantRow]:
         for key, value in page:
             id, row = int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value)
             if row.name in names:
-                notes.found("catalog", "Two tenants have the same name.", tenant=row.name)
+                log.found("catalog", "Two tenants have the same name.", tenant=row.name)
             if id >= next_id:
-                notes.found("catalog", "The tenant's id may be given out again.", tenant=row.name)
+                log.found("catalog", "The tenant's id may be given out again.", tenant=row.name)
             names.add(row.name)
             tenants[id] = row
     return tenants
@@ -80,8 +78,8 @@ def _name(tenants: dict[int, TenantRow], id: int) -> str:
     return tenant.name if tenant is not None else f"#{id}"
 
 
-def find_orphans(store: Store, queues: dict[bytes, KnownQueue], notes: Notes) -> None:
-    """Write down every prefix that holds rows and is no queue's. Known prefixes are jumped over, not read."""
+def find_orphans(store: Store, queues: dict[bytes, KnownQueue], log: FindingLog) -> None:
+    """Report every prefix with rows that is not a queue's. Known prefixes are skipped without reading them."""
     for name in QUEUE_FAMILIES:
         family, lower = store.family(name), b""
         while first := store.scan(family, lower, _END, 1):
@@ -93,7 +91,7 @@ def find_orphans(store: Store, queues: dict[bytes, KnownQueue], notes: Notes) ->
             if len(prefix) == PREFIX_BYTES:
                 count = sum(len(page) for page in pages_of_keys(store, family, prefix, lower))
             tenant_id, queue_id = split_prefix(prefix.ljust(PREFIX_BYTES, b"\0"))
-            notes.found(
+            log.found(
                 "orphan",
                 f"{count} rows in family {name} belong to no queue of the catalog.",
                 tenant=f"#{tenant_id}",

@@ -1,8 +1,8 @@
-"""One queue, recounted: every message in exactly one state, every index row accounted for, the counters equal.
+"""Checks one queue: every message in exactly one state, every index row accounted for, the counters equal.
 
-The walk over the messages asks for the rows that each one's state calls for and counts those it finds. Where an index
-then holds more rows than were accounted for, a second walk over that index names the strays. So memory stays small at
-any depth, and a queue in order is read once.
+The walk over the messages looks up the index rows that each message should have, and counts them. If an index then has more rows than
+were accounted for, a second walk over that index reports the extra ones. So memory stays small at any depth, and a clean queue is
+read once.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenantq.doctor import strays
-from tenantq.doctor.counters_exam import Recount, compare
-from tenantq.doctor.pages import pages_of_items, pages_of_keys
+from tenantq.doctor import index_check
+from tenantq.doctor.counters_check import Recount, compare
+from tenantq.doctor.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
 from tenantq.errors import SealBroken
 from tenantq.store.keys import (
     EXPIRES_KEY,
@@ -43,17 +43,17 @@ from tenantq.store.rows import (
 from tenantq.vault.envelope import key_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tenantq.doctor.known_queues import KnownQueue
-    from tenantq.doctor.report import Kind, Notes
+    from tenantq.doctor.catalog_check import KnownQueue
+    from tenantq.doctor.report import FindingLog, Kind
     from tenantq.store.interface import Family, Store
 
 _DELIVERED_BEFORE = b"\x01"
 
 
-class Seen(msgspec.Struct):
-    """A stored message and what follows from its rows."""
+class CheckedMessage(msgspec.Struct):
+    """A stored message and the state that its rows imply."""
 
     id: bytes
     message: MessageRow
@@ -63,32 +63,39 @@ class Seen(msgspec.Struct):
 
     @property
     def visible_at(self) -> int:
-        """Its place in the delivery order."""
+        """Its position in the delivery order."""
         return self.lease.visible_at if self.lease is not None else self.message.visible_at
 
 
-class QueueExam:
-    """The examination of one queue."""
+class QueueCheck:
+    """The check of one queue."""
 
     def __init__(
-        self, store: Store, queue: KnownQueue, notes: Notes, now: int, data_keys: Mapping[int, set[int]]
+        self, store: Store, queue: KnownQueue, log: FindingLog, now: int, data_keys: Mapping[int, set[int]]
     ) -> None:
         self.store = store
         self.queue = queue
-        self.notes = notes
+        self.log = log
         self.now = now
         self._key_numbers = data_keys.get(split_prefix(queue.prefix)[0], set())
         value = store.get(store.qc, queue.prefix)
         self.counters = unpack_counters(value) if value is not None else None
         self.recount = Recount(self.counters)
-        self.accounted = {"vi": 0, "le": 0, "li": 0, "gr": 0, "m": 0, "k": 0}  # the last two: expiry rows by kind
+        self.accounted = {
+            "vi": 0,
+            "le": 0,
+            "li": 0,
+            "gr": 0,
+            "m": 0,
+            "k": 0,
+        }  # index rows by family; m and k: expiry rows by kind
 
     def run(self) -> None:
-        """Examine everything under the queue's prefix."""
+        """Check all rows of the queue."""
         store, prefix = self.store, self.queue.prefix
         for page in pages_of_items(store, store.m, prefix, after(prefix)):
             self._messages([(key[PREFIX_BYTES:], value) for key, value in page])
-            self.notes.passed(self._where, len(page))
+            self.log.progress(self._where, len(page))
         self._keys()
         self._results()
         self._waiting_rows()
@@ -96,21 +103,21 @@ class QueueExam:
         compare(self.recount, self.counters, self)
 
     def found(self, kind: Kind, text: str, id: bytes = b"") -> None:
-        """Write down a finding about this queue."""
-        self.notes.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)
+        """Record a finding about this queue."""
+        self.log.found(kind, text, tenant=self.queue.tenant, queue=self.queue.name, id=id)
 
     @property
     def _where(self) -> str:
         return f"{self.queue.tenant}/{self.queue.name}"
 
     def read_lease(self, id: bytes, value: bytes | None) -> LeaseRow | None:
-        """Return a lease row, or None where there is none that can be read."""
+        """Return a lease row; None: missing or unreadable."""
         if value is None:
             return None
         try:
             lease = unpack_lease(value)
             lease.unpack_past()
-        except Exception as error:  # noqa: BLE001  # whatever damaged bytes raise
+        except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
             self.found("damaged", f"The lease row cannot be read: {error}.", id)
             return None
         return lease
@@ -118,29 +125,29 @@ class QueueExam:
     # ---- messages ----
 
     def _messages(self, page: list[tuple[bytes, bytes]]) -> None:
-        seen: list[Seen] = []
+        seen: list[CheckedMessage] = []
         leases = self._look_up(self.store.le, [id for id, _ in page])
         for (id, value), raw in zip(page, leases, strict=True):
             self.accounted["le"] += raw is not None
             lease = self.read_lease(id, raw)
             try:
                 message = unpack_message(value)
-            except Exception as error:  # noqa: BLE001  # whatever damaged bytes raise
+            except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
                 self.found("damaged", f"The message cannot be read: {error}.", id)
                 continue
             if message.sealed:
-                self._seal(id, message)
-            seen.append(Seen(id, message, lease, self.queue.group_digest(message.group)))
+                self._check_envelope(id, message)
+            seen.append(CheckedMessage(id, message, lease, self.queue.group_digest(message.group)))
         self._groups([one for one in seen if one.group])
         for one in seen:
             if one.lease is not None:
                 if one.lease.token:
-                    one.state = "in_flight"  # the head of a group, or one that went out with it
+                    one.state = "in_flight"  # the head of a group, or delivered with it
                 self._compare_lease(one, one.lease)
-        self._places(seen)
+        self._positions(seen)
         self._deadlines([one for one in seen if one.state == "in_flight"])
         self._lifetimes([one for one in seen if one.message.expires_at])
-        recount, figures = self.recount, self.notes.figures
+        recount, figures = self.recount, self.log.figures
         size = sum(one.message.size for one in seen)
         recount.bytes += size
         figures.bytes += size
@@ -149,8 +156,8 @@ class QueueExam:
             recount.blocked += one.state == "blocked"
             recount.in_flight += one.state == "in_flight"
 
-    def _seal(self, id: bytes, message: MessageRow) -> None:
-        """Look whether there is a key for an encrypted message. Whether it opens, only the key management could tell."""
+    def _check_envelope(self, id: bytes, message: MessageRow) -> None:
+        """Check that the data key of an encrypted message exists. Decryption would need the key management system."""
         try:
             numbers = {key_number(message.body)}
             if message.sealed_attributes:
@@ -158,7 +165,7 @@ class QueueExam:
         except SealBroken:
             self.found("keys", "The message is marked as encrypted, and is not.", id)
             return
-        self.notes.figures.encrypted += 1
+        self.log.figures.encrypted += 1
         if not numbers <= self._key_numbers:
             self.found("keys", "The message was encrypted with a data key that is gone.", id)
 
@@ -166,7 +173,7 @@ class QueueExam:
         prefix = self.queue.prefix
         return self.store.get_many(family, [prefix + suffix for suffix in suffixes]) if suffixes else []
 
-    def _groups(self, grouped: list[Seen]) -> None:
+    def _groups(self, grouped: list[CheckedMessage]) -> None:
         heads = self._look_up(self.store.gr, [one.group for one in grouped])
         members = self._look_up(self.store.gr, [one.group + one.id for one in grouped])
         for one, head, member in zip(grouped, heads, members, strict=True):
@@ -177,13 +184,13 @@ class QueueExam:
             else:
                 self.accounted["gr"] += 1
 
-    def _compare_lease(self, one: Seen, lease: LeaseRow) -> None:
+    def _compare_lease(self, one: CheckedMessage, lease: LeaseRow) -> None:
         message = one.message
         stored = (lease.size, lease.priority, lease.expires_at, lease.group)
         if stored != (message.size, message.priority, message.expires_at, one.group):
             self.found("lease", "The lease row has another size, priority, lifetime or group than the message.", one.id)
 
-    def _places(self, seen: list[Seen]) -> None:
+    def _positions(self, seen: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
         keys = [waiting_key(prefix, one.message.priority, one.visible_at, one.id)[PREFIX_BYTES:] for one in seen]
         for one, value in zip(seen, self._look_up(self.store.vi, keys), strict=True):
@@ -196,7 +203,7 @@ class QueueExam:
             elif (value == _DELIVERED_BEFORE) != (one.lease is not None):
                 self.found("index", "The row in the delivery order is wrong about earlier deliveries.", one.id)
 
-    def _deadlines(self, leased: list[Seen]) -> None:
+    def _deadlines(self, leased: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
         keys = [deadline_key(prefix, one.lease.deadline, one.id)[PREFIX_BYTES:] for one in leased if one.lease]
         for one, value in zip(leased, self._look_up(self.store.li, keys), strict=True):
@@ -205,50 +212,50 @@ class QueueExam:
             else:
                 self.accounted["li"] += 1
 
-    def _lifetimes(self, mortal: list[Seen]) -> None:
+    def _lifetimes(self, mortal: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
         keys = [expiry_key(prefix, one.message.expires_at, EXPIRES_TTL, one.id)[PREFIX_BYTES:] for one in mortal]
         for one, value in zip(mortal, self._look_up(self.store.ex, keys), strict=True):
             if value is not None:
                 self.accounted["m"] += 1
             elif one.state != "in_flight" or one.message.expires_at > self.now:
-                # Of a message in flight the sweeper takes the row away: the end of its lease looks at the TTL.
+                # The sweeper removes the row of a message in flight: the end of its lease checks the TTL.
                 self.found("expiry", "The message has a TTL, and no row that ends it.", one.id)
 
     # ---- keys and results ----
 
     def _keys(self) -> None:
-        store, prefix = self.store, self.queue.prefix
-        for page in pages_of_items(store, store.ik, prefix, after(prefix), 1_000):
-            wanted = [
-                expiry_key(prefix, unpack_key(value).expires_at, EXPIRES_KEY, key[PREFIX_BYTES:])[PREFIX_BYTES:]
-                for key, value in page
-            ]
-            for (_, value), row in zip(page, self._look_up(store.ex, wanted), strict=True):
-                if row is None:
-                    self.found("expiry", "An idempotency key of the message is never forgotten.", unpack_key(value).id)
-                else:
-                    self.accounted["k"] += 1
-            self.notes.figures.keys += len(page)
-            self.notes.passed(self._where, len(page))
+        for _, value, row in self._expiring(
+            self.store.ik, EXPIRES_KEY, lambda value: unpack_key(value).expires_at, 1_000
+        ):
+            self.log.figures.keys += 1
+            if row is None:
+                self.found("expiry", "An idempotency key of the message is never forgotten.", unpack_key(value).id)
+            else:
+                self.accounted["k"] += 1
 
     def _results(self) -> None:
-        store, prefix = self.store, self.queue.prefix
-        for page in pages_of_items(store, store.re, prefix, after(prefix)):
-            wanted = [
-                expiry_key(prefix, unpack_result(value).expires_at, EXPIRES_RESULT, key[PREFIX_BYTES:])[PREFIX_BYTES:]
-                for key, value in page
-            ]
-            for (key, _), row in zip(page, self._look_up(store.ex, wanted), strict=True):
-                if row is None:
-                    self.found("expiry", "The result is never collected: no expiry row.", key[PREFIX_BYTES:])
-            self.notes.figures.results += len(page)
-            self.notes.passed(self._where, len(page))
+        for id, _, row in self._expiring(self.store.re, EXPIRES_RESULT, lambda value: unpack_result(value).expires_at):
+            self.log.figures.results += 1
+            if row is None:
+                self.found("expiry", "The result is never collected: no expiry row.", id)
+
+    def _expiring(
+        self, family: Family, kind: bytes, expires_at: Callable[[bytes], int], size: int = VALUES_PER_PAGE
+    ) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+        """Yield the reference, the value and the expiry row of each row of a family."""
+        prefix = self.queue.prefix
+        for page in pages_of_items(self.store, family, prefix, after(prefix), size):
+            rows = [(key[PREFIX_BYTES:], value) for key, value in page]
+            keys = [expiry_key(prefix, expires_at(value), kind, ref)[PREFIX_BYTES:] for ref, value in rows]
+            for (ref, value), row in zip(rows, self._look_up(self.store.ex, keys), strict=True):
+                yield ref, value, row
+            self.log.progress(self._where, len(page))
 
     # ---- indexes ----
 
     def _waiting_rows(self) -> None:
-        store, prefix, figures = self.store, self.queue.prefix, self.notes.figures
+        store, prefix, figures = self.store, self.queue.prefix, self.log.figures
         rows = 0
         for page in pages_of_keys(store, store.vi, prefix, after(prefix)):
             for key in page:
@@ -260,16 +267,16 @@ class QueueExam:
                 figures.ready += visible_at <= self.now
                 figures.delayed += visible_at > self.now
             rows += len(page)
-            self.notes.passed(self._where, len(page))
+            self.log.progress(self._where, len(page))
         if rows != self.accounted["vi"]:
-            strays.in_delivery_order(self)
+            index_check.in_delivery_order(self)
         figures.blocked += self.recount.blocked
         figures.in_flight += self.recount.in_flight
 
     def _other_rows(self) -> None:
         store, prefix = self.store, self.queue.prefix
         recount = self.recount
-        for family, look in ((store.le, strays.in_leases), (store.li, strays.in_deadlines)):
+        for family, look in ((store.le, index_check.in_leases), (store.li, index_check.in_deadlines)):
             rows = 0
             for page in pages_of_keys(store, family, prefix, after(prefix)):
                 if family is store.li and not rows:
@@ -278,8 +285,8 @@ class QueueExam:
             recount.rows += rows
             if rows != self.accounted[family.name]:
                 look(self)
-        if strays.examine_groups(self) != self.accounted["gr"]:
-            strays.in_groups(self)
+        if index_check.examine_groups(self) != self.accounted["gr"]:
+            index_check.in_groups(self)
         self._expiry_rows()
 
     def _expiry_rows(self) -> None:
@@ -294,9 +301,9 @@ class QueueExam:
                 counts[kind] += 1
                 self.recount.first_expiry = min(self.recount.first_expiry, expires_at)
             self.recount.rows += len(page)
-            self.notes.passed(self._where, len(page))
+            self.log.progress(self._where, len(page))
         # Rows of results are not counted: a redrive deletes the result and leaves its row to the sweeper.
         if counts[EXPIRES_TTL] != self.accounted["m"]:
-            strays.in_lifetimes(self)
+            index_check.in_lifetimes(self)
         if counts[EXPIRES_KEY] != self.accounted["k"]:
-            strays.in_keys(self)
+            index_check.in_keys(self)

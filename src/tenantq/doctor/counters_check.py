@@ -1,4 +1,4 @@
-"""A queue's counters row, compared with what its rows add up to."""
+"""Compares a queue's counters with its rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tenantq.engine.queue_state import NEVER
 from tenantq.store.keys import from_be64
 
 if TYPE_CHECKING:
-    from tenantq.doctor.queue_exam import QueueExam
+    from tenantq.doctor.queue_check import QueueCheck
     from tenantq.store.rows import CountersRow, LevelRow
 
 
 class LevelRecount:
-    """The rows of one priority, as they lie on disk."""
+    """The waiting rows of one priority."""
 
     def __init__(self, stored: LevelRow | None) -> None:
         self.stored = stored
@@ -23,7 +23,7 @@ class LevelRecount:
         self.first_due = NEVER
 
     def waiting(self, suffix: bytes) -> None:
-        """Count a row in, ready or delayed by the stored horizon. Rows come in order."""
+        """Count a row as ready or delayed by the stored horizon. Rows must come in order."""
         if self.first is None:
             self.first = suffix
         if self.stored is not None and suffix <= self.stored.horizon:
@@ -34,14 +34,14 @@ class LevelRecount:
 
 
 class Recount:
-    """What a queue's rows add up to."""
+    """The sums of a queue's rows."""
 
     def __init__(self, stored: CountersRow | None = None) -> None:
         self._stored = {level.priority: level for level in stored.levels} if stored is not None else {}
         self.levels: dict[int, LevelRecount] = {
             priority: LevelRecount(level) for priority, level in self._stored.items()
         }
-        self.rows = 0  # of all kinds but the messages
+        self.rows = 0  # of all kinds except messages
         self.blocked = 0
         self.in_flight = 0
         self.bytes = 0
@@ -49,7 +49,7 @@ class Recount:
         self.first_expiry = NEVER
 
     def waiting(self, priority: int, suffix: bytes) -> None:
-        """Count a row of the delivery order in."""
+        """Count a row of the delivery order."""
         level = self.levels.get(priority)
         if level is None:
             level = self.levels[priority] = LevelRecount(None)
@@ -57,46 +57,46 @@ class Recount:
         self.rows += 1
 
 
-def compare(recount: Recount, stored: CountersRow | None, exam: QueueExam) -> None:
-    """Write down every counter that differs, and every bound that is not one."""
+def compare(recount: Recount, stored: CountersRow | None, check: QueueCheck) -> None:
+    """Record every counter that differs and every bound that is wrong."""
     if stored is None:
         if recount.rows or recount.bytes:
-            exam.found("counters", "The queue has rows, and no counters.")
+            check.found("counters", "The queue has rows, and no counters.")
         return
     for priority, level in recount.levels.items():
-        _compare_level(priority, level, exam)
+        _compare_level(priority, level, check)
     for name in ("blocked", "in_flight", "bytes"):
         counted, kept = getattr(recount, name), getattr(stored, name)
         if counted != kept:
-            exam.found("counters", f"The counter {name} is {kept}, a recount gives {counted}.")
+            check.found("counters", f"The counter {name} is {kept}, a recount gives {counted}.")
     if stored.next_lease > recount.first_deadline:
-        exam.found(
+        check.found(
             "counters", f"A lease ends at {recount.first_deadline}, before next_lease, which is {stored.next_lease}."
         )
     if stored.next_expiry > recount.first_expiry:
-        exam.found(
+        check.found(
             "counters", f"A row expires at {recount.first_expiry}, before next_expiry, which is {stored.next_expiry}."
         )
 
 
-def _compare_level(priority: int, level: LevelRecount, exam: QueueExam) -> None:
+def _compare_level(priority: int, level: LevelRecount, check: QueueCheck) -> None:
     stored = level.stored
     if stored is None:
         rows = level.ready + level.delayed
-        exam.found("counters", f"Priority {priority} has {rows} waiting messages, and the counters know none.")
+        check.found("counters", f"Priority {priority} has {rows} waiting messages, and the counters know none.")
         return
     for name in ("ready", "delayed"):
         counted, kept = getattr(level, name), getattr(stored, name)
         if counted != kept:
-            exam.found("counters", f"The counter {name} of priority {priority} is {kept}, a recount gives {counted}.")
+            check.found("counters", f"The counter {name} of priority {priority} is {kept}, a recount gives {counted}.")
     if level.first is not None and level.first < stored.cursor:
-        exam.found(
+        check.found(
             "counters",
             f"The cursor of priority {priority} is past a waiting message, which no poll finds.",
             level.first[8:],
         )
     if level.delayed and level.first_due < stored.next_due:
-        exam.found(
+        check.found(
             "counters",
             f"A message of priority {priority} is due at {level.first_due}, before next_due, which is {stored.next_due}.",
         )

@@ -1,4 +1,4 @@
-"""The live journal of a data directory that no process has open, verified: its chain, its checkpoints, and against its archive."""
+"""Verifies the live journal of a closed data directory: its chain, its checkpoints and its archive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.doctor.pages import pages_of_items
+from tenantq.doctor.row_pages import pages_of_items
 from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
@@ -26,14 +26,14 @@ _END: Final = b"\xff" * 16
 
 
 class LiveFinding(msgspec.Struct, frozen=True):
-    """One thing that is not as it was written."""
+    """One deviation from what was written."""
 
     seq: int  # the first record that cannot be trusted
     text: str
 
 
 class LiveReport(msgspec.Struct):
-    """What a verification of the live journal saw."""
+    """The result of a verification of the live journal."""
 
     first_seq: int = 1
     last_seq: int = 0
@@ -41,11 +41,11 @@ class LiveReport(msgspec.Struct):
     last_link: str = ""  # hex
     checkpoints: int = 0
     findings: list[LiveFinding] = []
-    known: dict[int, set[str]] = {}  # hashes, hex, of the records whose numbers were given
+    known: dict[int, set[str]] = {}  # hashes, hex, of the records in ``known``
 
 
-class LiveExam:
-    """One verification. ``first_seq`` tells where the live journal begins before it is walked."""
+class LiveJournalCheck:
+    """One verification. ``first_seq`` is the first record of the live journal."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LiveExam:
         key: PublicKey | PublicKeys | None,
         open_store: Callable[[Path], Store] | None = None,
     ) -> None:
-        """Open the store, by ``open_store`` if it is not the embedded one; raise StoreLocked or StoreFormat where that cannot be."""
+        """Open the store, with ``open_store`` if it is not the embedded one. Raises StoreLocked or StoreFormat."""
         self._key = key
         self._store: Store = (
             open_store(data_dir) if open_store is not None else RocksStore(data_dir, read_only=True, even_if_cut=True)
@@ -63,7 +63,7 @@ class LiveExam:
         self.first_seq = self._anchor[0] + 1
 
     def close(self) -> None:
-        """Let the store go."""
+        """Close the store."""
         self._store.close()
 
     def run(
@@ -72,7 +72,7 @@ class LiveExam:
         archived_seq: int | None = None,
         known: Collection[int] = (),
     ) -> LiveReport:
-        """Verify the journal; ``archive`` has the hashes of exported records from ``first_seq`` - 1 on.
+        """Verify the journal. ``archive`` has the hashes of exported records from ``first_seq`` - 1 on.
 
         ``archived_seq`` is the last record of the archive; None: there is no archive to compare with.
         """
@@ -88,7 +88,7 @@ class LiveExam:
             self._compare_anchor(archive or {}, archived_seq, found)
             self._take_rows(walk, report)
             beat = self._store.last_beat()
-            ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
+            ends = [(beat.seq, "the heart, which log every sync")] if beat is not None else []
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:
             found(walk.seq + 1, f"The journal cannot be read on: {error.message}.")
@@ -99,7 +99,7 @@ class LiveExam:
     def _compare_anchor(
         self, archive: Mapping[int, bytes], archived_seq: int | None, found: Callable[[int, str], None]
     ) -> None:
-        """Compare where the journal was trimmed with the archive, which must reach that far."""
+        """Compare the anchor with the archive, which must cover everything trimmed."""
         seq, link = self._anchor
         if archived_seq is None or seq == 0:
             return

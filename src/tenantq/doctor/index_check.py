@@ -1,0 +1,151 @@
+"""Reports index rows that no message accounts for. Runs only if the counts differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tenantq.doctor.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
+from tenantq.store.keys import (
+    EXPIRES_KEY,
+    EXPIRES_TTL,
+    ID_BYTES,
+    PREFIX_BYTES,
+    SUFFIX_BYTES,
+    after,
+    split_deadline_key,
+    split_expiry_key,
+    split_waiting_key,
+)
+from tenantq.store.rows import unpack_key, unpack_lease, unpack_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tenantq.doctor.queue_check import QueueCheck
+    from tenantq.store.interface import Family
+
+T = TypeVar("T")
+
+_HEAD_KEY = PREFIX_BYTES + ID_BYTES
+_MEMBER_KEY = PREFIX_BYTES + 2 * ID_BYTES
+
+
+def in_delivery_order(check: QueueCheck) -> None:
+    """Report rows of vi whose message is gone, leased or at another position."""
+    store, prefix = check.store, check.queue.prefix
+    for page in pages_of_keys(store, store.vi, prefix, after(prefix), VALUES_PER_PAGE):
+        keys = [key for key in page if len(key) == PREFIX_BYTES + 1 + SUFFIX_BYTES]
+        message_keys = [prefix + key[-ID_BYTES:] for key in keys]
+        bodies, leases = store.get_many(store.m, message_keys), store.get_many(store.le, message_keys)
+        for key, body, raw in zip(keys, bodies, leases, strict=True):
+            _, priority, visible_at, id = split_waiting_key(key)
+            if body is None:
+                check.found("orphan", "A row of the delivery order has no message.", id)
+                continue
+            message = unpack_message(body)
+            lease = unpack_lease(raw) if raw is not None else None
+            at = lease.visible_at if lease is not None else message.visible_at
+            if (priority, visible_at) != (message.priority, at):
+                check.found("index", "The message stands in the delivery order at a place that is not its own.", id)
+
+
+def in_leases(check: QueueCheck) -> None:
+    """Report rows of le without a message."""
+    for key, _, body in _rows(check, check.store.le, check.store.m, lambda key: (key[PREFIX_BYTES:], None)):
+        if body is None:
+            check.found("orphan", "A lease row has no message.", key)
+
+
+def in_deadlines(check: QueueCheck) -> None:
+    """Report rows of li that are not the deadline of a current lease."""
+
+    def parse(key: bytes) -> tuple[bytes, int]:
+        _, deadline, id = split_deadline_key(key.ljust(PREFIX_BYTES + 8, b"\0"))
+        return id, deadline
+
+    for id, deadline, raw in _rows(check, check.store.li, check.store.le, parse):
+        lease = unpack_lease(raw) if raw is not None else None
+        if lease is None:
+            check.found("orphan", "A deadline row has no lease.", id)
+        elif not lease.token or lease.deadline != deadline:
+            check.found("lease", "A deadline row is not the deadline of the message's lease.", id)
+
+
+def examine_groups(check: QueueCheck) -> int:
+    """Check that every group has a head that is one of its members. Returns the number of members."""
+    store, prefix = check.store, check.queue.prefix
+    members = 0
+    group, head, head_seen = b"", b"", True
+    for page in pages_of_items(store, store.gr, prefix, after(prefix), 1_000):
+        for key, value in page:
+            if key[:_HEAD_KEY] != group:
+                _end_of_group(check, head, head_seen=head_seen)
+                group, head, head_seen = key[:_HEAD_KEY], b"", False
+            if len(key) == _HEAD_KEY:
+                head = value
+            elif len(key) == _MEMBER_KEY:
+                members += 1
+                id = key[_HEAD_KEY:]
+                head_seen = head_seen or id == head
+                if not head:
+                    check.found("group", "The group has members and no head, so none is ever delivered.", id)
+                    head_seen, head = True, id
+            else:
+                check.found("orphan", f"A group row has a malformed key {key.hex()}.")
+        check.recount.rows += len(page)
+    _end_of_group(check, head, head_seen=head_seen)
+    return members
+
+
+def _end_of_group(check: QueueCheck, head: bytes, *, head_seen: bool) -> None:
+    if not head_seen:
+        check.found("group", "The head of a group is not one of its members, so the group stands still.", head)
+
+
+def in_groups(check: QueueCheck) -> None:
+    """Report members whose message is gone or of another group."""
+
+    def parse(key: bytes) -> tuple[bytes, bytes] | None:
+        return (key[_HEAD_KEY:], key[PREFIX_BYTES:_HEAD_KEY]) if len(key) == _MEMBER_KEY else None
+
+    for id, group, body in _rows(check, check.store.gr, check.store.m, parse):
+        if body is None:
+            check.found("orphan", "A member of a group has no message.", id)
+        elif check.queue.group_digest(unpack_message(body).group) != group:
+            check.found("group", "The message is a member of a group that is not its own.", id)
+
+
+def in_lifetimes(check: QueueCheck) -> None:
+    """Report TTL rows of messages that are gone or have another TTL."""
+    for id, at, body in _rows(check, check.store.ex, check.store.m, _expiry_parser(EXPIRES_TTL)):
+        if body is None:
+            check.found("orphan", "A TTL row has no message.", id)
+        elif unpack_message(body).expires_at != at:
+            check.found("expiry", "A TTL row is not of the message's TTL.", id)
+
+
+def in_keys(check: QueueCheck) -> None:
+    """Report expiry rows of idempotency keys that are gone or were rewritten."""
+    for ref, at, value in _rows(check, check.store.ex, check.store.ik, _expiry_parser(EXPIRES_KEY)):
+        if value is None or unpack_key(value).expires_at != at:
+            check.found("orphan", f"An expiry row has no idempotency key (digest {ref.hex()}).")
+
+
+def _expiry_parser(wanted: bytes) -> Callable[[bytes], tuple[bytes, int] | None]:
+    def parse(key: bytes) -> tuple[bytes, int] | None:
+        _, at, kind, ref = split_expiry_key(key)
+        return (ref, at) if kind == wanted else None
+
+    return parse
+
+
+def _rows(
+    check: QueueCheck, family: Family, target: Family, parse: Callable[[bytes], tuple[bytes, T] | None]
+) -> Iterator[tuple[bytes, T, bytes | None]]:
+    """Yield the reference and the detail that ``parse`` finds in each key of an index, and the row it refers to in ``target``."""
+    prefix = check.queue.prefix
+    for page in pages_of_keys(check.store, family, prefix, after(prefix), VALUES_PER_PAGE):
+        parsed = [found for key in page if (found := parse(key)) is not None]
+        rows = check.store.get_many(target, [prefix + ref for ref, _ in parsed]) if parsed else []
+        for (ref, detail), row in zip(parsed, rows, strict=True):
+            yield ref, detail, row
