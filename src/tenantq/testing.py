@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.loop_thread import LoopThread
-from tenantq.client.settings import Retries, Settings, Tls, parse
+from tenantq.client.settings import Settings, parse
 from tenantq.client.sync_client import Client
 from tenantq.domain.config import ShardSettings
 from tenantq.domain.names import DEFAULT_TENANT
@@ -315,16 +315,7 @@ class FakeServer:
         token = options.pop("token", None)
         if token is None:
             token = self.admin_token if tenant is None else self.token(tenant, role=role)
-        arguments: dict[str, Any] = {
-            "timeout_ms": 10_000,
-            "connect_timeout_ms": 5_000,
-            "retries": Retries(),
-            "connections": 32,
-            "coalesce": True,
-            "tls": Tls(),
-            **options,
-        }
-        return parse("http://fake.invalid", token, connect=self._connect, **arguments)
+        return parse("http://fake.invalid", token, connect=self._connect, **options)
 
     def token(self, tenant: str = DEFAULT_TENANT, *, role: str = "tenant-admin", **grant: Any) -> str:
         """Make an API key with a role in a tenant and return its token; a tenant that is not there is made."""

@@ -1,4 +1,4 @@
-"""The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio, one session under both."""
+"""The Python client of tenantq: ``Client`` for blocking code, ``AsyncClient`` for asyncio."""
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient

@@ -1,4 +1,4 @@
-"""Bodies and results: what a caller may hand in, and how bytes travel in JSON."""
+"""Conversion of bodies and results between Python values, bytes and JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tenantq.errors import Invalid
 
 T = TypeVar("T")
 
-_MAYBE_UNSAID: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # how NaN and the infinities look in MessagePack
+_MAYBE_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN and the infinities in MessagePack
 
 
 def to_bytes(value: object, field: str = "body") -> bytes:
     """Return the bytes of a body: bytes as they are, text as UTF-8, anything else as JSON.
 
-    JSON takes whatever msgspec encodes (dict, list, numbers, dates, UUIDs, Structs, dataclasses) and, alone or inside these, any
-    object with ``model_dump_json()``, as pydantic's models have. NaN and infinity are refused: JSON has no word for them.
+    JSON can be anything that msgspec encodes (dict, list, numbers, dates, UUIDs, Structs, dataclasses) and, also inside these, any
+    object with ``model_dump_json()``, such as a pydantic model. NaN and infinity are refused, because JSON cannot express them.
     """
     if isinstance(value, bytes):
         return bytes(value) if type(value) is not bytes else value
@@ -34,42 +34,42 @@ def to_bytes(value: object, field: str = "body") -> bytes:
         return bytes(value)
     try:
         data = _encode(value)
-        unsaid = data.find(b"null") >= 0 and _has_unsaid(value)  # ``in`` takes three times as long
-    except Exception as error:  # what a value's own code may raise, nobody knows
+        non_finite = data.find(b"null") >= 0 and _has_non_finite(value)  # ``in`` takes three times as long
+    except Exception as error:  # a value's own code may raise anything
         raise Invalid(f"{field}: this {type(value).__name__} cannot be written as JSON ({error})") from error
-    if unsaid:
+    if non_finite:
         raise Invalid(f"{field}: NaN and infinity cannot be written as JSON; give null, or a text")
     return data
 
 
 def _dumped(value: object) -> msgspec.Raw:
-    """Return the JSON of a model, wherever in a body it stands."""
+    """Return the JSON of a model inside a body."""
     dump = getattr(value, "model_dump_json", None)
     if not callable(dump) or isinstance(value, type):
         raise TypeError(f"encoding objects of type {type(value).__name__} is unsupported")
     return msgspec.Raw(dump())
 
 
-def _has_unsaid(value: object) -> bool:
-    """Tell whether there is a number in ``value`` that JSON has no word for, and that was written as null."""
+def _has_non_finite(value: object) -> bool:
+    """Return whether ``value`` contains NaN or infinity, which were encoded as null."""
     packed = _pack(value)
-    return _MAYBE_UNSAID.search(packed) is not None and _is_unsaid(msgspec.msgpack.decode(packed))
+    return _MAYBE_NON_FINITE.search(packed) is not None and _is_non_finite(msgspec.msgpack.decode(packed))
 
 
-def _is_unsaid(plain: object) -> bool:
+def _is_non_finite(plain: object) -> bool:
     if isinstance(plain, dict):
-        return any(map(_is_unsaid, plain.values()))
+        return any(map(_is_non_finite, plain.values()))
     if isinstance(plain, list):
-        return any(map(_is_unsaid, plain))
+        return any(map(_is_non_finite, plain))
     return isinstance(plain, float) and not math.isfinite(plain)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_dumped).encode
-_pack = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # a model has written its numbers itself
+_pack = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # models encode their own numbers
 
 
 def from_wire(text: str | None, encoded: str | None) -> bytes | None:
-    """Return the bytes that came as text or as base64, or None where there were none."""
+    """Return the bytes of a text or base64 field; None: neither is set."""
     if text is not None:
         return text.encode()
     if encoded is None:
@@ -87,9 +87,9 @@ def from_json(data: bytes, type: type[T]) -> T: ...
 @overload
 def from_json(data: bytes, type: Any) -> Any: ...
 def from_json(data: bytes, type: Any = Any) -> Any:
-    """Return what ``data`` holds as JSON, checked against ``type``; raise Invalid where it does not fit.
+    """Return ``data`` decoded from JSON and validated against ``type``. Raises Invalid.
 
-    ``type`` is anything msgspec knows, or a class with ``model_validate_json()``, as pydantic's models have.
+    ``type`` is any type that msgspec supports, or a class with ``model_validate_json()``, such as a pydantic model.
     """
     validate = getattr(type, "model_validate_json", None)
     try:
@@ -108,4 +108,4 @@ class Unset:
 
 
 UNSET: Final = Unset()
-"""Stands for "no value was given", where None is a value."""
+"""No value was given. None is a value."""

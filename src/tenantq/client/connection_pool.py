@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from tenantq.client.settings import Settings
 
 IDLE_MS_MAX: Final = 20_000
-"""An idle connection is closed after this: before servers and what stands between usually do."""
+"""Idle connections are closed after this, before servers and proxies usually do."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """What goes over a connection."""
+    """One HTTP request."""
 
     method: str
     target: str  # path and query
     body: bytes | None = None
     timeout_ms: int = 10_000
-    waits: bool = False  # the server may take its time on purpose
-    fresh: bool = False  # must not meet a connection that the server is about to close
+    waits: bool = False  # the server may hold the request on purpose
+    fresh: bool = False  # must not use a connection that the server may be closing
     gzip: bool = False
-    stop: asyncio.Future[None] | None = None  # resolved when nobody waits for the answer any more
-    sink: Callable[[bytes], None] | None = None  # where the body of a success goes, piece by piece
+    stop: asyncio.Future[None] | None = None  # resolved when no caller waits for the reply any longer
+    sink: Callable[[bytes], None] | None = None  # receives the body of a success in chunks
 
 
 class ConnectionPool:
-    """Connections of one event loop. Requests that find none free wait in line, first come, first served.
+    """Connections of one event loop. Requests wait for a free one, first come, first served.
 
-    A quarter of the connections is kept from requests that wait at the server, so that long polls never keep an ack out.
+    A quarter of the connections is reserved for requests that do not wait at the server, so that long polls never block an ack.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,8 +45,8 @@ class ConnectionPool:
         self._clock = settings.clock
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()
-        self._in_use = 0  # places taken: by a connection that works, or one that is being opened
-        self._in_use_waiting = 0  # of these, by requests that wait at the server
+        self._in_use = 0  # busy connections, and those being opened
+        self._in_use_waiting = 0  # of these, for requests that wait at the server
         self._lines: tuple[deque[asyncio.Future[None]], deque[asyncio.Future[None]]] = (deque(), deque())
         self._closed = False
         self._waits_max = max(1, settings.connections - max(1, settings.connections // 4))
@@ -67,7 +67,7 @@ class ConnectionPool:
             self._give_back(connection, request)
 
     async def close(self) -> None:
-        """Drop all connections; whoever waits for one learns that the client is closed."""
+        """Close all connections. Requests that wait for one get Closed."""
         self._closed = True
         for connection in list(self._open):
             connection.close()
@@ -77,7 +77,7 @@ class ConnectionPool:
                 if not turn.done():
                     turn.set_exception(Closed("this client was closed"))
             line.clear()
-        await asyncio.sleep(0)  # the transports say goodbye
+        await asyncio.sleep(0)  # the transports close in the next turn
 
     def _written(self, request: HttpRequest) -> bytes:
         head = f"{request.method} {self._settings.prefix}{request.target} HTTP/1.1\r\n{self._head}"
@@ -90,12 +90,12 @@ class ConnectionPool:
         head += f"Content-Type: application/json\r\nContent-Length: {len(request.body)}\r\n\r\n"
         return head.encode("latin-1") + request.body
 
-    # ---- taking and giving back ----
+    # ---- checkout ----
 
     async def _take(self, request: HttpRequest) -> ClientConnection:
         if self._closed:
             raise Closed("this client is closed")
-        await self._place(request)
+        await self._wait_for_turn(request)
         try:
             while self._idle and not request.fresh:
                 connection = self._idle.pop()
@@ -103,14 +103,14 @@ class ConnectionPool:
                     return connection
                 connection.close()
             if self._idle:
-                self._idle.pop(0).close()  # the new one comes instead, so the bound holds
+                self._idle.pop(0).close()  # replaced by the new one, so the limit holds
             return await self._connect()
         except BaseException:
             self._leave(request.waits)
             raise
 
-    async def _place(self, request: HttpRequest) -> None:
-        """Return when the request has its place among the connections, in its turn."""
+    async def _wait_for_turn(self, request: HttpRequest) -> None:
+        """Wait until the request may use a connection."""
         line = self._lines[request.waits]
         if not line and self._enter(request.waits):
             return
@@ -123,21 +123,21 @@ class ConnectionPool:
             if turn in line:
                 line.remove(turn)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(request.waits)  # its turn had come, and it is gone
+                self._leave(request.waits)  # it had its turn and was cancelled
             raise
         finally:
             timer.cancel()
 
-    def _enter(self, waits: bool) -> bool:  # noqa: FBT001  # it names the line
-        """Take a place if there is one."""
+    def _enter(self, waits: bool) -> bool:  # noqa: FBT001  # it selects the queue
+        """Count a connection as busy if the limits allow."""
         if self._in_use >= self._settings.connections or (waits and self._in_use_waiting >= self._waits_max):
             return False
         self._in_use += 1
         self._in_use_waiting += waits
         return True
 
-    def _leave(self, waits: bool) -> None:  # noqa: FBT001  # it names the line
-        """Give a place back and call the next in line; who does not wait at the server goes first."""
+    def _leave(self, waits: bool) -> None:  # noqa: FBT001  # it selects the queue
+        """Release a connection and wake the next request; those that do not wait at the server go first."""
         self._in_use -= 1
         self._in_use_waiting -= waits
         for next_waits in (False, True):

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to the server: one request at a time, and its reply, bounded in size and time."""
+"""One HTTP/1.1 connection: one request at a time, with limits on size and time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 REPLY_BYTES_MAX: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10
 STOP_MS: Final = 1_000
-"""How long a server may take to notice that nobody waits any more."""
+"""How long a server may take to notice the end of the stream."""
 _WANTED_HEADERS: Final = frozenset({"retry-after", "content-encoding", "tenantq-shard"})
 
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """What the server answered."""
+    """The server's reply."""
 
     status: int
-    headers: dict[str, str]  # those of interest here, names in lower case
+    headers: dict[str, str]  # the needed ones, names in lower case
     body: bytes
 
 
 class ClientConnection(asyncio.Protocol):
-    """A connection that is either idle or waits for one reply. Once anything went wrong it is closed for good."""
+    """A connection that is idle or waits for one reply. Any error closes it."""
 
     __slots__ = ("_body", "_clock", "_header_bytes", "_headers", "_on_lost", "_parser", "_reply", "_sink", "_size", "_transport",
                  "idle_since", "usable", "used")  # fmt: skip
@@ -60,22 +60,22 @@ class ClientConnection(asyncio.Protocol):
         stop: asyncio.Future[None] | None = None,
         sink: Callable[[bytes], None] | None = None,
     ) -> HttpReply:
-        """Send a whole request and return its reply. Raises BadAnswer, ConnectionFailed or TimedOut, and is closed then.
+        """Send a request and return its reply. Raises BadAnswer, ConnectionFailed or TimedOut and closes the connection.
 
-        With ``sink``, the body of a success goes there piece by piece, however large; what ``sink`` raises is raised here.
+        ``sink`` receives the body of a success in chunks, without a size limit; its errors are raised here.
 
-        When ``stop`` is resolved the server is told that nobody waits any more. It then closes the connection, or has answered
-        already: after that it does nothing more for this request.
+        When ``stop`` is resolved, the client ends the stream. The server then stops working on the request and closes the
+        connection, or has answered already.
         """
         transport = self._transport
         if transport is None or not self.usable or self._reply is not None:
             raise ConnectionFailed("the connection is closed")
         reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
         self._reply, self._sink = reply, sink
-        timer = self._clock.call_later(timeout_ms, self._time_is_over)
+        timer = self._clock.call_later(timeout_ms, self._time_out)
         transport.write(request)
         if stop is not None:
-            stop.add_done_callback(self._say_stop)
+            stop.add_done_callback(self._end_stream)
         try:
             return await reply
         except BaseException:
@@ -85,10 +85,10 @@ class ClientConnection(asyncio.Protocol):
             timer.cancel()
             self._reply = self._sink = None
             if stop is not None:
-                stop.remove_done_callback(self._say_stop)
+                stop.remove_done_callback(self._end_stream)
 
-    def _say_stop(self, _: object) -> None:
-        """Send the end of the stream, which a server that waits takes as leave to stop; without it, just go."""
+    def _end_stream(self, _: object) -> None:
+        """End the stream, which tells a waiting server to stop. Close the connection if the transport cannot do that."""
         self.usable = False
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -97,12 +97,12 @@ class ClientConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Drop the connection now."""
+        """Close the connection now."""
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
 
-    def _time_is_over(self) -> None:
+    def _time_out(self) -> None:
         self._fail(TimedOut())
 
     def _fail(self, error: TenantqError) -> None:
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse a piece of the reply. Bytes that nobody asked for end the connection."""
+        """Parse a part of the reply. Unexpected bytes close the connection."""
         if self._reply is None or self._reply.done():
             self.close()
             return
@@ -130,7 +130,7 @@ class ClientConnection(asyncio.Protocol):
             self._fail(BadAnswer("the answer is not HTTP/1.1: check the address"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell whoever waits, and the pool."""
+        """Fail the waiting request and notify the pool."""
         self.usable = False
         why = f": {error}" if error is not None and str(error) else ""
         self._fail(ConnectionFailed(f"the connection broke before the answer was there{why}"))
@@ -139,7 +139,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- httptools ----
 
     def on_message_begin(self) -> None:
-        """Forget the reply before; a second reply to one request ends the connection."""
+        """Reset the state. A second reply to one request closes the connection."""
         if self._reply is None or self._reply.done():
             self.close()
         self._headers = {}
@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         self._size = self._header_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the few headers that matter."""
+        """Keep the needed headers."""
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADER_BYTES_MAX:
             self._fail(BadAnswer(f"the answer has more than {HEADER_BYTES_MAX} bytes of headers: check the address"))
@@ -157,9 +157,9 @@ class ClientConnection(asyncio.Protocol):
             self._headers[lower] = value.decode("latin-1").strip().lower()
 
     def on_body(self, piece: bytes) -> None:
-        """Keep a piece of the body, within bounds, or pass it on."""
+        """Collect a chunk of the body, within the limit, or pass it to the sink."""
         if self._sink is not None and self._parser.get_status_code() == HTTPStatus.OK:
-            self._pour(piece)
+            self._write_to_sink(piece)
             return
         self._size += len(piece)
         if self._size > REPLY_BYTES_MAX:
@@ -167,20 +167,20 @@ class ClientConnection(asyncio.Protocol):
             return
         self._body.append(piece)
 
-    def _pour(self, piece: bytes) -> None:
+    def _write_to_sink(self, piece: bytes) -> None:
         assert self._sink is not None
         try:
             self._sink(piece)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the caller is to know
+        except Exception as error:  # noqa: BLE001  # any error of the sink is raised to the caller
             self.close()
             if self._reply is not None and not self._reply.done():
                 self._reply.set_exception(error)
 
     def on_message_complete(self) -> None:
-        """Hand the reply over."""
+        """Deliver the reply."""
         status = self._parser.get_status_code()
         if status < 200 or self._reply is None or self._reply.done():
-            return  # an interim reply, or one that came too late
+            return  # an interim reply, or a late one
         if not self._parser.should_keep_alive():
             self.usable = False
         self.used += 1
@@ -205,7 +205,7 @@ def _too_large() -> BadAnswer:
 
 
 def _unzip(body: bytes) -> bytes:
-    """Return the content of a gzip body; raise OverflowError beyond the bound and ValueError where it is cut short."""
+    """Return the content of a gzip body. Raises OverflowError beyond the limit, ValueError if it is truncated."""
     unzip = zlib.decompressobj(wbits=31)
     plain = unzip.decompress(body, REPLY_BYTES_MAX)
     if unzip.unconsumed_tail:

@@ -1,8 +1,8 @@
-"""Messages on their way to a queue: from what a caller hands in to what stands in a request."""
+"""Prepares messages for an add request."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -12,43 +12,24 @@ from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, check_message, is_plain
 from tenantq.wire.json_bytes import SHORT_BYTES, bloats, text_or_base64
 
-_ITEM_BYTES: Final = 160  # what a message takes in a request beside its body, about
+_ITEM_BYTES: Final = 160  # about the size of a message in a request, without its body
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message on its way to the queue."""
+    """A validated message in its wire format."""
 
     message: wire.WireMessage
-    own_key: bool  # the caller gave a key
+    own_key: bool  # the caller set a key
     size: int
 
 
-def new_message(
-    body: object,
-    *,
-    priority: int = 0,
-    delay_ms: int = 0,
-    ttl_ms: int | None = None,
-    key: str | None = None,
-    group: str | None = None,
-    attributes: dict[str, str] | None = None,
-    max_attempts: int | None = None,
-) -> NewMessage:
-    """Return a message with its body as bytes."""
-    return NewMessage(
-        body=to_bytes(body),
-        priority=priority,
-        delay_ms=delay_ms,
-        ttl_ms=ttl_ms,
-        key=key,
-        group=group,
-        attributes=attributes or {},
-        max_attempts=max_attempts,
-    )
+def new_message(body: object, *, attributes: dict[str, str] | None = None, **options: Any) -> NewMessage:
+    """Return a message with its body as bytes. ``options`` are fields of NewMessage."""
+    return NewMessage(body=to_bytes(body), attributes=attributes or {}, **options)
 
 
 def prepare_message(message: NewMessage) -> OutgoingMessage:
-    """Check a message and make it ready to go."""
+    """Validate a message and return its wire format."""
     plain = is_plain(message)
     if not plain:
         check_message(message)
@@ -75,7 +56,7 @@ def prepare_message(message: NewMessage) -> OutgoingMessage:
 
 
 def prepare_text(text: str, priority: int) -> OutgoingMessage | None:
-    """Make a message that is nothing but a text, as most are, ready to go in few steps; None: it has to be looked at closely."""
+    """Return the wire format of a plain text message, which most are, in few steps; None: use ``prepare_message``."""
     size = len(text)
     if (
         text.isascii()

@@ -1,4 +1,4 @@
-"""What the server's errors become: the same tree of exceptions, by the problem's stable code."""
+"""Maps the server's problem documents to exceptions, by their stable code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY_CODE: Final[dict[str, type[TenantqError]]] = {
     **{kind.code: kind for kind in reversed(_KINDS)},
     errors.RateLimited.code: errors.RateLimited,
 }
-"""The class of each code: the most general one that has it. More special ones stay on the server's side."""
+"""The most general exception class of each code. More specific ones are internal to the server."""
 
 _BY_STATUS: Final[dict[int, type[TenantqError]]] = {
     400: errors.Invalid,
@@ -43,11 +43,11 @@ def from_item(error: WireError, *, tenant: str | None, queue: str | None, id: st
 
 
 def from_reply(status: int, headers: Mapping[str, str], body: bytes) -> TenantqError:
-    """Return the exception for a reply that is not a success, also for one that is no problem document of ours."""
+    """Return the exception for an error reply, also for one without our problem document."""
     try:
         problem = _decode_problem(body)
     except msgspec.MsgspecError:
-        return _from_stranger(status, headers)
+        return _from_proxy(status, headers)
     kind = BY_CODE.get(problem.code) or _by_status(status)
     error = kind(problem.detail, tenant=problem.tenant, queue=problem.queue)
     after_ms = problem.retry_after_ms if problem.retry_after_ms is not None else _retry_after_ms(headers)
@@ -59,8 +59,8 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes) -> TenantqE
     return error
 
 
-def _from_stranger(status: int, headers: Mapping[str, str]) -> TenantqError:
-    """Return the exception for a reply that something between here and the server has made."""
+def _from_proxy(status: int, headers: Mapping[str, str]) -> TenantqError:
+    """Return the exception for a reply that does not come from a tenantq server."""
     error = _by_status(status)(f"the answer is status {status}, and not from a tenantq server: check the address")
     _set_retry_after(error, _retry_after_ms(headers))
     return error
@@ -76,6 +76,6 @@ def _set_retry_after(error: TenantqError, after_ms: int | None) -> None:
 
 
 def _retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """Return the header's whole seconds in milliseconds; a date, which this server never sends, counts as none."""
+    """Return the header in milliseconds. Dates, which this server never sends, are ignored."""
     text = headers.get("retry-after", "")
     return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,4 +1,4 @@
-"""The results of many messages, watched with few requests at a time and told as they come."""
+"""Waits for the results of many messages with few concurrent requests."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
 AT_ONCE: Final = 16
-"""Requests that may be out for one watch."""
+"""Maximum number of concurrent requests."""
 WAIT_SLICE_MS: Final = 20_000
-"""A longer wait is asked for in parts, so that no connection is silent for longer."""
+"""Longest wait of one request, so that no connection is silent for longer."""
 ROUND_MS: Final = 2_000
-"""How long a look at all results takes at most on purpose, where there are more than can be waited for at once."""
+"""Target time for one pass over all results, if there are more than concurrent requests."""
 WAIT_MS_MIN: Final = 50
 
 
-class _Look(NamedTuple):
-    """One request on its way."""
+class _ResultRequest(NamedTuple):
+    """One request in flight."""
 
     id: str
-    last: bool  # it is answered when the time is over
+    last: bool  # its wait ends at the timeout
 
 
 class ResultWatch:
-    """Asks for each of many results, in turns, until all are done or the time is over."""
+    """Requests many results in turns until all are done or the timeout is over."""
 
     def __init__(
         self,
@@ -41,22 +41,21 @@ class ResultWatch:
         ids: Iterable[str],
         timeout_ms: int,
     ) -> None:
-        """Watch ``ids`` of ``queue``; ``ask`` returns a result when it is done, or as it is after so many milliseconds."""
+        """``ask`` returns a result once it is done, or its state after the given milliseconds."""
         self._ask = ask
         self._clock = clock
         self._queue = queue
         self._pending = deque(dict.fromkeys(ids))
         self._count = len(self._pending)
-        self._unseen = self._count if self._count > AT_ONCE else 0  # not looked at yet: those that are done come first
+        self._unseen = self._count if self._count > AT_ONCE else 0  # not requested yet: finished results come first
         self._timeout_ms = timeout_ms
         self._end_ms = clock.monotonic_ms() + timeout_ms
-        self._running: dict[asyncio.Task[JobResult], _Look] = {}
+        self._running: dict[asyncio.Task[JobResult], _ResultRequest] = {}
 
     async def results(self) -> AsyncIterator[JobResult]:
         """Yield each result once, when it is completed or failed.
 
-        What never was there is raised when all others have come. Raises TimedOut when the time is over, after all that were done by
-        then have come.
+        After the last result it raises NotFound if a message does not exist, or TimedOut if one is still pending.
         """
         not_found: list[NotFound] = []
         late: list[str] = []
@@ -64,8 +63,8 @@ class ResultWatch:
             while self._pending or self._running:
                 self._ask_more()
                 done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda task: task.exception() is not None):  # what has come comes first
-                    look = self._running.pop(task)
+                for task in sorted(done, key=lambda task: task.exception() is not None):  # results before errors
+                    request = self._running.pop(task)
                     try:
                         result = task.result()
                     except NotFound as error:
@@ -73,10 +72,10 @@ class ResultWatch:
                         continue
                     if result.done:
                         yield result
-                    elif look.last:
-                        late.append(look.id)
+                    elif request.last:
+                        late.append(request.id)
                     else:
-                        self._pending.append(look.id)
+                        self._pending.append(request.id)
         finally:
             for task in self._running:
                 task.cancel()
@@ -92,10 +91,10 @@ class ResultWatch:
             id = self._pending.popleft()
             left_ms = max(0, self._end_ms - self._clock.monotonic_ms())
             wait_ms = min(left_ms, self._wait_ms())
-            self._running[asyncio.create_task(self._ask(id, wait_ms))] = _Look(id, wait_ms == left_ms)
+            self._running[asyncio.create_task(self._ask(id, wait_ms))] = _ResultRequest(id, wait_ms == left_ms)
 
     def _wait_ms(self) -> int:
-        """Return how long the next one may be waited for: long where nobody else has to wait for its turn, else only a little."""
+        """Return the wait of the next request: long if no other result has to wait for its turn, else short."""
         if self._unseen:
             self._unseen -= 1
             return 0

@@ -1,10 +1,10 @@
-"""How a client reaches the server: address, credential, patience, TLS. One frozen value, checked when it is made."""
+"""Settings of a client: address, credential, timeouts, retries, TLS. Frozen and validated."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,14 +27,14 @@ class Connect(Protocol):
     """Opens a connection to the server: TCP, TLS, or in memory."""
 
     async def __call__(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
-        """Return the protocol that was made, connected. Raises OSError."""
+        """Return a connected protocol. Raises OSError."""
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a call is tried again, and how long it pauses before.
+    """How often a call is retried, and after which delays.
 
-    The pause before the n-th retry is a random part of ``base_ms * 2^(n - 1)``, at most ``max_ms``. What the server asks for in
-    ``Retry-After`` is added to it; a server that asks for more than ``max_ms`` is not waited for: the caller gets the error.
+    The delay before the n-th retry is a random part of ``base_ms * 2^(n - 1)``, at most ``max_ms``. The server's ``Retry-After`` is
+    added to it. If the server asks for more than ``max_ms``, the call is not retried and raises the error.
     """
 
     count: int = 5
@@ -47,7 +47,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         check_int("max_ms", self.max_ms, 0, TIMEOUT_MS_MAX)
 
     def pause_ms(self, retry: int, error: TenantqError, randomness: Randomness) -> int | None:
-        """Return the pause before retry number ``retry`` (from 1), or None where there is to be none."""
+        """Return the delay before retry number ``retry`` (from 1), or None for no retry."""
         if retry > self.count:
             return None
         asked_ms = error.retry_after_ms if isinstance(error, Limited | Unavailable) else 0
@@ -60,15 +60,15 @@ NO_RETRIES: Final = Retries(count=0)
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ``https`` connection checks and shows. Without a CA file the system's authorities count."""
+    """TLS settings of ``https`` connections. Without a CA file the system's authorities are trusted."""
 
-    ca_file: str | None = None  # PEM; trust these authorities, and no others
-    certificate_file: str | None = None  # PEM; the client's own certificate, where the server asks for one
-    key_file: str | None = None  # PEM; its private key, if it is not in the same file
-    context: ssl.SSLContext | None = None  # instead of all of these
+    ca_file: str | None = None  # PEM; trust only these authorities
+    certificate_file: str | None = None  # PEM; the client's certificate, for mTLS
+    key_file: str | None = None  # PEM; its private key, if not in the same file
+    context: ssl.SSLContext | None = None  # replaces all other fields
 
     def build(self) -> ssl.SSLContext:
-        """Return the context, or raise Invalid naming the file that is wrong."""
+        """Return the SSL context. Raises Invalid naming the wrong file."""
         if self.context is not None:
             return self.context
         try:
@@ -85,74 +85,48 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a client is made from. ``parse`` checks it."""
+    """All settings of a client. Create them with ``parse``."""
 
     host: str
     port: int
-    prefix: str  # what stands before /v1, where the server is behind a path of another
+    prefix: str  # path before /v1, if the server is behind a proxy
     secure: bool
     token: str | None = None
-    timeout_ms: int = 10_000  # for an answer; a call that waits at the server gets that on top
+    timeout_ms: int = 10_000  # for a reply; a call that waits at the server gets its wait on top
     connect_timeout_ms: int = 5_000
     retries: Retries = Retries()
     connections: int = 32
     coalesce: bool = True  # send concurrent adds, acks and polls of one queue together
-    follow: bool = True  # go straight to the shard that has a tenant, where several are behind the address
+    follow: bool = True  # go directly to the shard that owns a tenant
     tls: Tls = Tls()
     user_agent: str = "tenantq-python"
     clock: Clock = msgspec.field(default_factory=SystemClock)
     randomness: Randomness = msgspec.field(default_factory=system_randomness)
     connect: Connect | None = None  # instead of TCP
 
+    def __post_init__(self) -> None:
+        check_int("timeout_ms", self.timeout_ms, 1, TIMEOUT_MS_MAX)
+        check_int("connect_timeout_ms", self.connect_timeout_ms, 1, TIMEOUT_MS_MAX)
+        check_int("connections", self.connections, 1, 10_000)
+
     def __repr__(self) -> str:
-        """Show where it leads, and never the token."""
+        """Show the address, never the token."""
         return f"<tenantq settings for {self.url}>"
 
     @property
     def url(self) -> str:
-        """The address, without any credential."""
+        """The address without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.prefix}"
 
 
-def parse(
-    url: str,
-    token: str | None,
-    *,
-    timeout_ms: int,
-    connect_timeout_ms: int,
-    retries: Retries | int,
-    connections: int,
-    coalesce: bool,
-    tls: Tls,
-    follow: bool = True,
-    connect: Connect | None = None,
-    clock: Clock | None = None,
-    randomness: Randomness | None = None,
-) -> Settings:
-    """Return the settings, or raise Invalid naming the argument that is wrong."""
-    check_int("timeout_ms", timeout_ms, 1, TIMEOUT_MS_MAX)
-    check_int("connect_timeout_ms", connect_timeout_ms, 1, TIMEOUT_MS_MAX)
-    check_int("connections", connections, 1, 10_000)
+def parse(url: str, token: str | None, *, retries: Retries | int = Retries(), **options: Any) -> Settings:  # noqa: B008  # frozen
+    """Return settings for an address. ``options`` are fields of Settings. Raises Invalid naming the wrong argument."""
     if not isinstance(retries, Retries):
         retries = Retries(count=check_int("retries", retries, 0, 1_000))
     secure, host, port, prefix = _split(url)
     return Settings(
-        host=host,
-        port=port,
-        prefix=prefix,
-        secure=secure,
-        token=_check_token(token),
-        timeout_ms=timeout_ms,
-        connect_timeout_ms=connect_timeout_ms,
-        retries=retries,
-        connections=connections,
-        coalesce=coalesce,
-        follow=follow,
-        tls=tls,
-        connect=connect,
-        clock=clock or SystemClock(),
-        randomness=randomness or system_randomness(),
+        host=host, port=port, prefix=prefix, secure=secure, token=_check_token(token), retries=retries, **options
     )
 
 
@@ -181,5 +155,5 @@ def _check_token(token: object) -> str | None:
     if token is None:
         return None
     if type(token) is not str or not token or not token.isascii() or any(not "!" <= one <= "~" for one in token):
-        raise Invalid("token: must be printable ASCII without spaces")  # never shown: it is a secret
+        raise Invalid("token: must be printable ASCII without spaces")  # the text must not show it
     return token

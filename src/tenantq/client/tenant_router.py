@@ -1,7 +1,7 @@
-"""The ways to the server: requests of a tenant go straight to the shard that has it, once a reply has told where that is.
+"""Routes requests of a tenant directly to the shard that owns it, once a reply has named its address.
 
-Behind one address there can be several shards; each passes on what belongs to another, and says so in the reply's ``Tenantq-Shard``.
-A credential goes to no other host than the one the client was given, and never from https to http.
+Several shards can be behind one address. Each forwards requests of other shards and names the owner in ``Tenantq-Shard``. The
+credential is never sent to another host, nor from https to http.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SHARD_HEADER: Final = "tenantq-shard"
 CONNECT_MS_MAX: Final = 1_000
-"""A shard's own address that does not answer sooner may be behind a wall; the client's address works in any case."""
+"""A shard's own address may be behind a firewall, so it gets little time. The client's address always works."""
 AVOID_MS: Final = 60_000
-"""How long an address that could not be reached is left alone."""
+"""How long an unreachable address is avoided."""
 TENANTS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
 _OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
@@ -31,15 +31,15 @@ _OWN_WHOLE: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 
 class TenantRouter:
-    """Carries requests to one server: over the address it was given, or that of the shard which has the tenant."""
+    """A transport that uses the client's address, or the address of the shard that owns the tenant."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._base = ConnectionPool(settings)
         self._follows = settings.follow and not settings.prefix and settings.connect is None
         self._pools: dict[int, ConnectionPool] = {}  # by port: all on the same host
-        self._ports: dict[str | None, int] = {}  # by tenant; "" is the credential's own
-        self._shunned: dict[int, int] = {}  # until when, on the monotonic clock
+        self._ports: dict[str | None, int] = {}  # by tenant; "": the credential's own
+        self._avoided: dict[int, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
     async def send(self, request: HttpRequest) -> HttpReply:
@@ -48,13 +48,13 @@ class TenantRouter:
         if port is None:
             reply = await self._base.send(request)
         else:
-            reply = await self._send_straight(request, port)
-        told = reply.headers.get(SHARD_HEADER)
-        if told is not None and self._follows:
-            self._learn(request, told)
+            reply = await self._send_directly(request, port)
+        address = reply.headers.get(SHARD_HEADER)
+        if address is not None and self._follows:
+            self._learn(request, address)
         return reply
 
-    async def _send_straight(self, request: HttpRequest, port: int) -> HttpReply:
+    async def _send_directly(self, request: HttpRequest, port: int) -> HttpReply:
         try:
             return await self._pools[port].send(request)
         except Closed:
@@ -63,17 +63,17 @@ class TenantRouter:
             self._ports = {tenant: known for tenant, known in self._ports.items() if known != port}
             if error.maybe_done:
                 raise
-            self._shunned[port] = self._settings.clock.monotonic_ms() + AVOID_MS
-        return await self._base.send(request)  # nothing went out: that address is not to be had from here
+            self._avoided[port] = self._settings.clock.monotonic_ms() + AVOID_MS
+        return await self._base.send(request)  # nothing was sent: the address is unreachable from here
 
     async def close(self) -> None:
-        """Drop all connections."""
+        """Close all connections."""
         self._closed = True
         for pool in (self._base, *self._pools.values()):
             await pool.close()
 
     def _learn(self, request: HttpRequest, address: str) -> None:
-        """Remember where a tenant is served, if it may be gone there."""
+        """Remember the address of a tenant's shard if it is on the same host."""
         tenant, settings = _tenant_of(request.target), self._settings
         if tenant is None or self._closed:
             return
@@ -86,7 +86,7 @@ class TenantRouter:
             return
         if port is None or parts.hostname != settings.host or (parts.scheme == "https") != settings.secure:
             return
-        if self._shunned.get(port, 0) > settings.clock.monotonic_ms():
+        if self._avoided.get(port, 0) > settings.clock.monotonic_ms():
             return
         if port not in self._pools:
             connect_ms = min(settings.connect_timeout_ms, CONNECT_MS_MAX)
@@ -103,7 +103,7 @@ def _in_url(host: str) -> str:
 
 
 def _tenant_of(target: str) -> str | None:
-    """Return whose request this is, "" for the credential's own tenant; None: the whole server is asked."""
+    """Return the tenant of a request; "": the credential's own, None: the request is for the whole server."""
     if target.startswith(_TENANT):
         end = target.find("/", len(_TENANT))
         return target[len(_TENANT) : end] if end > 0 else target[len(_TENANT) :].partition("?")[0]

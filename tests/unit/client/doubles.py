@@ -62,7 +62,8 @@ def make_settings(url: str = "http://127.0.0.1:1", token: str | None = TOKEN, **
         "clock": FlyingClock(),
         "randomness": Half(),
     }
-    return parse(url, token, **{**arguments, **changes})
+    chosen = {name: value for name, value in {**arguments, **changes}.items() if value is not None}
+    return parse(url, token, **chosen)
 
 
 class ScriptedTransport:
