@@ -245,7 +245,7 @@ def tables(_: str) -> str:
             "",
             f"- Layer: {node.layer}. Sources: {_names(node.sources)}. Feeds: {_names(node.feeds)}.",
             f"- Partitions: {_names(node.partitions)}. Order: {_names(node.order)}.",
-            f"- Made by: {made}.",
+            f"- Made by: {made}. A run recomputes {node.scope}.",
             f"- Columns: {columns}.",
             "",
         ]
