@@ -8,7 +8,7 @@ A page holds a generated part between two comments:
 ``python -m docs.generate`` rewrites all of them in place; ``--check`` only reports pages that are out of date.
 
 MkDocs loads this file as a hook too. It expands ``<!-- generated at build: commands -->``, which is too long to keep in
-the repository, and adds the decision records to the navigation.
+the repository, adds the decision records to the navigation, and labels table cells for narrow screens.
 """
 
 from __future__ import annotations
@@ -327,6 +327,17 @@ def on_config(config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Expand what MkDocs alone shows."""
     return AT_BUILD.sub(lambda found: PARTS[found[1]](""), markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Label every table cell with its column's heading, for narrow screens."""
+    return re.sub(r"<table>.*?</table>", lambda found: _labelled(found[0]), html, flags=re.DOTALL)
+
+
+def _labelled(table: str) -> str:
+    labels = [re.sub(r"<.*?>", "", head) for head in re.findall(r"<th>(.*?)</th>", table, re.DOTALL)]
+    cells = iter(range(table.count("<td>")))
+    return re.sub("<td>", lambda _: f'<td data-label="{labels[next(cells) % len(labels)]}">', table)
 
 
 if __name__ == "__main__":

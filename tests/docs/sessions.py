@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = r"^\$ ((?:.*(?:\\|do)\n)*.*)"
 _ADDRESS = "127.0.0.1:7070"
 _MARK = "=-=-= "
 
@@ -32,7 +33,7 @@ def steps(page: str) -> list[Step]:
     found: list[Step] = []
     for language, title, text in _BLOCK.findall(page):
         if language == "console":
-            for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
+            for command, shown in re.findall(COMMAND + r"\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
                 found.append(Step(command, shown))
         elif title:
             found.append(Step(text, "", title))

@@ -16,6 +16,8 @@ import pytest
 
 from docs.generate import pages
 from tests.docs.prose import PROJECT, WRITTEN
+from tests.docs.sessions import COMMAND
+from tests.pipeline.chromium import Chromium
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +52,7 @@ def test_code_blocks_are_code(path: Path) -> None:
         elif language == "json":
             json.loads(code)
         elif language in {"bash", "console"}:
-            script = code if language == "bash" else "".join(re.findall(r"^\$ ((?:.*\\\n)*.*\n?)", code, re.MULTILINE))
+            script = code if language == "bash" else "\n".join(re.findall(COMMAND, code, re.MULTILINE))
             done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), (script, done.stderr)
 
@@ -128,6 +130,15 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not [one for one in reader.loaded if re.match(r"(https?:)?//", one)], path
     for picture in (DOCS / "images").glob("*.svg"):
         assert not re.findall(r"(?:url\(|href=|src=)[\"']?https?:", picture.read_text()), picture
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_site_fits_phones_and_laptops(site: Path, width: int) -> None:
+    """No page is wider than the screen; code scrolls inside its block, and tables become cards on a phone."""
+    with Chromium() as browser:
+        for path in sorted(site.rglob("*.html")):
+            browser.open(path, width)
+            assert browser.read("document.documentElement.scrollWidth") == width, path
 
 
 def test_the_site_has_search_and_every_command(site: Path) -> None:
