@@ -75,11 +75,11 @@ async def run(directory: Path, *, quick: bool) -> None:
                 async with Shard(path / "engine") as shard:
                     await work(shard, batch, max(1, times // 10), [])
                     syncs = _count_syncs(shard)
-                    before = shard.journal_span[1]
+                    before = shard.journal.span[1]
                     started = time.perf_counter()
                     await asyncio.gather(*(work(shard, batch, times, waits) for _ in range(callers)))
                     spent = time.perf_counter() - started
-                    batches = shard.journal_span[1] - before
+                    batches = shard.journal.span[1] - before
                 done = times * callers * batch
                 bare = bare_us(path / "bare", messages=done, batches=batches, syncs=len(syncs), cycle=work is cycle)
                 cost = spent / done * 1e6

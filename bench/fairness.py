@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.table import Table, percentile
 from tenantq.domain.config import ShardSettings
-from tenantq.domain.message import NewMessage
+from tenantq.domain.message import LOCAL, NewMessage
 from tenantq.engine.fair_lines import FairLines, TenantLine
+from tenantq.engine.ops.lifecycle import PutQueue, PutTenant
 from tenantq.engine.shard import Shard
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ async def _shares(directory: Path, weights: dict[str, int], dispatches: int) -> 
     served: Counter[str] = Counter()
     async with Shard(directory) as shard:
         for tenant, weight in weights.items():
-            await shard.put_tenant(tenant, weight=weight)
-            await shard.put_queue(tenant, "q")
+            await shard.submit(PutTenant(shard.state.platform, LOCAL, tenant, {"weight": weight}))
+            await shard.submit(PutQueue(shard.tenant(tenant), LOCAL, "q"))
 
         async def one(tenant: str) -> None:
             await shard.add(tenant, "q", [_BODY])
@@ -85,7 +86,9 @@ class _Watch:
 
         def watched_pick(lines: FairLines) -> list[Any]:
             operations = pick(lines)
-            self.rounds += [float(shard.rounds - one.entered_round) for one in operations if one.tenant.name == tenant]
+            self.rounds += [
+                float(shard.loop.rounds - one.entered_round) for one in operations if one.tenant.name == tenant
+            ]
             return operations
 
         def watched_step() -> None:
@@ -106,8 +109,8 @@ async def _quiet_beside_flood(
     async with Shard(directory) as shard:
         names = [f"loud-{i}" for i in range(flooders)]
         for name in [*names, "quiet"]:
-            await shard.put_tenant(name)
-        await shard.put_queue("quiet", "q")
+            await shard.submit(PutTenant(shard.state.platform, LOCAL, name, {}))
+        await shard.submit(PutQueue(shard.tenant("quiet"), LOCAL, "q"))
         watch = _Watch(shard, "quiet")
         watch.rounds.clear()
         stop = False
@@ -133,8 +136,8 @@ async def _drain_seconds(directory: Path, name: str, operations: int) -> float:
     settings = ShardSettings(round_cost_shared=1_024) if name == "large" else ShardSettings()
     async with Shard(directory, settings=settings) as shard:
         for i in range(10):
-            await shard.put_tenant(f"tenant-{i}")
-            await shard.put_queue(f"tenant-{i}", "q")
+            await shard.submit(PutTenant(shard.state.platform, LOCAL, f"tenant-{i}", {}))
+            await shard.submit(PutQueue(shard.tenant(f"tenant-{i}"), LOCAL, "q"))
         if name == "fifo":
             shard.state.lines = FifoLines(8)
         work = [shard.add(f"tenant-{n % 10}", "q", [_BODY]) for n in range(operations)]

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from bench.table import Table
-from tenantq.domain.message import NewMessage
+from tenantq.domain.message import LOCAL, NewMessage
+from tenantq.engine.ops.lifecycle import PutQueue, PutTenant
 from tenantq.engine.shard import Shard
 
 _T, _Q = "default", "big"
@@ -50,7 +51,7 @@ async def _reopen(path: Path, sample: int) -> None:
         served = time.perf_counter()
         await shard.release(_T, _Q, [first.receipt])
         rate = await drain_rate(shard, sample)
-        depth = shard.stats(_T, _Q).ready
+        depth = shard.reads.stats(_T, _Q).ready
         print(
             opened - started,
             served - started,
@@ -94,8 +95,10 @@ async def _many_queues(path: Path, *, tenants: int) -> None:
         started = time.perf_counter()
         for start in range(0, tenants, 500):
             names = [f"tenant-{i}" for i in range(start, min(start + 500, tenants))]
-            await asyncio.gather(*(shard.put_tenant(name) for name in names))
-            await asyncio.gather(*(shard.put_queue(name, f"queue-{q}") for name in names for q in range(10)))
+            await asyncio.gather(*(shard.submit(PutTenant(shard.state.platform, LOCAL, name, {})) for name in names))
+            await asyncio.gather(
+                *(shard.submit(PutQueue(shard.tenant(name), LOCAL, f"queue-{q}")) for name in names for q in range(10))
+            )
         made = time.perf_counter() - started
     code = (
         "import asyncio, pathlib, time; from bench.scale import resident_mb; from tenantq.engine.shard import Shard\n"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.domain.access import Grant
 from tenantq.domain.config import ShardSettings
+from tenantq.domain.message import LOCAL
+from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.shard import Shard
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import SystemClock
@@ -70,7 +72,7 @@ async def _memory(path: Path, tenants: int) -> None:
     before = _resident_mb()
     async with Shard(path) as shard:
         rates = RateLimits(SystemClock())
-        for name, state in shard.tenants_served().items():
+        for name, state in shard.state.catalog.tenants.items():
             rates.admit(name, state.config.limits, None, None, "write", 1, 100)
             rates.admit(name, state.config.limits, None, None, "read", 1, 100)
         gc.collect()
@@ -84,7 +86,12 @@ def _make(path: Path, tenants: int) -> None:
             for start in range(0, tenants, 1_000):
                 names = [f"tenant-{number}" for number in range(start, start + 1_000)]
                 await asyncio.gather(
-                    *(shard.put_tenant(name, limits={"write": _RATE, "read": _RATE}) for name in names)
+                    *(
+                        shard.submit(
+                            PutTenant(shard.state.platform, LOCAL, name, {"limits": {"write": _RATE, "read": _RATE}})
+                        )
+                        for name in names
+                    )
                 )
 
     asyncio.run(make())

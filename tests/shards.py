@@ -54,9 +54,9 @@ async def settled(shard: Shard) -> None:
 async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[JournalRow]:
     """Return all rows behind a record that match, of a tenant only those since it was made."""
     await settled(shard)
-    owner = shard.tenants_served().get(wanted.get("tenant", ""))
+    owner = shard.state.catalog.tenants.get(wanted.get("tenant", ""))
     first = owner.since if owner is not None else 1
-    reader, found = AuditReader(shard, None), list[JournalRow]()
+    reader, found = AuditReader(shard.journal, None), list[JournalRow]()
     place: tuple[int, int] | None = (after, END_OF_RECORD)
     matching = JournalFilter(ops=frozenset((op,)) if op is not None else None, **wanted)
     while place is not None:

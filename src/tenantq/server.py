@@ -166,7 +166,7 @@ class Server:
             if self._exporter is not None:
                 await self._exporter.start()
             self._checkpointer = Checkpointer(
-                self.shard, self._audit_key, self.clock, settings.audit, self._in_background
+                self.shard.journal, self._audit_key, self.clock, settings.audit, self._in_background
             )
             self._checkpointer.start()
             self.service.status.checks = self._make_checks(self._admission, self._encryption)
@@ -227,7 +227,7 @@ class Server:
         """Return the other shards of this server; None if this one is alone."""
         if self._spec is None or self._sockets is None:
             return None
-        self._peers = Peers(self._spec, self.clock, self.shard.tenants_served, self._in_background)
+        self._peers = Peers(self._spec, self.clock, lambda: self.shard.state.catalog.tenants, self._in_background)
         return Fellows(self._peers)
 
     async def _make_listener(self, service: Service, other_shards: Fellows | None, turns: Turns) -> HttpListener:
@@ -374,7 +374,7 @@ class Server:
         note = take_note(data_dir)
         if note is not None:
             told = f"{note.backup}: up to record {note.last_seq}"
-            await self.shard.note_entries([JournalEntry("restore_backup", "", "", SYSTEM.principal, details=told)])
+            await self.shard.journal.note([JournalEntry("restore_backup", "", "", SYSTEM.principal, details=told)])
             (data_dir / RESTORED).unlink()
 
     def _make_checks(self, admission: Admission, encryption: MessageEncryption) -> SelfChecks:
@@ -392,7 +392,7 @@ class Server:
         """Return what knows which segments there are, for the audit query; also where nothing more is exported."""
         where = self.settings.export.target
         target = open_target(where if where is not None else self._home / "journal")
-        return SegmentIndex(target, self.shard.shard_name)
+        return SegmentIndex(target, self.shard.name)
 
     def _make_exporter(self, segments: SegmentIndex) -> Exporter | None:
         """Return what exports the journal, or None where it is switched off or its libraries are not installed."""
@@ -404,7 +404,7 @@ class Server:
         except ImportError:
             log.warning("the journal is kept but not exported: install tenantq[parquet], or set export.enabled = false")
             return None
-        return Exporter(self.shard, segments.target, self._audit_key, self.clock, settings, segments)
+        return Exporter(self.shard.journal, segments.target, self._audit_key, self.clock, settings, segments)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` beside the requests; a failure is logged, and the shard's own failure stops the server anyway."""

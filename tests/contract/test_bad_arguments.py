@@ -12,6 +12,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, settled
 
@@ -61,18 +62,18 @@ NAMES: dict[str, Call] = {
     "release queue": lambda s, v: s.release(T, v, ["x"]),
     "extend queue": lambda s, v: s.extend(T, v, ["x"], lease_ms=5),
     "remove queue": lambda s, v: s.remove(T, v, [bytes(16)]),
-    "get queue": lambda s, v: s.get(T, v, bytes(16)),
-    "peek queue": lambda s, v: s.peek(T, v),
-    "result queue": lambda s, v: s.result(T, v, bytes(16)),
-    "trace queue": lambda s, v: s.trace(T, v, bytes(16)),
-    "put_queue name": lambda s, v: s.put_queue(T, v),
-    "pause_queue name": lambda s, v: s.pause_queue(T, v),
-    "resume_queue name": lambda s, v: s.resume_queue(T, v),
-    "delete_queue name": lambda s, v: s.delete_queue(T, v),
-    "purge name": lambda s, v: s.purge(T, v),
+    "get queue": lambda s, v: s.reads.get(T, v, bytes(16)),
+    "peek queue": lambda s, v: s.reads.peek(T, v),
+    "result queue": lambda s, v: s.reads.result(T, v, bytes(16)),
+    "trace queue": lambda s, v: s.reads.trace(T, v, bytes(16)),
+    "put_queue name": lambda s, v: put_queue(s, T, v),
+    "pause_queue name": lambda s, v: pause_queue(s, T, v),
+    "resume_queue name": lambda s, v: resume_queue(s, T, v),
+    "delete_queue name": lambda s, v: delete_queue(s, T, v),
+    "purge name": lambda s, v: purge(s, T, v),
     "redrive queue": lambda s, v: s.redrive(T, v),
-    "put_tenant name": lambda s, v: s.put_tenant(v),
-    "delete_tenant name": lambda s, v: s.delete_tenant(v),
+    "put_tenant name": put_tenant,
+    "delete_tenant name": lambda s, v: s.erasure.delete_tenant(v),
     "add tenant": lambda s, v: s.add(v, Q, [message()]),
     "poll tenant": lambda s, v: s.poll(v, Q),
     "fleet_poll tenant": lambda s, v: s.fleet_poll(Q, tenants=[v]),
@@ -81,15 +82,15 @@ NAMES: dict[str, Call] = {
     "release tenant": lambda s, v: s.release(v, Q, ["x"]),
     "extend tenant": lambda s, v: s.extend(v, Q, ["x"], lease_ms=5),
     "remove tenant": lambda s, v: s.remove(v, Q, [bytes(16)]),
-    "get tenant": lambda s, v: s.get(v, Q, bytes(16)),
-    "peek tenant": lambda s, v: s.peek(v, Q),
-    "result tenant": lambda s, v: s.result(v, Q, bytes(16)),
-    "trace tenant": lambda s, v: s.trace(v, Q, bytes(16)),
-    "put_queue tenant": lambda s, v: s.put_queue(v, Q),
-    "pause_queue tenant": lambda s, v: s.pause_queue(v, Q),
-    "resume_queue tenant": lambda s, v: s.resume_queue(v, Q),
-    "delete_queue tenant": lambda s, v: s.delete_queue(v, Q),
-    "purge tenant": lambda s, v: s.purge(v, Q),
+    "get tenant": lambda s, v: s.reads.get(v, Q, bytes(16)),
+    "peek tenant": lambda s, v: s.reads.peek(v, Q),
+    "result tenant": lambda s, v: s.reads.result(v, Q, bytes(16)),
+    "trace tenant": lambda s, v: s.reads.trace(v, Q, bytes(16)),
+    "put_queue tenant": lambda s, v: put_queue(s, v, Q),
+    "pause_queue tenant": lambda s, v: pause_queue(s, v, Q),
+    "resume_queue tenant": lambda s, v: resume_queue(s, v, Q),
+    "delete_queue tenant": lambda s, v: delete_queue(s, v, Q),
+    "purge tenant": lambda s, v: purge(s, v, Q),
     "redrive tenant": lambda s, v: s.redrive(v, Q),
 }
 
@@ -109,9 +110,9 @@ BATCHES: dict[str, Call] = {
     "extend a receipt": lambda s, v: s.extend(T, Q, [v], lease_ms=5),
     "remove ids": lambda s, v: s.remove(T, Q, v),
     "remove an id": lambda s, v: s.remove(T, Q, [v]),
-    "get id": lambda s, v: s.get(T, Q, v),
-    "result id": lambda s, v: s.result(T, Q, v),
-    "trace id": lambda s, v: s.trace(T, Q, v),
+    "get id": lambda s, v: s.reads.get(T, Q, v),
+    "result id": lambda s, v: s.reads.result(T, Q, v),
+    "trace id": lambda s, v: s.reads.trace(T, Q, v),
     "redrive ids": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=v)),
     "redrive an id": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(ids=(v,))),  # type: ignore[arg-type]
     "redrive filter": lambda s, v: s.redrive(T, Q, filter=v),
@@ -136,29 +137,29 @@ FIELDS: dict[str, Call] = {
     "nack delay_ms": lambda s, v: s.nack(T, Q, ["x"], delay_ms=v),
     "nack reason": lambda s, v: s.nack(T, Q, ["x"], reason=v),
     "extend lease_ms": lambda s, v: s.extend(T, Q, ["x"], lease_ms=v),
-    "peek limit": lambda s, v: s.peek(T, Q, limit=v),
-    "peek cursor": lambda s, v: s.peek(T, Q, cursor=v),
-    "result wait_ms": lambda s, v: s.result(T, Q, bytes(16), wait_ms=v),
+    "peek limit": lambda s, v: s.reads.peek(T, Q, limit=v),
+    "peek cursor": lambda s, v: s.reads.peek(T, Q, cursor=v),
+    "result wait_ms": lambda s, v: s.reads.result(T, Q, bytes(16), wait_ms=v),
     "ack result status": lambda s, v: s.ack(T, Q, ["x"], results=[Result(v, b"x", "x")]),
     "ack result value": lambda s, v: s.ack(T, Q, ["x"], results=[Result("completed", v)]),
     "ack result error": lambda s, v: s.ack(T, Q, ["x"], results=[Result("failed", None, v)]),
-    "put_tenant weight": lambda s, v: s.put_tenant("acme", weight=v),
-    "put_tenant create_queues": lambda s, v: s.put_tenant("acme", create_queues=v),
-    "put_tenant unknown": lambda s, v: s.put_tenant("acme", unknown=v),
-    "put_queue lease_ms": lambda s, v: s.put_queue(T, Q, lease_ms=v),
-    "put_queue max_attempts": lambda s, v: s.put_queue(T, Q, max_attempts=v),
-    "put_queue ttl_ms": lambda s, v: s.put_queue(T, Q, ttl_ms=v),
-    "put_queue dead_letter": lambda s, v: s.put_queue(T, "probe", dead_letter=v),
-    "put_queue low_priority_every": lambda s, v: s.put_queue(T, Q, low_priority_every=v),
-    "put_queue unknown": lambda s, v: s.put_queue(T, Q, unknown=v),
-    "delete_tenant reason": lambda s, v: s.delete_tenant("acme", reason=v),
-    "delete_queue reason": lambda s, v: s.delete_queue(T, Q, reason=v),
-    "purge reason": lambda s, v: s.purge(T, Q, reason=v),
+    "put_tenant weight": lambda s, v: put_tenant(s, "acme", weight=v),
+    "put_tenant create_queues": lambda s, v: put_tenant(s, "acme", create_queues=v),
+    "put_tenant unknown": lambda s, v: put_tenant(s, "acme", unknown=v),
+    "put_queue lease_ms": lambda s, v: put_queue(s, T, Q, lease_ms=v),
+    "put_queue max_attempts": lambda s, v: put_queue(s, T, Q, max_attempts=v),
+    "put_queue ttl_ms": lambda s, v: put_queue(s, T, Q, ttl_ms=v),
+    "put_queue dead_letter": lambda s, v: put_queue(s, T, "probe", dead_letter=v),
+    "put_queue low_priority_every": lambda s, v: put_queue(s, T, Q, low_priority_every=v),
+    "put_queue unknown": lambda s, v: put_queue(s, T, Q, unknown=v),
+    "delete_tenant reason": lambda s, v: s.erasure.delete_tenant("acme", reason=v),
+    "delete_queue reason": lambda s, v: delete_queue(s, T, Q, reason=v),
+    "purge reason": lambda s, v: purge(s, T, Q, reason=v),
     "redrive rate": lambda s, v: s.redrive(T, Q, rate=v),
     "redrive source": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(source=v)),
     "redrive reason": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(reason=v)),
     "redrive limit": lambda s, v: s.redrive(T, Q, filter=RedriveFilter(limit=v)),
-    "trim_journal upto_seq": lambda s, v: s.trim_journal(v),
+    "trim_journal upto_seq": lambda s, v: s.journal.trim(v),
 }
 
 # Where a value of the table is a right one: None for what may be left out, 5 for numbers.
@@ -219,13 +220,13 @@ BY_CALLER: dict[str, Call] = {
     "release": lambda s, c: s.release(T, Q, ["x"], c),
     "extend": lambda s, c: s.extend(T, Q, ["x"], lease_ms=5, caller=c),
     "remove": lambda s, c: s.remove(T, Q, [bytes(16)], c),
-    "put_tenant": lambda s, c: s.put_tenant("other", c),
-    "delete_tenant": lambda s, c: s.delete_tenant("acme", caller=c),
-    "put_queue": lambda s, c: s.put_queue(T, "other", c),
-    "pause_queue": lambda s, c: s.pause_queue(T, Q, c),
-    "resume_queue": lambda s, c: s.resume_queue(T, Q, c),
-    "delete_queue": lambda s, c: s.delete_queue(T, Q, caller=c),
-    "purge": lambda s, c: s.purge(T, Q, caller=c),
+    "put_tenant": lambda s, c: put_tenant(s, "other", c),
+    "delete_tenant": lambda s, c: s.erasure.delete_tenant("acme", caller=c),
+    "put_queue": lambda s, c: put_queue(s, T, "other", c),
+    "pause_queue": lambda s, c: pause_queue(s, T, Q, c),
+    "resume_queue": lambda s, c: resume_queue(s, T, Q, c),
+    "delete_queue": lambda s, c: delete_queue(s, T, Q, caller=c),
+    "purge": lambda s, c: purge(s, T, Q, caller=c),
     "redrive": lambda s, c: s.redrive(T, Q, caller=c),
 }
 
@@ -253,8 +254,8 @@ async def serves(shard: Shard) -> None:
 async def prepared(open_shard: OpenShard) -> Shard:
     """Return a shard with a tenant, and a queue with a message and a dead letter."""
     shard = await open_shard()
-    await shard.put_tenant("acme")
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_tenant(shard, "acme")
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message("dead")])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
@@ -273,9 +274,9 @@ async def test_a_wrong_value_is_refused_and_spoils_nothing(open_shard: OpenShard
             await serves(shard)
     await shard.close()
     shard = await open_shard()
-    assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"kept"]
-    assert sorted(shard.tenants()) == ["acme", T]
-    assert sorted(shard.queues(T)) == ["probe", Q, "work-dlq"]
+    assert [one.body for one in (await shard.reads.peek(T, Q)).messages] == [b"kept"]
+    assert sorted(tenants(shard)) == ["acme", T]
+    assert sorted(queues(shard, T)) == ["probe", Q, "work-dlq"]
     await serves(shard)
 
 
@@ -283,13 +284,13 @@ async def test_a_wrong_value_is_refused_and_spoils_nothing(open_shard: OpenShard
 async def test_a_caller_the_journal_cannot_name_is_refused(open_shard: OpenShard, method: str) -> None:
     """Before anything is done in its name, and without a trace that could not be read back."""
     shard = await prepared(open_shard)
-    span = shard.journal_span
+    span = shard.journal.span
     for kind, caller in CALLERS.items():
         with pytest.raises(TenantqError):
             await BY_CALLER[method](shard, caller())
         assert shard.failure is None, kind
     await settled(shard)
-    assert shard.journal_span == span
+    assert shard.journal.span == span
     await serves(shard)
     await shard.close()
     await serves(await open_shard())
@@ -362,18 +363,12 @@ async def test_good_messages_beside_wrong_ones_are_taken(shard: Shard) -> None:
 async def test_methods_before_open_say_that_the_shard_is_closed(tmp_path: Path, clock: ManualClock) -> None:
     """And not that some attribute is missing."""
     shard = Shard(tmp_path / "data", clock=clock)
-    calls = [call(shard, Caller()) for call in BY_CALLER.values()]
-    calls += [
-        shard.get(T, Q, bytes(16)),
-        shard.peek(T, Q),
-        shard.result(T, Q, bytes(16)),
-        shard.trace(T, Q, bytes(16)),
-    ]
-    for call in calls:
+    for call in BY_CALLER.values():
         with pytest.raises(Closed):
-            await call
-    with pytest.raises(Closed):
-        shard.stats(T, Q)
+            await call(shard, Caller())
+    for part in ("reads", "journal", "snapshots", "erasure", "state", "loop"):
+        with pytest.raises(Closed):
+            getattr(shard, part)
     assert not (tmp_path / "data").exists()
 
 
@@ -389,13 +384,13 @@ async def test_closing_a_shard_that_was_never_opened_does_nothing(tmp_path: Path
 
 async def test_a_flag_that_is_no_truth_value_is_refused(shard: Shard) -> None:
     """It would be stored, and the directory could not be opened again."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     for wrong in ("yes", 1, None, object()):
         with pytest.raises(Invalid, match="force"):
-            await shard.delete_queue(T, Q, force=wrong)  # type: ignore[arg-type]
+            await delete_queue(shard, T, Q, force=wrong)  # type: ignore[arg-type]
         with pytest.raises(Invalid, match="dry_run"):
             await shard.redrive(T, Q, dry_run=wrong)  # type: ignore[arg-type]
-    assert shard.stats(T, Q).status == "active"
+    assert shard.reads.stats(T, Q).status == "active"
 
 
 async def test_empty_attributes_that_are_filled_after_the_call_are_not_stored(shard: Shard) -> None:

@@ -5,13 +5,14 @@ import pytest
 from tenantq.domain.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BODY_BYTES_MAX
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost, NotFound, TooLarge
+from tests.administration import put_queue, queues
 from tests.shards import Q, T, message
 
 
 async def test_37_a_batch_above_the_limit_is_refused_whole(shard: Shard) -> None:
     """Nothing of it is done."""
     many = BATCH_MESSAGES_MAX + 1
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     with pytest.raises(Invalid, match="1001 in one batch"):
         await shard.add(T, Q, [message()] * many)
     for call in (
@@ -23,12 +24,12 @@ async def test_37_a_batch_above_the_limit_is_refused_whole(shard: Shard) -> None
     ):
         with pytest.raises(Invalid, match="1001 in one batch"):
             await call
-    assert shard.stats(T, Q).added_total == 0
+    assert shard.reads.stats(T, Q).added_total == 0
 
 
 async def test_37_an_empty_batch_is_refused(shard: Shard) -> None:
     """It can only be a mistake."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     with pytest.raises(Invalid, match="0 in one batch"):
         await shard.add(T, Q, [])
     with pytest.raises(Invalid, match="0 in one batch"):
@@ -42,7 +43,7 @@ async def test_37_a_batch_of_too_many_bytes_is_refused_whole(shard: Shard) -> No
     body = bytes(BODY_BYTES_MAX)
     with pytest.raises(TooLarge, match=str(BATCH_BYTES_MAX)):
         await shard.add(T, Q, [message(body)] * (BATCH_BYTES_MAX // BODY_BYTES_MAX + 1))
-    assert Q not in shard.queues(T)
+    assert Q not in queues(shard, T)
 
 
 async def test_37_mixed_good_and_bad_messages_are_answered_in_input_order(shard: Shard) -> None:
@@ -75,7 +76,7 @@ async def test_37_mixed_ids_are_answered_in_input_order(shard: Shard) -> None:
     outcomes = await shard.remove(T, Q, [a.id, bytes(16), "nonsense", b.raw_id, a.id])
     assert [outcome.ok for outcome in outcomes] == [True, False, False, True, False]
     assert [type(outcome.error) for outcome in outcomes[1:]] == [NotFound, Invalid, type(None), NotFound]
-    assert shard.stats(T, Q).removed_total == 2
+    assert shard.reads.stats(T, Q).removed_total == 2
 
 
 async def test_the_largest_batch_allowed_goes_through(shard: Shard) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
+from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
 
@@ -28,7 +29,7 @@ async def test_69_a_jump_of_the_wall_clock_loses_no_lease(shard: Shard, clock: M
     (got,) = await shard.poll(T, Q, lease_ms=10_000)
     clock.jump_wall(jump)
     await pass_time(shard, clock, 9_999)
-    facts = await shard.get(T, Q, got.id)
+    facts = await shard.reads.get(T, Q, got.id)
     assert (facts.state, facts.lease_until) == ("in_flight", clock.wall_ms() + 1)
     assert (await shard.extend(T, Q, [got.receipt], lease_ms=1_000))[0].lease_until == clock.wall_ms() + 1_000
     assert (await shard.ack(T, Q, [got.receipt]))[0].ok
@@ -112,20 +113,20 @@ async def test_69_a_lease_of_1500_ms_lasts_one_and_a_half_seconds(shard: Shard, 
     assert got.lease_until == clock.wall_ms() + 1_500
     await pass_time(shard, clock, 1_499)
     assert await shard.poll(T, Q) == []
-    assert (await shard.get(T, Q, got.id)).state == "in_flight"
+    assert (await shard.reads.get(T, Q, got.id)).state == "in_flight"
     await pass_time(shard, clock, 1)
     assert [one.attempt for one in await shard.poll(T, Q)] == [2]
 
 
 async def test_69_keys_results_and_lifetimes_follow_the_same_time(shard: Shard, clock: ManualClock) -> None:
     """A jump ends none of them early and keeps none of them longer."""
-    await shard.put_queue(T, Q, dedup_ms=10_000)
+    await put_queue(shard, T, Q, dedup_ms=10_000)
     await shard.add(T, Q, [message("x", key="k", ttl_ms=10_000)])
     clock.jump_wall(HOUR)
     await pass_time(shard, clock, 9_999)
     assert (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
     clock.jump_wall(-5 * HOUR)
     await pass_time(shard, clock, 1)
-    assert shard.stats(T, Q).ready == 0
+    assert shard.reads.stats(T, Q).ready == 0
     assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate

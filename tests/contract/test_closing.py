@@ -13,6 +13,7 @@ from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tenantq.store.rocks import RocksStore
+from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, message, on_a_slow_disk, stored_beat
 
@@ -49,7 +50,7 @@ async def turns(count: int = 20) -> None:
 
 async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard) -> None:
     """With nothing, at once, and not after their whole wait."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     polls = [
         asyncio.create_task(shard.poll(T, Q, wait_ms=300_000)),
         asyncio.create_task(shard.fleet_poll(Q, wait_ms=300_000)),
@@ -74,12 +75,12 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
         synced.append(at)
 
     monkeypatch.setattr(type(shard.state.store), "sync", noted)
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(30)]
     await asyncio.sleep(0)
     await shard.close()
     assert [reply.error for (reply,) in await asyncio.gather(*adds)] == [None] * 30
-    last = shard.journal_span[1]
+    last = shard.journal.span[1]
     beat = stored_beat(shard)
     assert beat is not None
     assert last == 32
@@ -87,7 +88,7 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     assert synced[-1] == last
     assert shard.state.journal.synced_seq == last
     shard = await open_shard()
-    assert shard.stats(T, Q).ready == 30
+    assert shard.reads.stats(T, Q).ready == 30
 
 
 async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, mon
     (reply,) = await adding
     assert reply.error is None
     shard = await open_shard()
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
 
 
 async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ async def test_an_open_whose_first_write_fails_lets_the_directory_go(
     assert threading.active_count() <= threads
     shard = await open_shard()
     await shard.add(T, Q, [message()])
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
     await failed.close()
     assert shard.failure is None
 
@@ -158,17 +159,17 @@ async def test_a_trim_whose_write_fails_stops_the_shard(
     with monkeypatch.context() as patch:
         patch.setattr(type(shard.state.store), "write", failing)
         with pytest.raises(StoreFailed, match="the disk is gone"):
-            await shard.trim_journal(1)
+            await shard.journal.trim(1)
     assert shard.failure is not None
-    assert shard.stopped.is_set()
+    assert shard.loop.stopped.is_set()
     with pytest.raises(StoreFailed):
         await shard.add(T, Q, [message()])
     await shard.close()
     assert examined(shard).findings == []
     shard = await open_shard()
-    assert shard.journal_span == (1, 3)
-    assert shard.stats(T, Q).ready == 2
-    await shard.trim_journal(1)
+    assert shard.journal.span == (1, 3)
+    assert shard.reads.stats(T, Q).ready == 2
+    await shard.journal.trim(1)
     await shard.add(T, Q, [message()])
     await shard.close()
     assert examined(shard).findings == []

@@ -13,6 +13,7 @@ from tenantq.journal.record import decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import queue_prefix
 from tenantq.store.rows import pack_lease, unpack_lease
+from tests.administration import finished, purge, put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -37,7 +38,7 @@ async def test_25_max_attempts_n_means_exactly_n_deliveries_before_the_dead_lett
 ) -> None:
     """Whether they end by nack, by expiry, or by a restart of the shard while leased."""
     shard = await open_shard()
-    await shard.put_queue(T, Q, max_attempts=attempts)
+    await put_queue(shard, T, Q, max_attempts=attempts)
     await shard.add(T, Q, [message("poison")])
     seen: list[int] = []
     while got := await shard.poll(T, Q, lease_ms=1_000):
@@ -50,14 +51,14 @@ async def test_25_max_attempts_n_means_exactly_n_deliveries_before_the_dead_lett
         else:
             await fail(shard, clock, how, got[0])
     assert seen == list(range(1, attempts + 1))
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.in_flight, stats.dead, stats.dead_total) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize(("own", "deliveries"), [(1, 1), (3, 3), (None, 2)])
 async def test_25_a_message_may_have_its_own_max_attempts(shard: Shard, own: int | None, deliveries: int) -> None:
     """It counts instead of the queue's."""
-    await shard.put_queue(T, Q, max_attempts=2)
+    await put_queue(shard, T, Q, max_attempts=2)
     await shard.add(T, Q, [message(max_attempts=own)])
     count = 0
     while got := await shard.poll(T, Q):
@@ -69,19 +70,19 @@ async def test_25_a_message_may_have_its_own_max_attempts(shard: Shard, own: int
 @pytest.mark.parametrize("by", ["queue", "message"])
 async def test_25_max_attempts_0_is_no_bound(shard: Shard, by: str) -> None:
     """The message comes back for ever."""
-    await shard.put_queue(T, Q, max_attempts=0 if by == "queue" else 1)
+    await put_queue(shard, T, Q, max_attempts=0 if by == "queue" else 1)
     await shard.add(T, Q, [message(max_attempts=0 if by == "message" else None)])
     for attempt in range(1, 30):
         (got,) = await shard.poll(T, Q)
         assert got.attempt == attempt
         await shard.nack(T, Q, [got.receipt], delay_ms=0)
-    assert shard.stats(T, Q).dead_total == 0
+    assert shard.reads.stats(T, Q).dead_total == 0
 
 
 @pytest.mark.parametrize("end", ["nack", "release"])
 async def test_25_the_history_of_a_message_that_comes_back_for_ever_is_bounded(shard: Shard, end: str) -> None:
     """It keeps the newest entries; the journal has them all."""
-    await shard.put_queue(T, Q, max_attempts=0)
+    await put_queue(shard, T, Q, max_attempts=0)
     (added,) = await shard.add(T, Q, [message()])
     for n in range(limits.HISTORY_ENTRIES_MAX + 10):
         (got,) = await shard.poll(T, Q)
@@ -89,15 +90,15 @@ async def test_25_the_history_of_a_message_that_comes_back_for_ever_is_bounded(s
             await shard.nack(T, Q, [got.receipt], delay_ms=0, reason=f"try {n}")
         else:
             await shard.release(T, Q, [got.receipt])
-    history = (await shard.get(T, Q, added.id)).history
+    history = (await shard.reads.get(T, Q, added.id)).history
     assert len(history) == limits.HISTORY_ENTRIES_MAX
     assert history[-1].reason == (f"try {n}" if end == "nack" else "")
-    assert sum(row.op == end for row in await shard.trace(T, Q, added.id)) == limits.HISTORY_ENTRIES_MAX + 10
+    assert sum(row.op == end for row in await shard.reads.trace(T, Q, added.id)) == limits.HISTORY_ENTRIES_MAX + 10
 
 
 async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_count(shard: Shard) -> None:
     """One poison message must not be able to stop the shard."""
-    await shard.put_queue(T, Q, max_attempts=0)
+    await put_queue(shard, T, Q, max_attempts=0)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=0)
@@ -123,15 +124,15 @@ async def test_25_lowering_max_attempts_buries_at_the_next_poll(shard: Shard) ->
     for _ in range(2):
         (got,) = await shard.poll(T, Q)
         await shard.nack(T, Q, [got.receipt], delay_ms=0)
-    await shard.put_queue(T, Q, max_attempts=2)
+    await put_queue(shard, T, Q, max_attempts=2)
     assert await shard.poll(T, Q) == []
-    assert (await shard.get(T, DLQ, got.id)).dead is not None
-    assert shard.stats(T, Q).ready == 0
+    assert (await shard.reads.get(T, DLQ, got.id)).dead is not None
+    assert shard.reads.stats(T, Q).ready == 0
 
 
 async def test_26_a_dead_letter_keeps_payload_reason_attempts_and_history(shard: Shard, clock: ManualClock) -> None:
     """Everything needed to understand it and to try again."""
-    await shard.put_queue(T, Q, max_attempts=3)
+    await put_queue(shard, T, Q, max_attempts=3)
     body, attributes = b"\x00payload\xff", {"kind": "mail"}
     (added,) = await shard.add(T, Q, [message(body, attributes=attributes, priority=4)])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
@@ -141,8 +142,8 @@ async def test_26_a_dead_letter_keeps_payload_reason_attempts_and_history(shard:
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     await shard.nack(T, Q, [got.receipt], reason="gave up")
     with pytest.raises(NotFound):
-        await shard.get(T, Q, added.id)
-    facts = await shard.get(T, DLQ, added.id)
+        await shard.reads.get(T, Q, added.id)
+    facts = await shard.reads.get(T, DLQ, added.id)
     assert (facts.body, facts.attributes, facts.priority) == (body, attributes, 4)
     assert facts.dead is not None
     assert (facts.dead.reason, facts.dead.source, facts.dead.attempts) == ("gave up", Q, 3)
@@ -161,39 +162,39 @@ async def test_26_the_reason_says_how_the_last_delivery_ended(
     shard: Shard, clock: ManualClock, how: str, reason: str
 ) -> None:
     """MAX_ATTEMPTS, LEASE_EXPIRED, or what the consumer gave."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     if how == "given":
         await shard.nack(T, Q, [got.receipt], reason=reason)
     else:
         await fail(shard, clock, how, got)
-    dead = (await shard.get(T, DLQ, added.id)).dead
+    dead = (await shard.reads.get(T, DLQ, added.id)).dead
     assert dead is not None
     assert dead.reason == reason
 
 
 async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_reason(shard: Shard) -> None:
     """The whole life of a dead-letter queue."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     added = await shard.add(T, Q, [message(str(n)) for n in range(7)])
     await shard.nack(T, Q, [got.receipt for got in await shard.poll(T, Q, max=7)])
     listed: list[str] = []
     cursor = None
     for _ in range(3):
-        page = await shard.peek(T, DLQ, limit=3, cursor=cursor)
+        page = await shard.reads.peek(T, DLQ, limit=3, cursor=cursor)
         listed += [one.id for one in page.messages]
         cursor = page.cursor
     assert cursor is None
     assert listed == [one.id for one in added]
     task = await shard.redrive(T, Q)
-    await shard.finished(task)
+    await finished(shard, task)
     assert (task.progress.state, task.progress.moved) == ("done", 7)
     again = await shard.poll(T, Q, max=9)
     assert [one.attempt for one in again] == [1] * 7
     await shard.nack(T, Q, [one.receipt for one in again])
-    assert await shard.purge(T, DLQ, reason="obsolete orders") == 7
-    assert shard.stats(T, Q).dead == 0
+    assert await purge(shard, T, DLQ, reason="obsolete orders") == 7
+    assert shard.reads.stats(T, Q).dead == 0
     _, value = shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 1_000)[-1]
     (row,) = rows(decode_record(value)[1])
     assert (row.op, row.queue, row.details) == ("purge", DLQ, "7 messages: obsolete orders")
@@ -206,7 +207,7 @@ async def test_27_a_move_caused_by_lease_expiry_fires_the_same_callback_as_by_na
     """After it is durable, with everything that identifies it."""
     events: list[DeadLetterEvent] = []
     shard.on_dead_letter(events.append)
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     await fail(shard, clock, how, got)
@@ -227,7 +228,7 @@ async def test_27_a_listener_that_raises_disturbs_neither_replies_nor_other_list
     shard.on_dead_letter(lambda event: heard.append(event.raw_id))
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, _context: None)
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message(str(n)) for n in range(3)])
     for got in await shard.poll(T, Q, max=3):
         assert (await shard.nack(T, Q, [got.receipt]))[0].ok
@@ -238,18 +239,18 @@ async def test_27_a_listener_that_raises_disturbs_neither_replies_nor_other_list
 async def test_a_configured_dead_letter_queue_is_used(shard: Shard) -> None:
     """Several queues may share one; each letter knows where it came from."""
     for queue in ("a", "b"):
-        await shard.put_queue(T, queue, dead_letter="graveyard", max_attempts=1)
+        await put_queue(shard, T, queue, dead_letter="graveyard", max_attempts=1)
         await shard.add(T, queue, [message(queue)])
         (got,) = await shard.poll(T, queue)
         await shard.nack(T, queue, [got.receipt])
-    page = await shard.peek(T, "graveyard")
+    page = await shard.reads.peek(T, "graveyard")
     assert [(one.body, one.dead.source if one.dead else None) for one in page.messages] == [(b"a", "a"), (b"b", "b")]
-    assert shard.stats(T, "a").dead == 2  # what lies in its dead-letter queue
+    assert shard.reads.stats(T, "a").dead == 2  # what lies in its dead-letter queue
 
 
 async def test_a_dead_letter_can_be_consumed_like_any_message(shard: Shard) -> None:
     """It is a real queue: poll, nack any number of times, ack."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message("x")])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
@@ -259,30 +260,30 @@ async def test_a_dead_letter_can_be_consumed_like_any_message(shard: Shard) -> N
         await shard.nack(T, DLQ, [letter.receipt], delay_ms=0)
     (letter,) = await shard.poll(T, DLQ)
     assert (await shard.ack(T, DLQ, [letter.receipt]))[0].ok
-    assert shard.stats(T, Q).dead == 0
-    assert shard.stats(T, DLQ).bytes == 0
+    assert shard.reads.stats(T, Q).dead == 0
+    assert shard.reads.stats(T, DLQ).bytes == 0
 
 
 async def test_a_move_is_atomic_in_the_counters_and_survives_a_restart(open_shard: OpenShard) -> None:
     """Bytes leave one queue and arrive in the other."""
     shard = await open_shard()
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message("12345", attributes={"a": "b"})])
-    size = shard.stats(T, Q).bytes
+    size = shard.reads.stats(T, Q).bytes
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
     await shard.close()
     shard = await open_shard()
-    assert (shard.stats(T, Q).bytes, shard.stats(T, DLQ).bytes) == (0, size)
-    assert shard.stats(T, DLQ).ready == 1
-    assert (await shard.get(T, DLQ, added.id)).attributes == {"a": "b"}
+    assert (shard.reads.stats(T, Q).bytes, shard.reads.stats(T, DLQ).bytes) == (0, size)
+    assert shard.reads.stats(T, DLQ).ready == 1
+    assert (await shard.reads.get(T, DLQ, added.id)).attributes == {"a": "b"}
 
 
 async def test_a_dead_letters_result_is_failed_and_wakes_who_waits(shard: Shard) -> None:
     """Nobody waits out his time for work that will not be done."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], reason="bad address")
@@ -292,12 +293,12 @@ async def test_a_dead_letters_result_is_failed_and_wakes_who_waits(shard: Shard)
 
 async def test_dead_letters_do_not_expire_with_the_messages_lifetime(shard: Shard, clock: ManualClock) -> None:
     """A lifetime is for waiting work; evidence stays."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message(ttl_ms=5_000)])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
     await pass_time(shard, clock, 10_000)
-    assert (await shard.get(T, DLQ, added.id)).expires_at is None
+    assert (await shard.reads.get(T, DLQ, added.id)).expires_at is None
     assert len(await shard.poll(T, DLQ)) == 1
 
 
@@ -308,23 +309,23 @@ async def test_where_polls_move_letters_the_queue_named_for_them_keeps_them_for_
     shard: Shard, clock: ManualClock, queue: str, letters: str, left_ms: int
 ) -> None:
     """Counted from when they could first be delivered, in a FIFO queue from the move; sent back, they live anew."""
-    await shard.put_queue(T, letters, ttl_ms=10_000)
-    await shard.put_queue(T, queue, ttl_ms=7_000, max_attempts=1, dead_letter=letters, dead_on_poll=True)
+    await put_queue(shard, T, letters, ttl_ms=10_000)
+    await put_queue(shard, T, queue, ttl_ms=7_000, max_attempts=1, dead_letter=letters, dead_on_poll=True)
     (added,) = await shard.add(T, queue, [message()])
     (got,) = await shard.poll(T, queue)
     await shard.nack(T, queue, [got.receipt], delay_ms=0)
     await pass_time(shard, clock, 4_000)
     assert await shard.poll(T, queue) == []
-    assert (await shard.get(T, letters, added.id)).expires_at == clock.wall_ms() + left_ms
-    await shard.finished(await shard.redrive(T, letters))
-    assert (await shard.get(T, queue, added.id)).expires_at == clock.wall_ms() + 7_000
+    assert (await shard.reads.get(T, letters, added.id)).expires_at == clock.wall_ms() + left_ms
+    await finished(shard, await shard.redrive(T, letters))
+    assert (await shard.reads.get(T, queue, added.id)).expires_at == clock.wall_ms() + 7_000
     (got,) = await shard.poll(T, queue)
     await shard.nack(T, queue, [got.receipt], delay_ms=0)
     await pass_time(shard, clock, 1_000)
     assert await shard.poll(T, queue) == []
     await pass_time(shard, clock, 8_999)
-    assert (await shard.get(T, letters, added.id)).state == "ready"
+    assert (await shard.reads.get(T, letters, added.id)).state == "ready"
     await pass_time(shard, clock, 1_001)
     with pytest.raises(NotFound):
-        await shard.get(T, letters, added.id)
-    assert (shard.stats(T, letters).bytes, shard.stats(T, queue).bytes) == (0, 0)
+        await shard.reads.get(T, letters, added.id)
+    assert (shard.reads.stats(T, letters).bytes, shard.reads.stats(T, queue).bytes) == (0, 0)

@@ -19,6 +19,7 @@ from tenantq.journal.signing import PublicKey
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
+from tests.administration import put_data_key, put_tenant
 from tests.shards import journal_rows, message
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def files_with(mark: bytes, directory: Path) -> list[str]:
 async def fill(shard: Shard, tenant: str) -> None:
     """Give a tenant marked bodies, attributes, groups, keys, reasons and results, on disk and in the log."""
     mark = MARK.decode()
-    await shard.put_tenant(tenant)
+    await put_tenant(shard, tenant)
     await shard.add(
         tenant,
         "work",
@@ -69,7 +70,7 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) 
         assert files_with(MARK, data / "db")
         certificate = await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert files_with(MARK, data) == []
-        assert server.shard.stats("default", "other").ready == 1
+        assert server.shard.reads.stats("default", "other").ready == 1
         assert certificate.counts == {
             "queues": 2,
             "messages": 89,
@@ -77,7 +78,7 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) 
             "keys": 0,
             "grants": 0,
         }
-        assert server.shard.erasures() == [certificate]
+        assert server.shard.erasure.certificates() == [certificate]
     assert files_with(MARK, data) == []
     assert examine(data).clean
     assert run(["audit", "verify", "--data-dir", str(data)]) == 0
@@ -89,9 +90,9 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
     async with server_of(data) as server:
         shard, service = server.shard, server.service
         await fill(shard, "acme")
-        id = shard.tenant_state("acme").id
-        await shard.put_data_key(id, 0, b"wrapped secret")
-        await shard.put_data_key(id, 1, b"wrapped key")
+        id = shard.tenant("acme").id
+        await put_data_key(shard, id, 0, b"wrapped secret")
+        await put_data_key(shard, id, 1, b"wrapped key")
         certificate = await service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         assert (certificate.tenant, certificate.tenant_id, certificate.reason) == ("acme", id, REASON)
         assert [key.number for key in certificate.data_keys] == [0, 1]
@@ -99,7 +100,7 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
         assert files_with(b"wrapped", data / "db") == []
         rows = await journal_rows(shard, 0, op="delete_tenant")
         assert [(row.seq, row.principal) for row in rows] == [(certificate.seq, certificate.erased_by)]
-        assert certificate.link == shard.journal_link(certificate.seq).hex()
+        assert certificate.link == shard.journal.link(certificate.seq).hex()
         assert certificate.certified_at >= certificate.erased_at
         assert await service.erasures.list(CALL) == [certificate]
         assert await service.erasures.get(CALL, certificate.id) == certificate
@@ -118,7 +119,7 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
     data = tmp_path / "data"
     async with server_of(data) as server:
         await fill(server.shard, "acme")
-        erased = await server.shard.delete_tenant("acme", reason=REASON)
+        erased = await server.shard.erasure.delete_tenant("acme", reason=REASON)
         assert not erased.certified_at
     async with server_of(data) as server:
         await asyncio.gather(*server._background)
@@ -132,13 +133,13 @@ async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Pa
     """Nothing was begun: keys, rows and bytes are there."""
     async with server_of(tmp_path / "data") as server:
         await fill(server.shard, "acme")
-        id = server.shard.tenant_state("acme").id
-        await server.shard.put_data_key(id, 0, b"wrapped secret")
+        id = server.shard.tenant("acme").id
+        await put_data_key(server.shard, id, 0, b"wrapped secret")
         await server.service.legal_holds.place(CALL, "acme", REASON)
         with pytest.raises(LegalHold):
             await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
-        assert server.shard.data_keys[id]
-        assert server.shard.stats("acme", "jobs").ready == 18
+        assert server.shard.state.data_keys.by_tenant[id]
+        assert server.shard.reads.stats("acme", "jobs").ready == 18
         assert await server.service.erasures.list(CALL) == []
 
 

@@ -9,6 +9,7 @@ from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, message, pass_time, settled
 
@@ -16,7 +17,7 @@ from tests.shards import Q, message, pass_time, settled
 async def tenants(shard: Shard, backlog: int, **weights: int) -> None:
     """Make tenants with a backlog each."""
     for name, weight in weights.items():
-        await shard.put_tenant(name, weight=weight)
+        await put_tenant(shard, name, weight=weight)
         for start in range(0, backlog, 1_000):
             await shard.add(name, Q, [message() for _ in range(min(1_000, backlog - start))])
 
@@ -86,7 +87,7 @@ async def test_processing_time_is_charged(shard: Shard, clock: ManualClock, end:
     """
     await tenants(shard, 1_000, slow=1, fast=1)
     for name in ("slow", "fast"):
-        await shard.put_queue(name, Q, max_attempts=0, lease_ms=300 if name == "slow" else 100)
+        await put_queue(shard, name, Q, max_attempts=0, lease_ms=300 if name == "slow" else 100)
     used: Counter[str] = Counter()
     counted: Counter[str] = Counter()
     for n in range(400):
@@ -117,8 +118,8 @@ async def test_it_can_be_restricted_to_given_tenants(shard: Shard) -> None:
 async def test_polls_with_different_restrictions_are_served_in_one_round(shard: Shard) -> None:
     """Each gets only what it may have."""
     for name in ("ant", "bee"):
-        await shard.put_tenant(name)
-        await shard.put_queue(name, Q)
+        await put_tenant(shard, name)
+        await put_queue(shard, name, Q)
     polls = [
         asyncio.create_task(shard.fleet_poll(Q, tenants=[name] if name else None, max=3, wait_ms=1_000))
         for name in ("ant", "bee", None)
@@ -139,7 +140,7 @@ async def test_a_waiting_fleet_poll_wakes_on_work_of_any_tenant(
     """Of one that did not exist when it began, and of a message that falls due."""
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
     await settled(shard)
-    await shard.put_tenant("newcomer")
+    await put_tenant(shard, "newcomer")
     await shard.add("newcomer", Q, [message(delay_ms=5_000 if later else 0)])
     if later:
         await pass_time(shard, clock, 4_999)
@@ -183,8 +184,8 @@ async def test_deleted_tenants_and_queues_drop_out(shard: Shard) -> None:
     """While others go on."""
     await tenants(shard, 5, ant=1, bee=1, cow=1)
     await shard.fleet_poll(Q, max=3)
-    await shard.delete_tenant("ant")
-    await shard.delete_queue("bee", Q, force=True)
+    await shard.erasure.delete_tenant("ant")
+    await delete_queue(shard, "bee", Q, force=True)
     assert shares(await shard.fleet_poll(Q, max=50)) == {"cow": 4}
 
 
@@ -210,8 +211,8 @@ async def test_a_fleet_goes_on_after_a_restart(open_shard: OpenShard) -> None:
 async def test_each_queue_of_a_fleet_keeps_its_own_lease(shard: Shard, clock: ManualClock) -> None:
     """Unless the poll names one."""
     await tenants(shard, 2, ant=1, bee=1)
-    await shard.put_queue("ant", Q, lease_ms=1_000)
-    await shard.put_queue("bee", Q, lease_ms=2_000)
+    await put_queue(shard, "ant", Q, lease_ms=1_000)
+    await put_queue(shard, "bee", Q, lease_ms=2_000)
     now = clock.wall_ms()
     got = {one.tenant: one.lease_until - now for one in await shard.fleet_poll(Q, max=2)}
     assert got == {"ant": 1_000, "bee": 2_000}

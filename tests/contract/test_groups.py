@@ -7,6 +7,7 @@ import pytest
 
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
+from tests.administration import finished, put_queue
 from tests.conftest import OpenShard
 from tests.shards import T, message, pass_time, settled
 
@@ -38,11 +39,11 @@ async def test_a_group_has_one_message_in_flight_and_keeps_its_order(
     (got,) = await shard.poll(T, queue, max=10)
     assert got.body == b"a"
     assert await shard.poll(T, queue, max=10) == []
-    stats = shard.stats(T, queue)
+    stats = shard.reads.stats(T, queue)
     assert (stats.ready, stats.blocked, stats.in_flight) == (2, 2, 1)
     await shard.ack(T, queue, [got.receipt])
     assert await drain(shard, queue) == "bc"
-    stats = shard.stats(T, queue)
+    stats = shard.reads.stats(T, queue)
     assert (stats.ready, stats.blocked, stats.in_flight, stats.bytes) == (0, 0, 0, 0)
     assert shard.state.store.scan(shard.state.store.gr, b"", b"\xff" * 64, 10) == []
 
@@ -117,7 +118,7 @@ async def test_an_expired_head_comes_first_again(shard: Shard, clock: ManualCloc
 @pytest.mark.parametrize("queue", [Q, FIFO])
 async def test_a_dead_head_lets_the_next_one_go(shard: Shard, queue: str) -> None:
     """The dead letters of a FIFO queue go to a FIFO queue."""
-    await shard.put_queue(T, queue, max_attempts=1)
+    await put_queue(shard, T, queue, max_attempts=1)
     await add(shard, "abc", queue=queue)
     for expected in (b"a", b"b"):
         (got,) = await shard.poll(T, queue)
@@ -133,7 +134,7 @@ async def test_removing_a_waiting_head_lets_the_next_one_go(shard: Shard) -> Non
     ids = await add(shard, "abcd")
     await shard.remove(T, Q, [ids[2], ids[0]])
     assert await drain(shard) == "bd"
-    assert shard.stats(T, Q).blocked == 0
+    assert shard.reads.stats(T, Q).blocked == 0
 
 
 async def test_removing_a_head_in_flight_lets_the_next_one_go(shard: Shard) -> None:
@@ -150,7 +151,7 @@ async def test_removing_a_whole_group_in_one_batch_leaves_nothing(shard: Shard) 
     """In any order of ids."""
     ids = await add(shard, "abcdef")
     await shard.remove(T, Q, random.Random(3).sample(ids, 6))
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.blocked, stats.bytes) == (0, 0, 0)
     assert shard.state.store.scan(shard.state.store.gr, b"", b"\xff" * 64, 10) == []
     await add(shard, "g")
@@ -165,7 +166,7 @@ async def test_a_head_past_its_lifetime_lets_the_next_one_go(shard: Shard, clock
     await add(shard, "d")
     await pass_time(shard, clock, 1_000)
     assert await drain(shard) == "bd"
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.expired_total, stats.blocked, stats.bytes) == (2, 0, 0)
 
 
@@ -182,12 +183,12 @@ async def test_a_head_in_flight_past_its_lifetime_is_discarded_by_a_nack(shard: 
 @pytest.mark.parametrize("queue", [Q, FIFO])
 async def test_redriving_a_group_brings_back_every_letter_in_order(shard: Shard, queue: str) -> None:
     """Those that wait behind their group's head in the dead-letter queue as well."""
-    await shard.put_queue(T, queue, max_attempts=1)
+    await put_queue(shard, T, queue, max_attempts=1)
     await add(shard, "abc", queue=queue)
     while got := await shard.poll(T, queue):
         await shard.nack(T, queue, [got[0].receipt])
     task = await shard.redrive(T, queue)
-    await asyncio.wait_for(shard.finished(task), 10)
+    await asyncio.wait_for(finished(shard, task), 10)
     assert task.progress.moved == 3
     assert await drain(shard, queue) == "abc"
 
@@ -202,7 +203,7 @@ async def test_a_restart_keeps_heads_members_and_order(open_shard: OpenShard, cl
     shard = await open_shard()
     await add(shard, "d", "one")
     assert await shard.poll(T, Q, max=10) == []
-    assert shard.stats(T, Q).blocked == 4
+    assert shard.reads.stats(T, Q).blocked == 4
     assert (await shard.ack(T, Q, [got.receipt]))[0].ok
     assert await drain(shard) == "bcd"
     await pass_time(shard, clock, 1_000)
@@ -211,7 +212,7 @@ async def test_a_restart_keeps_heads_members_and_order(open_shard: OpenShard, cl
 
 async def test_two_pollers_in_one_round_never_hold_one_group_together(shard: Shard) -> None:
     """However the polls are dealt."""
-    await shard.put_queue(T, FIFO)
+    await put_queue(shard, T, FIFO)
     polls = [asyncio.create_task(shard.poll(T, FIFO, max=5, wait_ms=1_000)) for _ in range(4)]
     await settled(shard)
     for group in ("one", "two"):
@@ -230,7 +231,7 @@ async def test_whatever_happens_each_group_is_delivered_in_order(
     """A random run of nacks, expiries, releases, acks and restarts over three groups."""
     dice = random.Random(seed)
     shard = await open_shard()
-    await shard.put_queue(T, FIFO, max_attempts=0)
+    await put_queue(shard, T, FIFO, max_attempts=0)
     for n in range(30):
         await shard.add(T, FIFO, [message(f"{n:03}", group=f"g{n % 3}", priority=dice.randrange(10))])
     finished: dict[str, list[str]] = {"g0": [], "g1": [], "g2": []}

@@ -9,6 +9,7 @@ from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_RESULT, EXPIRES_TTL, deadline_key, digest, expiry_key, waiting_key
 from tenantq.store.rows import LeaseRow, pack_lease
+from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -66,12 +67,12 @@ def lease(shard: Shard, deadline: int, *, token: int = 7, attempts: int = 1, gro
 
 async def works(shard: Shard) -> None:
     """Assert that the queue takes a message and gives it out, and that its counters are sane."""
-    before = {one.body for one in (await shard.peek(T, Q, limit=1_000)).messages}
+    before = {one.body for one in (await shard.reads.peek(T, Q, limit=1_000)).messages}
     await shard.add(T, Q, [message("probe")])
     got = await shard.poll(T, Q, max=1_000)
     assert {one.body for one in got} == before | {b"probe"}
     assert all(outcome.ok for outcome in await shard.ack(T, Q, [one.receipt for one in got]))
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.blocked, stats.bytes) == (0, 0, 0, 0, 0)
     assert shard.failure is None
 
@@ -88,7 +89,7 @@ async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(sha
     for _ in range(10):
         got |= {one.body for one in await shard.poll(T, Q, max=1_000)}
     assert got == {b"a", b"b"}
-    assert shard.stats(T, Q).healed_total == orphans
+    assert shard.reads.stats(T, Q).healed_total == orphans
     assert len(healed(shard)) == orphans
     assert all(row.outcome == "healed" and "without a body" in row.details for row in healed(shard))
     assert count(shard, "vi") == 0
@@ -113,7 +114,7 @@ async def test_63_a_lost_body_is_healed_and_the_rest_goes_on(shard: Shard) -> No
     lose(shard, lost.raw_id)
     got = await shard.poll(T, Q, max=9)
     assert [one.body for one in got] == [b"kept"]
-    assert shard.stats(T, Q).healed_total == 1
+    assert shard.reads.stats(T, Q).healed_total == 1
     assert [row.message_id for row in healed(shard)] == [lost.id]
 
 
@@ -124,7 +125,7 @@ async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: Manu
     now = shard.state.shard_clock.now_ms()
     inject(shard, li={deadline_key(prefix(shard), now + 500, ORPHAN): b""})
     await pass_time(shard, clock, 1_000)
-    assert shard.stats(T, Q).healed_total == 1
+    assert shard.reads.stats(T, Q).healed_total == 1
     assert [row.details for row in healed(shard)] == ["deadline row without a lease"]
     assert count(shard, "li") == 0
     (again,) = await shard.poll(T, Q)
@@ -144,7 +145,7 @@ async def test_63_a_deadline_that_is_not_its_leases_own_is_healed_and_the_lease_
     inject(shard, li={deadline_key(prefix(shard), now + 500, long.raw_id): b""})
     await pass_time(shard, clock, 1_000)
     assert [row.details for row in healed(shard)] == ["deadline row without a lease"]
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.lease_expired_total, stats.in_flight, count(shard, "li")) == (1, 1, 1)
     (again,) = await shard.poll(T, Q, max=9)
     assert again.body == b"short"
@@ -169,7 +170,7 @@ async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
     await pass_time(shard, clock, 1_000)
     (got,) = await shard.poll(T, Q, max=9)
     await shard.ack(T, Q, [got.receipt])
-    assert shard.stats(T, Q).healed_total >= 1
+    assert shard.reads.stats(T, Q).healed_total >= 1
     assert healed(shard)
     assert (count(shard, "le"), count(shard, "li"), count(shard, "vi")) == (0, 0, 0)
     await works(shard)
@@ -186,13 +187,13 @@ async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: S
 
 async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shard: Shard, clock: ManualClock) -> None:
     """Its receipt may be known; the counters still tell the truth afterwards."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     until = shard.state.shard_clock.now_ms() + 60_000
     inject(
         shard, le={prefix(shard) + ORPHAN: lease(shard, until)}, li={deadline_key(prefix(shard), until, ORPHAN): b""}
     )
     await shard.ack(T, Q, [f"{ORPHAN.hex()}{7:016x}"])
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert stats.in_flight >= 0
     assert stats.bytes >= 0
 
@@ -205,7 +206,7 @@ async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: M
     inject(shard, ex={expiry_key(prefix(shard), now + 500, kind, ORPHAN): b"" for kind in kinds})
     await pass_time(shard, clock, 1_000)
     assert count(shard, "ex") == 0
-    assert shard.stats(T, Q).expired_total == 1
+    assert shard.reads.stats(T, Q).expired_total == 1
     await works(shard)
 
 
@@ -216,14 +217,14 @@ async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shar
     await shard.add(T, Q, [message("b", ttl_ms=500)])
     inject(shard, ex={expiry_key(prefix(shard), now + 500, EXPIRES_TTL, added.raw_id): b""})
     await pass_time(shard, clock, 1_000)
-    assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"a"]
+    assert [one.body for one in (await shard.reads.peek(T, Q)).messages] == [b"a"]
     await pass_time(shard, clock, 9_000)
-    assert (await shard.peek(T, Q)).messages == []
+    assert (await shard.reads.peek(T, Q)).messages == []
 
 
 async def test_63_an_expiry_entry_of_a_living_key_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
     """The key's own window counts, and ends when it should."""
-    await shard.put_queue(T, Q, dedup_ms=10_000)
+    await put_queue(shard, T, Q, dedup_ms=10_000)
     await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=500)])
     early = shard.state.shard_clock.now_ms() + 500
     inject(shard, ex={expiry_key(prefix(shard), early, EXPIRES_KEY, digest(b"k")): b""})
@@ -239,7 +240,7 @@ async def test_63_a_group_member_without_a_body_is_passed_over(shard: Shard) -> 
     lose(shard, lost.raw_id)
     assert await consume(shard) == [b"a", b"b"]
     assert [row.details for row in healed(shard)] == ["group member without a body"]
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.healed_total, stats.blocked, stats.ready) == (1, 0, 0)
     assert count(shard, "gr") == 0
 
@@ -250,7 +251,7 @@ async def test_63_a_stray_group_member_is_passed_over(shard: Shard) -> None:
     stray = (int.from_bytes(first.raw_id) + 1).to_bytes(16)
     inject(shard, gr={prefix(shard) + digest(b"g") + stray: b""})
     assert await consume(shard) == [b"a", b"b"]
-    assert shard.stats(T, Q).healed_total == 1
+    assert shard.reads.stats(T, Q).healed_total == 1
     assert count(shard, "gr") == 0
 
 
@@ -260,7 +261,7 @@ async def test_63_a_group_whose_head_does_not_exist_is_not_blocked_for_ever(
 ) -> None:
     """What is added to it later is delivered."""
     shard = await open_shard()
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     group = prefix(shard) + digest(b"g")
     inject(shard, gr={group: ORPHAN, group + ORPHAN: b""})
     if restart:
@@ -268,7 +269,7 @@ async def test_63_a_group_whose_head_does_not_exist_is_not_blocked_for_ever(
         shard = await open_shard()
     await shard.add(T, Q, [message("a", group="g"), message("b", group="g")])
     assert await consume(shard) == [b"a", b"b"]
-    assert shard.stats(T, Q).healed_total >= 1
+    assert shard.reads.stats(T, Q).healed_total >= 1
     assert healed(shard)
 
 
@@ -277,7 +278,7 @@ async def test_63_a_group_goes_on_when_its_heads_body_is_lost(shard: Shard) -> N
     lost, _ = await shard.add(T, Q, [message("lost", group="g"), message("next", group="g")])
     lose(shard, lost.raw_id)
     assert await consume(shard) == [b"next"]
-    assert shard.stats(T, Q).healed_total >= 1
+    assert shard.reads.stats(T, Q).healed_total >= 1
 
 
 async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
@@ -298,13 +299,13 @@ async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
     assert any("counted but not found" in row.details for row in healed(shard))
     got = [one.body for _ in range(3) for one in await shard.poll(T, Q, max=9)]
     assert sorted(got) == [b"a", b"b"]  # nothing led to them any more, and they were put in line again
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight) == (0, 0, 2)
 
 
 async def test_63_a_long_poll_outlives_the_healing(shard: Shard) -> None:
     """It is not answered empty, nor spun for ever, because of an orphan."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await settled(shard)
     lost = (await shard.add(T, "elsewhere", [message()]))[0].raw_id

@@ -10,6 +10,7 @@ from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.runtime.clock import ManualClock
+from tests.administration import purge, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, freeze, message, pass_time
 
@@ -25,7 +26,7 @@ async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_mess
     (second,) = await shard.add(T, Q, [message("x", key="k")])
     assert (first.duplicate, second.duplicate) == (False, True)
     assert first.id == second.id
-    assert shard.stats(T, Q).added_total == 1
+    assert shard.reads.stats(T, Q).added_total == 1
 
 
 async def test_29_fifty_concurrent_adds_with_one_key_make_one_message(shard: Shard) -> None:
@@ -52,7 +53,7 @@ async def test_29_a_key_is_remembered_after_the_message_was_done_and_across_a_re
 
 async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_messages(shard: Shard) -> None:
     """And nothing of the other is returned, not even on a conflict."""
-    await shard.put_tenant("other")
+    await put_tenant(shard, "other")
     (a,) = await shard.add(T, Q, [message("secret", key="k")])
     (b,) = await shard.add("other", Q, [message("mine", key="k")])
     (c,) = await shard.add(T, "elsewhere", [message("third", key="k")])
@@ -79,7 +80,7 @@ async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_st
             same, other = await shard.add(T, Q, [message("x", key=key), message("y", key=key)])
             assert (same.id, same.duplicate) == (id, True)
             assert isinstance(other.error, Conflict)
-        assert shard.stats(T, Q).added_total == len(ids)
+        assert shard.reads.stats(T, Q).added_total == len(ids)
 
     for turn, (name, settings) in enumerate([("0", None), ("7", tiny), ("eu-1", None), ("0", tiny)]):
         rng = random.Random(turn)
@@ -99,7 +100,7 @@ async def test_32_key_reuse_after_its_window_creates_a_new_message_and_keys_are_
     shard: Shard, clock: ManualClock
 ) -> None:
     """The store goes back to its baseline by itself."""
-    await shard.put_queue(T, Q, dedup_ms=1_000)
+    await put_queue(shard, T, Q, dedup_ms=1_000)
     (first,) = await shard.add(T, Q, [message("x", key="k")])
     await shard.add(T, Q, [message(key=str(n)) for n in range(700)])
     await pass_time(shard, clock, 999)
@@ -115,7 +116,7 @@ async def test_32_a_key_past_its_window_counts_no_more_even_before_it_was_collec
     shard: Shard, clock: ManualClock
 ) -> None:
     """And the new window is a full one: the old entry's collection does not end it."""
-    await shard.put_queue(T, Q, dedup_ms=1_000)
+    await put_queue(shard, T, Q, dedup_ms=1_000)
     await shard.add(T, Q, [message("x", key="k")])
     clock._pass(1_000)
     assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
@@ -135,14 +136,14 @@ async def test_33_the_same_key_with_a_different_payload_is_a_conflict(shard: Sha
     assert (bad.error.tenant, bad.error.queue) == (T, Q)
     assert bad.raw_id == bytes(16)
     assert (same.id, same.duplicate) == (first.id, True)
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.added_total, stats.bytes) == (2, 2, 2)
 
 
 async def test_purging_a_queue_forgets_its_keys(shard: Shard) -> None:
     """An emptied queue starts afresh."""
     await shard.add(T, Q, [message("x", key="k")])
-    await shard.purge(T, Q)
+    await purge(shard, T, Q)
     assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
     assert len(await shard.poll(T, Q, max=5)) == 1
 
@@ -154,7 +155,7 @@ async def test_29_a_batch_under_one_key_is_added_once(shard: Shard) -> None:
     again = await asyncio.gather(*(shard.add(T, Q, batch, batch_key="job-1") for _ in range(20)))
     assert all([one.id for one in reply] == [one.id for one in first] for reply in again)
     assert all(one.duplicate for reply in again for one in reply)
-    assert shard.stats(T, Q).ready == 5
+    assert shard.reads.stats(T, Q).ready == 5
     other = await shard.add(T, Q, batch, batch_key="job-2")
     assert not any(one.duplicate for one in other)
 
@@ -164,7 +165,7 @@ async def test_29_a_batch_key_is_not_a_message_key(shard: Shard) -> None:
     await shard.add(T, Q, [message("a", key="k")], batch_key="k")
     (known,) = await shard.add(T, Q, [message("a", key="k")], batch_key="other")
     assert known.duplicate
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
 
 
 async def test_33_a_batch_key_with_another_batch_is_a_conflict(shard: Shard) -> None:
@@ -173,26 +174,26 @@ async def test_33_a_batch_key_with_another_batch_is_a_conflict(shard: Shard) -> 
     for other in ([message("b"), message("a")], [message("a")], [message("ab"), message("")]):
         with pytest.raises(Conflict, match="another batch"):
             await shard.add(T, Q, other, batch_key="k")
-    assert shard.stats(T, Q).ready == 2
+    assert shard.reads.stats(T, Q).ready == 2
 
 
 async def test_29_what_was_refused_of_a_batch_may_come_again(shard: Shard) -> None:
     """Those that went in stay in, once; the others get another chance."""
-    await shard.put_tenant(T, quotas={"backlog": 2})
+    await put_tenant(shard, T, quotas={"backlog": 2})
     batch = [message("a"), message("b"), message("c")]
     first = await shard.add(T, Q, batch, batch_key="k")
     assert [one.error is None for one in first] == [True, True, False]
-    await shard.put_tenant(T, quotas={"backlog": 9})
+    await put_tenant(shard, T, quotas={"backlog": 9})
     again = await shard.add(T, Q, batch, batch_key="k")
     assert [one.duplicate for one in again] == [True, True, False]
     assert [one.id for one in again[:2]] == [one.id for one in first[:2]]
-    assert shard.stats(T, Q).ready == 3
+    assert shard.reads.stats(T, Q).ready == 3
     assert all(one.duplicate for one in await shard.add(T, Q, batch, batch_key="k"))
 
 
 async def test_32_a_batch_key_is_forgotten_in_time(shard: Shard, clock: ManualClock) -> None:
     """After the queue's window the same batch is new work, and the row is gone."""
-    await shard.put_queue(T, Q, dedup_ms=1_000)
+    await put_queue(shard, T, Q, dedup_ms=1_000)
     await shard.add(T, Q, [message("a")], batch_key="k")
     await pass_time(shard, clock, 1_001)
     store = shard.state.store

@@ -9,6 +9,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, Record, decode_record, rows
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, resume_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -38,10 +39,10 @@ def journal(shard: Shard, op: str | None = None) -> list[JournalRow]:
 
 async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: ManualClock) -> None:
     """One operation of each kind, in order."""
-    await shard.put_tenant("acme", WHO, weight=2)
-    await shard.put_tenant("acme", WHO, weight=3)
-    await shard.put_queue("acme", Q, WHO, max_attempts=2)
-    await shard.put_queue("acme", Q, WHO, lease_ms=5_000)
+    await put_tenant(shard, "acme", WHO, weight=2)
+    await put_tenant(shard, "acme", WHO, weight=3)
+    await put_queue(shard, "acme", Q, WHO, max_attempts=2)
+    await put_queue(shard, "acme", Q, WHO, lease_ms=5_000)
     a, b = await shard.add("acme", Q, [message("a"), message("b")], WHO)
     first, second = await shard.poll("acme", Q, max=2, caller=WHO)
     await shard.extend("acme", Q, [first.receipt], lease_ms=9_000, caller=WHO)
@@ -50,14 +51,14 @@ async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: Manual
     first, second = await shard.poll("acme", Q, max=2, caller=WHO)
     await shard.ack("acme", Q, [first.receipt], caller=WHO)
     await shard.nack("acme", Q, [second.receipt], caller=WHO)
-    await shard.finished(await shard.redrive("acme", Q, caller=WHO))
+    await finished(shard, await shard.redrive("acme", Q, caller=WHO))
     await shard.remove("acme", Q, [b.id], WHO)
-    await shard.pause_queue("acme", Q, WHO)
-    await shard.resume_queue("acme", Q, WHO)
-    await shard.purge("acme", Q, reason="empty it", caller=WHO)
-    await shard.delete_queue("acme", Q, reason="no use", caller=WHO)
+    await pause_queue(shard, "acme", Q, WHO)
+    await resume_queue(shard, "acme", Q, WHO)
+    await purge(shard, "acme", Q, reason="empty it", caller=WHO)
+    await delete_queue(shard, "acme", Q, reason="no use", caller=WHO)
     await settled(shard)
-    await shard.delete_tenant("acme", reason="left", caller=WHO)
+    await shard.erasure.delete_tenant("acme", reason="left", caller=WHO)
     found = [row for row in journal(shard) if row.tenant == "acme"]
     mine = [(row.op, row.message_id) for row in found if row.principal == "ci-key"]
     assert mine == [
@@ -91,7 +92,7 @@ async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: Manual
 
 async def test_what_happens_by_itself_has_rows_too(shard: Shard, clock: ManualClock) -> None:
     """Expired leases, discarded messages, dead letters, collected keys."""
-    await shard.put_queue(T, Q, max_attempts=1, dedup_ms=1_000)
+    await put_queue(shard, T, Q, max_attempts=1, dedup_ms=1_000)
     held, short = await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=1_000)])
     await shard.poll(T, Q, lease_ms=1_000)
     await pass_time(shard, clock, 1_000)
@@ -140,7 +141,7 @@ async def test_the_columns_are_right(shard: Shard, clock: ManualClock) -> None:
 
 async def test_refused_operations_are_journaled(shard: Shard) -> None:
     """With who asked, the outcome and the error's code."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.ack(T, Q, [got.receipt])
@@ -153,12 +154,12 @@ async def test_refused_operations_are_journaled(shard: Shard) -> None:
     assert (row.tenant, row.queue, row.error_code, row.request_id) == (T, "nowhere", "not_found", "req-1")
     await shard.add(T, Q, [message()])
     await shard.poll(T, Q)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     with pytest.raises(Draining):
         await shard.add(T, Q, [message()], WHO)
     assert [row.error_code for row in journal(shard, "add") if row.outcome == "refused"] == ["draining"]
     with pytest.raises(Invalid):
-        await shard.put_queue(T, "new", WHO, lease_ms=0)
+        await put_queue(shard, T, "new", WHO, lease_ms=0)
     assert [row.error_code for row in journal(shard) if row.outcome == "refused"][-1] == "invalid"
 
 
@@ -175,14 +176,14 @@ async def test_messages_of_a_batch_that_are_refused_are_journaled(shard: Shard) 
 async def test_reads_and_empty_polls_leave_no_row(shard: Shard) -> None:
     """Nothing changed, nothing is written."""
     (added,) = await shard.add(T, Q, [message(delay_ms=1_000)])
-    span = shard.journal_span
+    span = shard.journal.span
     await shard.poll(T, Q)
-    await shard.peek(T, Q)
-    await shard.get(T, Q, added.id)
-    await shard.result(T, Q, added.id)
-    await shard.trace(T, Q, added.id)
-    shard.stats(T, Q)
-    assert shard.journal_span == span
+    await shard.reads.peek(T, Q)
+    await shard.reads.get(T, Q, added.id)
+    await shard.reads.result(T, Q, added.id)
+    await shard.reads.trace(T, Q, added.id)
+    shard.reads.stats(T, Q)
+    assert shard.journal.span == span
 
 
 async def test_duplicates_leave_no_second_add(shard: Shard) -> None:
@@ -225,64 +226,64 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
     shard = await open_shard()
     for _ in range(10):
         await shard.add(T, Q, [message()])
-    first, last = shard.journal_span
+    first, last = shard.journal.span
     assert (first, last) == (1, 11)
-    await shard.trim_journal(5)
-    assert shard.journal_span == (6, 12)
+    await shard.journal.trim(5)
+    assert shard.journal.span == (6, 12)
     anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     records = verified(shard, anchor[8:40])
     assert [record.seq for record in records] == list(range(6, 13))
-    await shard.trim_journal(shard.journal_span[1])
+    await shard.journal.trim(shard.journal.span[1])
     await shard.close()
     shard = await open_shard()
-    assert shard.journal_span == (13, 13)
+    assert shard.journal.span == (13, 13)
     await shard.add(T, Q, [message()])
     anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     assert [record.seq for record in verified(shard, anchor[8:40])] == [13, 14]
     for wrong in (0, 12, 15):
         with pytest.raises(Invalid, match="upto_seq"):
-            await shard.trim_journal(wrong)
+            await shard.journal.trim(wrong)
 
 
 async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
     """The trim is a record among the others."""
     await shard.add(T, Q, [message()])
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(20)]
-    await shard.trim_journal(1)
+    await shard.journal.trim(1)
     await asyncio.gather(*adds)
     anchor = shard.state.store.get(shard.state.store.meta, ANCHOR_KEY)
     assert anchor is not None
     numbers = [record.seq for record in verified(shard, anchor[8:40])]
-    assert numbers == list(range(2, shard.journal_span[1] + 1))
+    assert numbers == list(range(2, shard.journal.span[1] + 1))
 
 
 async def test_trace_tells_a_messages_life(shard: Shard, clock: ManualClock) -> None:
     """From its birth through the dead letters and back."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     other, mine = await shard.add(T, Q, [message("other"), message("mine")])
     await pass_time(shard, clock, 10)
     first, second = await shard.poll(T, Q, max=2)
     await shard.nack(T, Q, [second.receipt], reason="why")
     await shard.ack(T, Q, [first.receipt], results=[Result("completed", b"r")])
-    await shard.finished(await shard.redrive(T, Q))
-    rows_found = await shard.trace(T, Q, mine.id)
+    await finished(shard, await shard.redrive(T, Q))
+    rows_found = await shard.reads.trace(T, Q, mine.id)
     ops = [row.op for row in rows_found]
     assert (ops[:2], set(ops[2:4]), ops[4:]) == (["add", "poll"], {"nack", "dead_letter"}, ["redrive"])
     assert {row.message_id for row in rows_found} == {mine.id}
-    assert [row.op for row in await shard.trace(T, Q, other.raw_id)] == ["add", "poll", "ack"]
+    assert [row.op for row in await shard.reads.trace(T, Q, other.raw_id)] == ["add", "poll", "ack"]
 
 
 async def test_trace_of_what_is_not_the_callers_is_not_found(shard: Shard) -> None:
     """An unknown id, and another tenant's or queue's message, look the same."""
-    await shard.put_tenant("other")
-    await shard.put_queue("other", Q)
-    await shard.put_queue(T, "elsewhere")
+    await put_tenant(shard, "other")
+    await put_queue(shard, "other", Q)
+    await put_queue(shard, T, "elsewhere")
     (added,) = await shard.add(T, Q, [message()])
     for tenant, queue, id in ((T, Q, bytes(16)), ("other", Q, added.raw_id), (T, "elsewhere", added.raw_id)):
         with pytest.raises(NotFound):
-            await shard.trace(tenant, queue, id)
+            await shard.reads.trace(tenant, queue, id)
 
 
 async def test_trace_finds_a_message_added_right_after_a_restart(open_shard: OpenShard) -> None:
@@ -293,4 +294,4 @@ async def test_trace_finds_a_message_added_right_after_a_restart(open_shard: Ope
     shard = await open_shard()
     (added,) = await shard.add(T, Q, [message()])
     await shard.poll(T, Q, max=2)
-    assert [row.op for row in await shard.trace(T, Q, added.id)] == ["add", "poll"]
+    assert [row.op for row in await shard.reads.trace(T, Q, added.id)] == ["add", "poll"]

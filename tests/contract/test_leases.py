@@ -9,6 +9,7 @@ from tenantq.domain.message import Caller, Outcome, Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost
 from tenantq.runtime.clock import ManualClock
+from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -68,8 +69,8 @@ async def test_03_ack_with_another_messages_or_a_random_lease_changes_nothing(sh
     rubbish = ["", "x" * 48, first.receipt[:-1], first.receipt + "0", "é" * 48, first.receipt[:32] + "0" * 16]
     wrong = [crossed, random.Random(1).randbytes(24).hex(), *rubbish]
     assert all(was_lost(outcome) for outcome in await shard.ack(T, Q, wrong))
-    assert shard.stats(T, Q).in_flight == 2
-    assert (await shard.get(T, Q, first.id)).state == "in_flight"
+    assert shard.reads.stats(T, Q).in_flight == 2
+    assert (await shard.reads.get(T, Q, first.id)).state == "in_flight"
     assert [outcome.ok for outcome in await shard.ack(T, Q, [first.receipt, second.receipt])] == [True, True]
 
 
@@ -82,7 +83,7 @@ async def test_04_second_ack_of_the_same_message_returns_false_and_has_no_second
     outcomes = await shard.ack(T, Q, [second.receipt, second.receipt])
     assert outcomes[0].ok
     assert was_lost(outcomes[1])
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.acked_total, stats.in_flight, stats.bytes) == (2, 0, 0)
 
 
@@ -124,7 +125,7 @@ async def test_05_extend_sets_expiry_to_now_plus_n_and_leaves_exactly_one_expiry
     await pass_time(shard, clock, 1)
     (again,) = await shard.poll(T, Q, max=10)
     assert (again.id, again.attempt) == (got.id, 2)
-    assert shard.stats(T, Q).lease_expired_total == 1
+    assert shard.reads.stats(T, Q).lease_expired_total == 1
 
 
 async def test_05_extend_can_shorten_a_lease(shard: Shard, clock: ManualClock) -> None:
@@ -163,7 +164,7 @@ async def test_07_poll_with_lease_0_or_max_0_is_an_argument_error(shard: Shard, 
             await shard.poll(T, Q, **{argument: wrong})  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=argument):
             await shard.fleet_poll(Q, **{argument: wrong})  # type: ignore[arg-type]
-    assert shard.stats(T, Q).in_flight == 0
+    assert shard.reads.stats(T, Q).in_flight == 0
 
 
 async def test_08_an_expired_message_is_redelivered_to_another_consumer_with_attempts_plus_1(
@@ -194,7 +195,7 @@ async def test_09_the_late_workers_ack_after_a_reclaim_is_rejected_also_under_th
     assert was_lost((await shard.ack(T, Q, [late.receipt], results=[stale], caller=same))[0])
     assert was_lost((await shard.nack(T, Q, [late.receipt], caller=same))[0])
     assert was_lost((await shard.extend(T, Q, [late.receipt], lease_ms=1, caller=same))[0])
-    assert (await shard.result(T, Q, added.id)).status == "pending"
+    assert (await shard.reads.result(T, Q, added.id)).status == "pending"
     assert (await shard.ack(T, Q, [current.receipt], caller=same))[0].ok
 
 
@@ -209,7 +210,7 @@ async def test_09_a_late_result_in_one_batch_with_the_current_one_is_not_stored(
     results = [Result("completed", b"right"), Result("completed", b"late")]
     outcomes = await shard.ack(T, Q, [current.receipt, late.receipt], results=results)
     assert [outcome.ok for outcome in outcomes] == [True, False]
-    assert (await shard.result(T, Q, added.id)).value == b"right"
+    assert (await shard.reads.result(T, Q, added.id)).value == b"right"
 
 
 @pytest.mark.parametrize("early_ms", [2, 1, 0, -1])
@@ -250,13 +251,13 @@ async def test_19_coalesced_pollers_keep_their_own_lease_durations_and_messages(
     shard: Shard, clock: ManualClock
 ) -> None:
     """Polls served in one round share nothing: each lease ends at its own time, each receipt fits one message."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, lease_ms=ms, wait_ms=10_000)) for ms in (1_000, 2_000, 3_000)]
     await settled(shard)
-    rounds = shard.rounds
+    rounds = shard.loop.rounds
     await shard.add(T, Q, [message(str(n)) for n in range(3)])
     got = [(await poll)[0] for poll in polls]
-    assert shard.rounds - rounds <= 3  # the add, and one round that served all of them
+    assert shard.loop.rounds - rounds <= 3  # the add, and one round that served all of them
     assert len({one.id for one in got}) == 3
     start = clock.wall_ms()
     assert [one.lease_until - start for one in got] == [1_000, 2_000, 3_000]
@@ -274,20 +275,20 @@ async def test_23_release_returns_the_message_at_once_without_consuming_an_attem
         (got,) = await shard.poll(T, Q)
         assert (got.body, got.attempt) == (b"a", 1)
         assert (await shard.release(T, Q, [got.receipt]))[0].ok
-    facts = await shard.get(T, Q, got.id)
+    facts = await shard.reads.get(T, Q, got.id)
     assert (facts.state, facts.attempts) == ("ready", 0)
     assert {entry.outcome for entry in facts.history} == {"released"}
 
 
 async def test_23_releases_do_not_count_towards_max_attempts(shard: Shard) -> None:
     """A message released often is not a dead letter for that."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message()])
     for _ in range(3):
         (got,) = await shard.poll(T, Q)
         await shard.release(T, Q, [got.receipt])
-    assert shard.stats(T, Q).dead_total == 0
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).dead_total == 0
+    assert shard.reads.stats(T, Q).ready == 1
 
 
 async def test_24_nack_with_delay_hides_it_that_long(shard: Shard, clock: ManualClock) -> None:
@@ -303,13 +304,13 @@ async def test_24_nack_with_delay_hides_it_that_long(shard: Shard, clock: Manual
 
 async def test_24_nack_without_delay_uses_backoff_within_its_bound(shard: Shard, clock: ManualClock) -> None:
     """A random part of min(base * 2^n, max): spread over the range, never beyond it."""
-    await shard.put_queue(T, Q, backoff_base_ms=100, backoff_max_ms=350, max_attempts=0)
+    await put_queue(shard, T, Q, backoff_base_ms=100, backoff_max_ms=350, max_attempts=0)
     await shard.add(T, Q, [message(str(n)) for n in range(200)])
     for bound in (100, 200, 350, 350):
         got = await shard.poll(T, Q, max=1_000)
         assert len(got) == 200
         await shard.nack(T, Q, [one.receipt for one in got])
-        page = await shard.peek(T, Q, limit=1_000)
+        page = await shard.reads.peek(T, Q, limit=1_000)
         delays = [one.visible_at - clock.wall_ms() for one in page.messages]
         assert min(delays) >= 0
         assert max(delays) <= bound
@@ -362,13 +363,13 @@ async def test_removing_a_leased_message_loses_its_lease(shard: Shard, clock: Ma
     assert was_lost((await shard.ack(T, Q, [got.receipt]))[0])
     await pass_time(shard, clock, 2_000)
     assert await shard.poll(T, Q) == []
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.in_flight, stats.bytes, stats.lease_expired_total, stats.healed_total) == (0, 0, 0, 0)
 
 
 async def test_what_a_consumer_does_to_its_delivery_is_not_seen_by_another_tenant(shard: Shard) -> None:
     """Each delivery has attributes of its own."""
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     await shard.add(T, Q, [message()])
     await shard.add("acme", Q, [message()])
     (mine,) = await shard.poll(T, Q)
@@ -379,7 +380,7 @@ async def test_what_a_consumer_does_to_its_delivery_is_not_seen_by_another_tenan
 
 async def test_18_messages_past_their_lifetime_do_not_use_up_a_pollers_turn(shard: Shard, clock: ManualClock) -> None:
     """What is really delivered is dealt in turns."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     await shard.add(T, Q, [message(ttl_ms=10), message(ttl_ms=10), message(), message()])
     clock._pass(10)  # no sweep has run
     polls = [asyncio.create_task(shard.poll(T, Q, max=2)) for _ in range(2)]

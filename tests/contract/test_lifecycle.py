@@ -12,6 +12,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
+from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -28,7 +29,7 @@ def left(shard: Shard, prefix: bytes) -> dict[str, int]:
 
 async def fill(shard: Shard, tenant: str = T, queue: str = Q) -> str:
     """Leave rows in every family of a queue, and return the receipt of the one message in flight."""
-    await shard.put_queue(tenant, queue, max_attempts=1)
+    await put_queue(shard, tenant, queue, max_attempts=1)
     messages = [message("held"), message("done"), message("dead")]
     messages += [message(key="k", ttl_ms=9_000), message(group="g"), message(group="g"), message(delay_ms=9_000)]
     await shard.add(tenant, queue, messages)
@@ -51,12 +52,12 @@ async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(sh
     """Then its prefix is empty on disk."""
     receipt = await fill(shard)
     prefix = prefix_of(shard)
-    await shard.delete_queue(T, Q, reason="moved away")
-    assert shard.stats(T, Q).status == "draining"
-    for call in (shard.add(T, Q, [message()]), shard.poll(T, Q), shard.put_queue(T, Q, lease_ms=1)):
+    await delete_queue(shard, T, Q, reason="moved away")
+    assert shard.reads.stats(T, Q).status == "draining"
+    for call in (shard.add(T, Q, [message()]), shard.poll(T, Q), put_queue(shard, T, Q, lease_ms=1)):
         with pytest.raises(Draining):
             await call
-    for change in (shard.pause_queue(T, Q), shard.resume_queue(T, Q)):
+    for change in (pause_queue(shard, T, Q), resume_queue(shard, T, Q)):
         with pytest.raises(Draining):
             await change
     assert (await shard.extend(T, Q, [receipt], lease_ms=9_000))[0].ok
@@ -64,9 +65,9 @@ async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(sh
     assert (await shard.ack(T, Q, [receipt]))[0].ok
     await settled(shard)
     assert left(shard, prefix) == {}
-    assert Q not in shard.queues(T)
+    assert Q not in queues(shard, T)
     with pytest.raises(NotFound):
-        shard.stats(T, Q)
+        shard.reads.stats(T, Q)
 
 
 @pytest.mark.parametrize("end", ["nack", "release", "remove", "expiry"])
@@ -75,9 +76,9 @@ async def test_51_whatever_ends_the_last_lease_ends_the_queue(shard: Shard, cloc
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     prefix = prefix_of(shard)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     await settled(shard)
-    assert Q in shard.queues(T)
+    assert Q in queues(shard, T)
     if end == "nack":
         await shard.nack(T, Q, [got.receipt])
     elif end == "release":
@@ -85,7 +86,7 @@ async def test_51_whatever_ends_the_last_lease_ends_the_queue(shard: Shard, cloc
     elif end == "remove":
         await shard.remove(T, Q, [added.id])
     await pass_time(shard, clock, 1_000)
-    assert Q not in shard.queues(T)
+    assert Q not in queues(shard, T)
     assert left(shard, prefix) == {}
 
 
@@ -93,10 +94,10 @@ async def test_51_force_does_not_wait_for_leases(shard: Shard) -> None:
     """Also after a delete that waits has begun."""
     receipt = await fill(shard)
     prefix = prefix_of(shard)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     await settled(shard)
     assert left(shard, prefix)
-    await shard.delete_queue(T, Q, force=True)
+    await delete_queue(shard, T, Q, force=True)
     await settled(shard)
     assert left(shard, prefix) == {}
     with pytest.raises(NotFound):
@@ -108,14 +109,14 @@ async def test_51_a_delete_goes_on_after_a_restart(open_shard: OpenShard, clock:
     shard = await open_shard()
     await fill(shard)
     prefix = prefix_of(shard)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     await shard.close()
     shard = await open_shard()
     with pytest.raises(Draining):
         await shard.add(T, Q, [message()])
     await pass_time(shard, clock, 5_000)
     assert left(shard, prefix) == {}
-    assert Q not in shard.queues(T)
+    assert Q not in queues(shard, T)
 
 
 async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_shard: OpenShard) -> None:
@@ -123,7 +124,7 @@ async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_sha
     shard = await open_shard()
     (old,) = await shard.add(T, Q, [message("old", key="k")])
     before = prefix_of(shard)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     await settled(shard)
     await shard.close()
     shard = await open_shard()
@@ -132,16 +133,16 @@ async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_sha
     assert not new.duplicate
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"new"]
     with pytest.raises(NotFound):
-        await shard.get(T, Q, old.id)
+        await shard.reads.get(T, Q, old.id)
 
 
 async def test_51_neighbours_of_a_deleted_queue_keep_everything(shard: Shard) -> None:
     """Queues before and after it by id, and another tenant's of the same name."""
-    await shard.put_tenant("other")
+    await put_tenant(shard, "other")
     for tenant, queue in ((T, "a"), (T, Q), (T, "z"), ("other", Q)):
         await fill(shard, tenant, queue)
     kept = {(t, q): left(shard, prefix_of(shard, t, q)) for t, q in ((T, "a"), (T, "z"), ("other", Q))}
-    await shard.delete_queue(T, Q, force=True)
+    await delete_queue(shard, T, Q, force=True)
     await settled(shard)
     assert {(t, q): left(shard, prefix_of(shard, t, q)) for t, q in kept} == kept
 
@@ -149,8 +150,8 @@ async def test_51_neighbours_of_a_deleted_queue_keep_everything(shard: Shard) ->
 async def test_deleting_an_unknown_queue_is_not_found(shard: Shard) -> None:
     """Nothing is made by the attempt."""
     with pytest.raises(NotFound):
-        await shard.delete_queue(T, "nowhere")
-    assert shard.queues(T) == {}
+        await delete_queue(shard, T, "nowhere")
+    assert queues(shard, T) == {}
 
 
 async def test_a_paused_queue_takes_messages_and_delivers_none_until_resumed(open_shard: OpenShard) -> None:
@@ -158,53 +159,53 @@ async def test_a_paused_queue_takes_messages_and_delivers_none_until_resumed(ope
     shard = await open_shard()
     await shard.add(T, Q, [message("a")])
     (held,) = await shard.poll(T, Q)
-    await shard.pause_queue(T, Q)
+    await pause_queue(shard, T, Q)
     await shard.add(T, Q, [message("b")])
     assert await shard.poll(T, Q) == []
     assert await shard.fleet_poll(Q) == []
     assert (await shard.ack(T, Q, [held.receipt]))[0].ok
     await shard.close()
     shard = await open_shard()
-    assert shard.stats(T, Q).status == "paused"
+    assert shard.reads.stats(T, Q).status == "paused"
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
     assert not waiting.done()
-    await shard.resume_queue(T, Q)
+    await resume_queue(shard, T, Q)
     assert [one.body for one in await waiting] == [b"b"]
 
 
 async def test_a_fleet_poll_that_waits_is_served_when_a_queue_resumes(shard: Shard) -> None:
     """Resuming is as good as adding."""
     await shard.add(T, Q, [message()])
-    await shard.pause_queue(T, Q)
+    await pause_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=10_000))
     await settled(shard)
     assert not waiting.done()
-    await shard.resume_queue(T, Q)
+    await resume_queue(shard, T, Q)
     assert len(await waiting) == 1
 
 
 async def test_purge_empties_a_queue_and_leaves_it_working(shard: Shard, clock: ManualClock) -> None:
     """Messages, leases, keys and results go; what is added afterwards is delivered."""
     receipt = await fill(shard)
-    count = shard.stats(T, Q)
-    assert await shard.purge(T, Q, reason="test data") == count.ready + count.delayed + count.in_flight
+    count = shard.reads.stats(T, Q)
+    assert await purge(shard, T, Q, reason="test data") == count.ready + count.delayed + count.in_flight
     assert set(left(shard, prefix_of(shard))) == {"qc"}
     assert not (await shard.ack(T, Q, [receipt]))[0].ok
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.blocked, stats.bytes) == (0, 0, 0, 0, 0)
     await shard.add(T, Q, [message("new", group="g"), message("later", delay_ms=100)])
     await pass_time(shard, clock, 20_000)
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"new", b"later"]
-    assert shard.stats(T, Q).healed_total == 0
+    assert shard.reads.stats(T, Q).healed_total == 0
 
 
 async def test_adds_in_the_same_round_as_a_purge_survive_it(shard: Shard) -> None:
     """The purge runs first, and what comes after it is whole: groups, keys, lifetimes."""
     await fill(shard)
-    purge = asyncio.create_task(shard.purge(T, Q))
+    purging = asyncio.create_task(purge(shard, T, Q))
     adding = asyncio.create_task(shard.add(T, Q, [message("x", key="k", group="g", ttl_ms=1_000)]))
-    await purge
+    await purging
     (added,) = await adding
     assert not added.duplicate
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"x"]
@@ -212,36 +213,36 @@ async def test_adds_in_the_same_round_as_a_purge_survive_it(shard: Shard) -> Non
 
 async def test_a_tenant_may_forbid_queues_that_come_into_being_by_themselves(shard: Shard) -> None:
     """Then a queue is made on purpose, or not at all."""
-    await shard.put_tenant("strict", create_queues=False)
+    await put_tenant(shard, "strict", create_queues=False)
     with pytest.raises(NotFound):
         await shard.add("strict", Q, [message()])
-    assert await shard.put_queue("strict", Q)
-    assert not await shard.put_queue("strict", Q, lease_ms=5_000)
+    assert await put_queue(shard, "strict", Q)
+    assert not await put_queue(shard, "strict", Q, lease_ms=5_000)
     assert (await shard.add("strict", Q, [message()]))[0].error is None
-    assert shard.queues("strict")[Q].lease_ms == 5_000
+    assert queues(shard, "strict")[Q].lease_ms == 5_000
 
 
 async def test_a_queues_lease_is_used_where_a_poll_names_none(shard: Shard, clock: ManualClock) -> None:
     """Configuration counts from the next poll on."""
-    await shard.put_queue(T, Q, lease_ms=7_000)
+    await put_queue(shard, T, Q, lease_ms=7_000)
     await shard.add(T, Q, [message(), message()])
     assert (await shard.poll(T, Q))[0].lease_until == clock.wall_ms() + 7_000
-    await shard.put_queue(T, Q, lease_ms=9_000)
+    await put_queue(shard, T, Q, lease_ms=9_000)
     assert (await shard.poll(T, Q))[0].lease_until == clock.wall_ms() + 9_000
 
 
 async def test_a_refused_change_changes_nothing(shard: Shard) -> None:
     """Also where another field of it was fine, and for a queue that would be new."""
-    await shard.put_queue(T, Q, lease_ms=5_000)
+    await put_queue(shard, T, Q, lease_ms=5_000)
     with pytest.raises(Invalid, match="max_attempts"):
-        await shard.put_queue(T, Q, lease_ms=6_000, max_attempts=-1)
+        await put_queue(shard, T, Q, lease_ms=6_000, max_attempts=-1)
     with pytest.raises(Invalid, match="no such setting"):
-        await shard.put_queue(T, "new", colour="red")
-    assert shard.queues(T)[Q].lease_ms == 5_000
-    assert "new" not in shard.queues(T)
+        await put_queue(shard, T, "new", colour="red")
+    assert queues(shard, T)[Q].lease_ms == 5_000
+    assert "new" not in queues(shard, T)
     with pytest.raises(Invalid, match="weight"):
-        await shard.put_tenant("newcomer", weight=0)
-    assert "newcomer" not in shard.tenants()
+        await put_tenant(shard, "newcomer", weight=0)
+    assert "newcomer" not in tenants(shard)
 
 
 # ---- tenants ----
@@ -250,15 +251,15 @@ async def test_a_refused_change_changes_nothing(shard: Shard) -> None:
 async def test_50_deleting_a_tenant_leaves_none_of_its_keys(shard: Shard) -> None:
     """And every key of its neighbours."""
     for tenant in ("before", "doomed", "behind"):
-        await shard.put_tenant(tenant)
+        await put_tenant(shard, tenant)
         for queue in ("a", "b"):
             await fill(shard, tenant, queue)
     ids = {name: shard.state.catalog.tenant(name).id for name in ("before", "doomed", "behind")}
     kept = {name: left(shard, tenant_prefix(ids[name])) for name in ("before", "behind")}
-    await shard.delete_tenant("doomed", reason="contract ended")
+    await shard.erasure.delete_tenant("doomed", reason="contract ended")
     assert left(shard, tenant_prefix(ids["doomed"])) == {}
     assert {name: left(shard, tenant_prefix(ids[name])) for name in kept} == kept
-    assert "doomed" not in shard.tenants()
+    assert "doomed" not in tenants(shard)
     with pytest.raises(NotFound):
         await shard.add("doomed", "a", [message()])
 
@@ -269,10 +270,10 @@ async def test_50_ids_of_deleted_tenants_are_never_given_out_again(open_shard: O
     shard = await open_shard()
     seen = set()
     for _ in range(3):
-        await shard.put_tenant("comet")
+        await put_tenant(shard, "comet")
         await shard.add("comet", Q, [message()])
         seen.add(shard.state.catalog.tenant("comet").id)
-        await shard.delete_tenant("comet")
+        await shard.erasure.delete_tenant("comet")
         if restart:
             await shard.close()
             shard = await open_shard()
@@ -281,13 +282,13 @@ async def test_50_ids_of_deleted_tenants_are_never_given_out_again(open_shard: O
 
 async def test_50_what_waits_for_a_deleted_tenant_is_sent_away(shard: Shard, clock: ManualClock) -> None:
     """Long polls, results, and operations that still stand in line."""
-    await shard.put_tenant("doomed")
+    await put_tenant(shard, "doomed")
     (added,) = await shard.add("doomed", Q, [message()])
     await shard.poll("doomed", Q, lease_ms=1_000)
     poll = asyncio.create_task(shard.poll("doomed", Q, wait_ms=60_000))
-    result = asyncio.create_task(shard.result("doomed", Q, added.id, wait_ms=60_000))
+    result = asyncio.create_task(shard.reads.result("doomed", Q, added.id, wait_ms=60_000))
     await settled(shard)
-    delete = asyncio.create_task(shard.delete_tenant("doomed"))
+    delete = asyncio.create_task(shard.erasure.delete_tenant("doomed"))
     add = asyncio.create_task(shard.add("doomed", Q, [message()]))
     await delete
     for task in (poll, result, add):
@@ -299,21 +300,21 @@ async def test_50_what_waits_for_a_deleted_tenant_is_sent_away(shard: Shard, clo
 
 async def test_50_the_default_tenant_always_exists(shard: Shard) -> None:
     """From the start, and it cannot be deleted."""
-    assert list(shard.tenants()) == ["default"]
+    assert list(tenants(shard)) == ["default"]
     with pytest.raises(Conflict):
-        await shard.delete_tenant("default")
+        await shard.erasure.delete_tenant("default")
 
 
 async def test_a_tenants_configuration_survives_a_restart(open_shard: OpenShard) -> None:
     """Queues' too."""
     shard = await open_shard()
-    assert await shard.put_tenant("acme", weight=7)
-    assert not await shard.put_tenant("acme", create_queues=False)
-    await shard.put_queue("acme", Q, ttl_ms=1_234, dead_letter="grave")
+    assert await put_tenant(shard, "acme", weight=7)
+    assert not await put_tenant(shard, "acme", create_queues=False)
+    await put_queue(shard, "acme", Q, ttl_ms=1_234, dead_letter="grave")
     await shard.close()
     shard = await open_shard()
-    assert (shard.tenants()["acme"].weight, shard.tenants()["acme"].create_queues) == (7, False)
-    assert (shard.queues("acme")[Q].ttl_ms, shard.queues("acme")[Q].dead_letter) == (1_234, "grave")
+    assert (tenants(shard)["acme"].weight, tenants(shard)["acme"].create_queues) == (7, False)
+    assert (queues(shard, "acme")[Q].ttl_ms, queues(shard, "acme")[Q].dead_letter) == (1_234, "grave")
 
 
 @pytest.mark.parametrize("what", ["purge", "delete_queue", "delete_tenant"])
@@ -322,25 +323,25 @@ async def test_a_reason_that_cannot_be_journaled_is_refused_and_nothing_happens(
     shard: Shard, what: str, reason: str
 ) -> None:
     """It must not stop the shard."""
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     await shard.add("acme", Q, [message()])
     call: Awaitable[object]
     if what == "purge":
-        call = shard.purge("acme", Q, reason=reason)
+        call = purge(shard, "acme", Q, reason=reason)
     elif what == "delete_queue":
-        call = shard.delete_queue("acme", Q, reason=reason)
+        call = delete_queue(shard, "acme", Q, reason=reason)
     else:
-        call = shard.delete_tenant("acme", reason=reason)
+        call = shard.erasure.delete_tenant("acme", reason=reason)
     with pytest.raises(Invalid, match="reason"):
         await call
     assert shard.failure is None
-    assert shard.stats("acme", Q).ready == 1
+    assert shard.reads.stats("acme", Q).ready == 1
 
 
 async def test_a_caller_that_cannot_be_journaled_does_not_stop_the_shard(shard: Shard) -> None:
     """Who asks comes from outside as much as what is asked."""
     (added,) = await shard.add(T, Q, [message()], caller=Caller("eve\ud800"))
-    assert [row.principal for row in await shard.trace(T, Q, added.id)] == ["eve?"]
+    assert [row.principal for row in await shard.reads.trace(T, Q, added.id)] == ["eve?"]
     assert shard.failure is None
 
 
@@ -351,9 +352,9 @@ async def test_a_message_is_discarded_its_lifetime_after_it_became_visible(shard
     """A delay does not use the lifetime up; body, index and expiry rows go."""
     await shard.add(T, Q, [message(delay_ms=1_000, ttl_ms=500)])
     await pass_time(shard, clock, 1_499)
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
     await pass_time(shard, clock, 1)
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.expired_total, stats.bytes) == (0, 1, 0)
     assert set(left(shard, prefix_of(shard))) == {"qc"}
 
@@ -374,7 +375,7 @@ async def test_a_message_in_flight_is_not_eaten_by_its_lifetime(shard: Shard, cl
     await pass_time(shard, clock, 5_000)
     assert (await shard.ack(T, Q, [got.receipt]))[0].ok
     assert set(left(shard, prefix_of(shard))) == {"qc"}
-    assert shard.stats(T, Q).expired_total == 0
+    assert shard.reads.stats(T, Q).expired_total == 0
 
 
 @pytest.mark.parametrize("at_ms", [1_000, 2_000])
@@ -392,7 +393,7 @@ async def test_a_message_that_comes_back_past_its_lifetime_is_discarded(
         await shard.release(T, Q, [got.receipt])
     await pass_time(shard, clock, 0)
     assert set(left(shard, prefix_of(shard))) == {"qc"}
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.expired_total, stats.ready, stats.bytes) == (1, 0, 0)
 
 
@@ -410,17 +411,17 @@ async def test_a_nack_hidden_beyond_its_lifetime_is_discarded_in_time(shard: Sha
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=60_000)
     await pass_time(shard, clock, 1_000)
-    assert shard.stats(T, Q).expired_total == 1
+    assert shard.reads.stats(T, Q).expired_total == 1
     assert set(left(shard, prefix_of(shard))) == {"qc"}
 
 
 async def test_a_queues_lifetime_counts_where_a_message_names_none(shard: Shard, clock: ManualClock) -> None:
     """For messages added from then on."""
     await shard.add(T, Q, [message("eternal")])
-    await shard.put_queue(T, Q, ttl_ms=1_000)
+    await put_queue(shard, T, Q, ttl_ms=1_000)
     await shard.add(T, Q, [message("queue's"), message("own", ttl_ms=5_000)])
     await pass_time(shard, clock, 1_000)
-    assert [one.body for one in (await shard.peek(T, Q)).messages] == [b"eternal", b"own"]
+    assert [one.body for one in (await shard.reads.peek(T, Q)).messages] == [b"eternal", b"own"]
 
 
 # ---- figures ----
@@ -429,28 +430,28 @@ async def test_a_queues_lifetime_counts_where_a_message_names_none(shard: Shard,
 async def test_stats_count_ready_delayed_in_flight_dead_and_bytes(open_shard: OpenShard, clock: ManualClock) -> None:
     """Through every transition, and the same after a restart."""
     shard = await open_shard()
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message("12345"), message("123", delay_ms=1_000), message("1"), message("12")])
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.dead, stats.bytes) == (3, 1, 0, 0, 11)
     first, second = await shard.poll(T, Q, max=2, lease_ms=5_000)
     await shard.nack(T, Q, [first.receipt])
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.dead, stats.bytes) == (1, 1, 1, 1, 6)
     clock._pass(1_000)  # due, and no timer has run
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight) == (2, 0, 1)
     await pass_time(shard, clock, 0)
-    before = shard.stats(T, Q)
+    before = shard.reads.stats(T, Q)
     assert (before.ready, before.delayed, before.in_flight) == (2, 0, 1)
     await shard.close()
     shard = await open_shard()
     await settled(shard)
-    assert shard.stats(T, Q) == before
+    assert shard.reads.stats(T, Q) == before
     await shard.ack(T, Q, [second.receipt])
     got = await shard.poll(T, Q, max=9)
     await shard.ack(T, Q, [one.receipt for one in got])
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.bytes) == (0, 0, 0, 0)
     assert (stats.added_total, stats.added_bytes_total, stats.delivered_total) == (4, 11, 4)
     assert (stats.acked_total, stats.nacked_total, stats.dead_total) == (3, 1, 1)
@@ -460,19 +461,19 @@ async def test_oldest_age_is_the_time_since_the_oldest_ready_message_became_visi
     shard: Shard, clock: ManualClock
 ) -> None:
     """Over all priorities; nothing ready has no age."""
-    await shard.put_queue(T, Q)
-    assert shard.stats(T, Q).oldest_age_ms == 0
+    await put_queue(shard, T, Q)
+    assert shard.reads.stats(T, Q).oldest_age_ms == 0
     await shard.add(T, Q, [message("low", delay_ms=1_000)])
     await pass_time(shard, clock, 1_000)
-    assert shard.stats(T, Q).oldest_age_ms == 0
+    assert shard.reads.stats(T, Q).oldest_age_ms == 0
     await pass_time(shard, clock, 2_000)
     await shard.add(T, Q, [message("high", priority=9)])
-    assert shard.stats(T, Q).oldest_age_ms == 2_000
+    assert shard.reads.stats(T, Q).oldest_age_ms == 2_000
     await pass_time(shard, clock, 500)
     await shard.poll(T, Q)
-    assert shard.stats(T, Q).oldest_age_ms == 2_500
+    assert shard.reads.stats(T, Q).oldest_age_ms == 2_500
     await shard.poll(T, Q)
-    assert shard.stats(T, Q).oldest_age_ms == 0
+    assert shard.reads.stats(T, Q).oldest_age_ms == 0
 
 
 # ---- looking ----
@@ -481,29 +482,29 @@ async def test_oldest_age_is_the_time_since_the_oldest_ready_message_became_visi
 async def test_peek_pages_through_everything_that_waits_in_order_of_delivery(shard: Shard) -> None:
     """Each message once, over priorities and page borders, without leasing."""
     await shard.add(T, Q, [message(f"{n}", priority=n % 3, delay_ms=1_000 * (n % 2)) for n in range(11)])
-    whole = [one.id for one in (await shard.peek(T, Q, limit=100)).messages]
+    whole = [one.id for one in (await shard.reads.peek(T, Q, limit=100)).messages]
     paged: list[str] = []
     cursor = None
     while True:
-        page = await shard.peek(T, Q, limit=4, cursor=cursor)
+        page = await shard.reads.peek(T, Q, limit=4, cursor=cursor)
         paged += [one.id for one in page.messages]
         cursor = page.cursor
         if cursor is None:
             break
     assert paged == whole
     assert len(set(whole)) == 11
-    assert shard.stats(T, Q).in_flight == 0
+    assert shard.reads.stats(T, Q).in_flight == 0
 
 
 async def test_peek_refuses_a_cursor_that_it_never_returned(shard: Shard) -> None:
     """And a page size beyond the limit."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     for cursor in ("", "zz", "00", "00" * 26):
         with pytest.raises(Invalid, match="cursor"):
-            await shard.peek(T, Q, cursor=cursor)
+            await shard.reads.peek(T, Q, cursor=cursor)
     for limit in (0, 1_001, True):
         with pytest.raises(Invalid, match="limit"):
-            await shard.peek(T, Q, limit=limit)
+            await shard.reads.peek(T, Q, limit=limit)
 
 
 async def test_get_tells_everything_known_in_every_state(shard: Shard, clock: ManualClock) -> None:
@@ -512,20 +513,20 @@ async def test_get_tells_everything_known_in_every_state(shard: Shard, clock: Ma
     batch = [message("r", attributes={"a": "1"}), message("d", delay_ms=1_000, ttl_ms=500)]
     batch += [message("g", group="x"), message("b", group="x", max_attempts=3)]
     ready, delayed, head, blocked = await shard.add(T, Q, batch)
-    states = [(await shard.get(T, Q, one.id)).state for one in (ready, delayed, head, blocked)]
+    states = [(await shard.reads.get(T, Q, one.id)).state for one in (ready, delayed, head, blocked)]
     assert states == ["ready", "delayed", "ready", "blocked"]
-    facts = await shard.get(T, Q, delayed.raw_id)
+    facts = await shard.reads.get(T, Q, delayed.raw_id)
     assert (facts.added_at, facts.visible_at, facts.expires_at) == (start, start + 1_000, start + 1_500)
-    assert (await shard.get(T, Q, ready.id)).attributes == {"a": "1"}
-    assert [(await shard.get(T, Q, one.id)).max_attempts for one in (ready, blocked)] == [5, 3]
+    assert (await shard.reads.get(T, Q, ready.id)).attributes == {"a": "1"}
+    assert [(await shard.reads.get(T, Q, one.id)).max_attempts for one in (ready, blocked)] == [5, 3]
     await shard.poll(T, Q, lease_ms=700)
-    facts = await shard.get(T, Q, ready.id)
+    facts = await shard.reads.get(T, Q, ready.id)
     assert (facts.state, facts.attempts, facts.lease_until) == ("in_flight", 1, start + 700)
     for unknown in (bytes(16), "00000000-0000-7000-8000-000000000000"):
         with pytest.raises(NotFound):
-            await shard.get(T, Q, unknown)
+            await shard.reads.get(T, Q, unknown)
     with pytest.raises(Invalid, match="id"):
-        await shard.get(T, Q, "nonsense")
+        await shard.reads.get(T, Q, "nonsense")
 
 
 # ---- opening, closing, limits ----
@@ -539,7 +540,7 @@ async def test_a_directory_belongs_to_one_shard_at_a_time(open_shard: OpenShard)
     await shard.add(T, Q, [message()])
     await shard.close()
     again = await open_shard()
-    assert again.stats(T, Q).ready == 1
+    assert again.reads.stats(T, Q).ready == 1
 
 
 async def test_a_closed_shard_refuses_everything_and_closes_twice(shard: Shard) -> None:
@@ -547,7 +548,7 @@ async def test_a_closed_shard_refuses_everything_and_closes_twice(shard: Shard) 
     await shard.add(T, Q, [message()])
     await shard.close()
     await shard.close()
-    for call in (shard.add(T, Q, [message()]), shard.poll(T, Q), shard.get(T, Q, bytes(16))):
+    for call in (shard.add(T, Q, [message()]), shard.poll(T, Q), shard.reads.get(T, Q, bytes(16))):
         with pytest.raises(Closed):
             await call
 
@@ -560,19 +561,19 @@ async def test_closing_finishes_what_stands_in_line(open_shard: OpenShard) -> No
     await shard.close()
     assert [one.error for reply in await asyncio.gather(*adds) for one in reply] == [None] * 50
     shard = await open_shard()
-    assert shard.stats(T, Q).ready == 50
+    assert shard.reads.stats(T, Q).ready == 50
 
 
 async def test_a_full_line_refuses_further_work_of_that_tenant_only(open_shard: OpenShard) -> None:
     """Nothing of the refused work is done."""
     shard = await open_shard(settings=ShardSettings(line_ops_max=3))
-    await shard.put_tenant("other")
+    await put_tenant(shard, "other")
     tasks = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(5)]
     calm = asyncio.create_task(shard.add("other", Q, [message()]))
     replies = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(reply, Busy) for reply in replies] == [False] * 3 + [True] * 2
     assert (await calm)[0].error is None
-    assert shard.stats(T, Q).ready == 3
+    assert shard.reads.stats(T, Q).ready == 3
 
 
 async def test_below_the_disk_reserve_adds_are_refused_and_the_rest_goes_on(open_shard: OpenShard) -> None:
@@ -592,7 +593,7 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is left waiting for a shard that has stopped."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await settled(shard)
 
@@ -608,7 +609,7 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     assert adding.exception() is None or isinstance(adding.exception(), StoreFailed)
     with pytest.raises(StoreFailed):
         await shard.add(T, Q, [message()])
-    assert shard.stopped.is_set()
+    assert shard.loop.stopped.is_set()
 
 
 async def test_with_durability_os_a_close_syncs_what_was_written(open_shard: OpenShard) -> None:
@@ -622,8 +623,8 @@ async def test_with_durability_os_a_close_syncs_what_was_written(open_shard: Ope
 
 async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
     """A round without effects that is reported synced says nothing of a later round that is not."""
-    await shard.put_queue(T, Q)
-    await shard.put_queue(T, "empty")
+    await put_queue(shard, T, Q)
+    await put_queue(shard, T, "empty")
     await settled(shard)
     handed: list[Round] = []
 
@@ -641,7 +642,7 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
         await _until(handed, 1)
         nothing = [asyncio.create_task(shard.poll(T, "empty")) for _ in range(64)]  # enough for a round of their own
         await _until(handed, 2)
-        synced = shard.journal_span[1]
+        synced = shard.journal.span[1]
         shard.loop._synced([handed[0]], None)  # the first add is on disk
         second = asyncio.create_task(shard.add(T, Q, [message("second")] * 64))
         await _until(handed, 3)
@@ -665,6 +666,6 @@ async def _until(handed: list[Round], count: int) -> None:
 
 async def test_queue_prefixes_are_what_the_design_says(shard: Shard) -> None:
     """Tenant id and queue id, big-endian, from one upwards."""
-    await shard.put_queue(T, "a")
-    await shard.put_queue(T, "b")
+    await put_queue(shard, T, "a")
+    await put_queue(shard, T, "b")
     assert [prefix_of(shard, T, name) for name in ("a", "b")] == [queue_prefix(1, 1), queue_prefix(1, 2)]

@@ -11,6 +11,7 @@ from tenantq.domain.message import Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import Draining, Invalid, NotFound, Unavailable
 from tenantq.runtime.clock import ManualClock, SystemClock
+from tests.administration import delete_queue, put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -60,7 +61,7 @@ async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(sha
 
 async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(shard: Shard, clock: ManualClock) -> None:
     """It waits its full time."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
     await shard.add(T, Q, [message(delay_ms=60_000)])
@@ -72,7 +73,7 @@ async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(sh
 
 async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(shard: Shard, clock: ManualClock) -> None:
     """Not before, and exactly then."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await pass_time(shard, clock, 9_999)
     assert not waiting.done()
@@ -83,7 +84,7 @@ async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(sha
 async def test_14_on_the_real_clock_too(open_shard: OpenShard) -> None:
     """Between t and t plus a generous tolerance."""
     shard = await open_shard(clock=SystemClock())
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     start = time.monotonic()
     assert await shard.poll(T, Q, wait_ms=200) == []
     assert 0.19 <= time.monotonic() - start < 2
@@ -123,19 +124,19 @@ async def test_15_a_waiting_poller_wakes_on_add_in_the_next_round_and_no_time_pa
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
-    rounds, start = shard.rounds, clock.monotonic_ms()
+    rounds, start = shard.loop.rounds, clock.monotonic_ms()
     assert not waiting.done()
     await cause(shard, got.receipt)
     (woken,) = await asyncio.wait_for(waiting, GIVEN_UP_S)
     assert woken.body == b"wanted"
-    assert shard.rounds - rounds == 2
+    assert shard.loop.rounds - rounds == 2
     assert clock.monotonic_ms() == start
 
 
 async def test_15_on_the_real_clock_too(open_shard: OpenShard) -> None:
     """The bound is loose, the wait is ten seconds."""
     shard = await open_shard(clock=SystemClock())
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
     start = time.monotonic()
@@ -152,23 +153,23 @@ async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_in_one_round(
 
     The clock stands still meanwhile, so no timer has a part in it.
     """
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(messages + 7)]
     await settled(shard)
-    rounds, start = shard.rounds, clock.monotonic_ms()
+    rounds, start = shard.loop.rounds, clock.monotonic_ms()
     added = await shard.add(T, Q, [message() for _ in range(messages)])
     got = await asyncio.wait_for(asyncio.gather(*pollers[:messages]), GIVEN_UP_S)  # those who came first
-    assert shard.rounds - rounds == 2
+    assert shard.loop.rounds - rounds == 2
     assert clock.monotonic_ms() == start
     assert [one.id for (one,) in got] == [one.id for one in added]
-    served_in = {row.seq for one in added for row in await shard.trace(T, Q, one.id) if row.op == "poll"}
+    served_in = {row.seq for one in added for row in await shard.reads.trace(T, Q, one.id) if row.op == "poll"}
     assert len(served_in) == 1
     assert not any(poller.done() for poller in pollers[messages:])
 
 
 async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> None:
     """The clock stands still here, so it cannot have waited."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     assert await shard.poll(T, Q) == []
     await shard.add(T, Q, [message(delay_ms=1)])
     assert await shard.poll(T, Q, wait_ms=0) == []
@@ -176,7 +177,7 @@ async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> Non
 
 async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(shard: Shard) -> None:
     """Dealt in turns; nobody exceeds its request."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (5, 3, 1)]
     await settled(shard)
     await shard.add(T, Q, [message() for _ in range(6)])
@@ -185,7 +186,7 @@ async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(s
 
 async def test_18_what_one_poll_cannot_take_goes_to_the_others(shard: Shard) -> None:
     """Turns are dealt only among those who still want one."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (1, 9)]
     await settled(shard)
     await shard.add(T, Q, [message() for _ in range(8)])
@@ -197,7 +198,7 @@ async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_bey
     shard: Shard, clock: ManualClock, yields: int
 ) -> None:
     """At whatever point of the round it went away."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=1_000))
     stays = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=60_000))
     await settled(shard)
@@ -214,7 +215,7 @@ async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_bey
 
 async def test_20_a_message_added_after_the_disconnect_goes_straight_to_the_next_poller(shard: Shard) -> None:
     """Nothing is leased to somebody who is known to be gone."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
     gone.cancel()
@@ -228,7 +229,7 @@ async def test_polls_whose_time_is_over_do_not_count_as_waiting(
 ) -> None:
     """The bound on waiting polls is on those that wait, not on those that waited once."""
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
 
     def poll() -> asyncio.Task[list[Delivery]]:
         call = shard.fleet_poll(Q, wait_ms=1_000) if fleet else shard.poll(T, Q, wait_ms=1_000)
@@ -248,7 +249,7 @@ async def test_polls_whose_time_is_over_do_not_count_as_waiting(
 async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: OpenShard) -> None:
     """A client that reconnects often cannot lock itself out."""
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     for _ in range(5):
         task = asyncio.create_task(shard.poll(T, Q, wait_ms=1_000))
         await settled(shard)
@@ -273,17 +274,17 @@ async def test_waiting_longer_than_the_limit_is_an_argument_error(shard: Shard) 
 
 async def test_waiting_polls_of_a_deleted_queue_are_sent_away(shard: Shard) -> None:
     """With the reason, not with an empty reply."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await settled(shard)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     with pytest.raises(Draining):
         await waiting
 
 
 async def test_waiting_polls_return_empty_when_the_shard_closes(shard: Shard) -> None:
     """A close does not wait for their time, and leases nothing to them."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=300_000))
     await settled(shard)
     await shard.close()
@@ -294,7 +295,7 @@ async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(sha
     """Cancelled after the lease was written and before it was told: no attempt is used up, and no lease is waited for."""
     await shard.add(T, Q, [message(str(number)) for number in range(3)])
     poll = asyncio.ensure_future(shard.poll(T, Q, max=3, lease_ms=60_000))
-    while shard.stats(T, Q).in_flight == 0:  # noqa: ASYNC110  # the moment between the write and the reply has no event
+    while shard.reads.stats(T, Q).in_flight == 0:  # noqa: ASYNC110  # the moment between the write and the reply has no event
         await asyncio.sleep(0)
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
@@ -312,11 +313,11 @@ async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
     polls: list[asyncio.Task[list[Delivery]]] = []
 
     def leave(point: str) -> None:
-        if point == "before_reply" and polls and not shard.state.lines and shard.stats(T, Q).in_flight:
+        if point == "before_reply" and polls and not shard.state.lines and shard.reads.stats(T, Q).in_flight:
             asyncio.get_running_loop().call_soon(polls.pop().cancel)  # it stands before the poll's own next step
 
     shard = await open_shard(probe=leave)
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     poll = asyncio.ensure_future(shard.fleet_poll(Q, wait_ms=9_000) if fleet else shard.poll(T, Q, wait_ms=9_000))
     await settled(shard)
     polls.append(poll)

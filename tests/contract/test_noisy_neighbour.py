@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.administration import put_tenant
 from tests.shards import Q, message
 
 if TYPE_CHECKING:
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
 
 
 async def _rounds_waited(shard: Shard, tenant: str) -> int:
-    before = shard.rounds
+    before = shard.loop.rounds
     await shard.add(tenant, Q, [message()])
-    return shard.rounds - before
+    return shard.loop.rounds - before
 
 
 async def test_49_a_quiet_tenant_waits_a_few_rounds_beside_a_flood(shard: Shard) -> None:
     """However many callers the loud one has, and over however many queues it spreads."""
     for name in ("loud", "quiet"):
-        await shard.put_tenant(name)
+        await put_tenant(shard, name)
     for queues in (1, 100):
         over = asyncio.Event()
 
@@ -41,8 +42,8 @@ async def test_49_a_quiet_tenant_waits_a_few_rounds_beside_a_flood(shard: Shard)
 
 async def test_49_a_tenant_at_its_limit_costs_another_nothing(shard: Shard) -> None:
     """Refused work takes no place in a round beyond its own tenant's turn."""
-    await shard.put_tenant("loud", quotas={"backlog": 1})
-    await shard.put_tenant("quiet")
+    await put_tenant(shard, "loud", quotas={"backlog": 1})
+    await put_tenant(shard, "quiet")
     flood = [asyncio.ensure_future(shard.add("loud", Q, [message()])) for _ in range(3_000)]
     await asyncio.sleep(0)
     waited = await _rounds_waited(shard, "quiet")

@@ -2,6 +2,7 @@
 
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
+from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
 
@@ -91,7 +92,7 @@ async def test_28_run_at_48_h_ahead_survives_and_is_delivered(open_shard: OpenSh
     """Neither the queue's lifetime setting, nor a restart, nor retention of keys eats delayed work."""
     two_days = 48 * 3_600_000
     shard = await open_shard()
-    await shard.put_queue(T, Q, ttl_ms=60_000, dedup_ms=1_000, result_ttl_ms=1_000)
+    await put_queue(shard, T, Q, ttl_ms=60_000, dedup_ms=1_000, result_ttl_ms=1_000)
     (added,) = await shard.add(T, Q, [message("later", delay_ms=two_days, key="k")])
     await pass_time(shard, clock, two_days // 2)
     await shard.close()
@@ -99,7 +100,7 @@ async def test_28_run_at_48_h_ahead_survives_and_is_delivered(open_shard: OpenSh
     shard = await open_shard()
     await pass_time(shard, clock, two_days // 4 - 1)
     assert await bodies(shard) == []
-    assert (await shard.get(T, Q, added.id)).state == "delayed"
+    assert (await shard.reads.get(T, Q, added.id)).state == "delayed"
     await pass_time(shard, clock, 1)
     assert await bodies(shard) == ["later"]
 

@@ -14,6 +14,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
 from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message
+from tests.administration import delete_queue, finished, purge, put_queue, put_tenant, queues, usage
 from tests.crash.recount import JournalTally, recount
 from tests.shards import freeze, journal_rows, message, pass_time, settled
 
@@ -32,7 +33,7 @@ ACME, Q = "acme", "work"
 
 async def acme(shard: Shard, **quotas: Any) -> None:
     """Make or change the tenant."""
-    await shard.put_tenant(ACME, quotas=quotas)
+    await put_tenant(shard, ACME, quotas=quotas)
 
 
 async def add(shard: Shard, count: int = 1, queue: str = Q, **fields: Any) -> list[Added]:
@@ -51,7 +52,7 @@ def whole_state(shard: Shard) -> dict[str, Any]:
     rows = {}
     for name in ("meta", "m", "vi", "le", "li", "gr", "ik", "re", "ex", "qc"):
         rows[name] = dict(store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000))
-    return {**rows, "usage": shard.usage(ACME), "queues": shard.queues(ACME)}
+    return {**rows, "usage": usage(shard, ACME), "queues": queues(shard, ACME)}
 
 
 # ---- 46: exact ----
@@ -68,7 +69,7 @@ async def test_46_the_message_above_a_quota_is_refused(shard: Shard, quota: str)
     assert (error.limit, error.current, error.tenant) == (3, 3, ACME)
     assert error.message.startswith(f"quotas.{quota}: 3 of 3 ")
     assert error.retry_after_ms >= 1
-    assert shard.usage(ACME)[quota] == 3
+    assert usage(shard, ACME)[quota] == 3
 
 
 async def test_46_the_byte_above_the_quota_is_refused(shard: Shard) -> None:
@@ -79,7 +80,7 @@ async def test_46_the_byte_above_the_quota_is_refused(shard: Shard) -> None:
     assert isinstance(error, QuotaExceeded)
     assert (error.limit, error.current) == (10, 8)
     assert not refusals(await shard.add(ACME, Q, [message("ab")]))
-    assert shard.usage(ACME)["stored_bytes"] == 10
+    assert usage(shard, ACME)["stored_bytes"] == 10
     assert refusals(await shard.add(ACME, Q, [message("a")]))
     assert not refusals(await shard.add(ACME, Q, [message("")]))
 
@@ -97,9 +98,9 @@ async def test_46_a_message_above_the_size_is_too_large(shard: Shard) -> None:
 async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
     """Made by hand or by adding; those for dead letters are not counted."""
     await acme(shard, queues=2)
-    await shard.put_queue(ACME, "one", max_attempts=1)
+    await put_queue(shard, ACME, "one", max_attempts=1)
     await add(shard, queue="two")
-    for act in (shard.put_queue(ACME, "three"), add(shard, queue="three")):
+    for act in (put_queue(shard, ACME, "three"), add(shard, queue="three")):
         with pytest.raises(QuotaExceeded) as caught:
             await act
         assert (caught.value.limit, caught.value.current) == (2, 2)
@@ -107,30 +108,30 @@ async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
     await add(shard, queue="one")
     (got,) = await shard.poll(ACME, "one")
     await shard.nack(ACME, "one", [got.receipt])
-    assert set(shard.queues(ACME)) == {"one", "one-dlq", "two"}
-    assert shard.usage(ACME)["queues"] == 2
-    await shard.put_queue(ACME, "one", lease_ms=5)  # changing one that is there is no new one
-    await shard.delete_queue(ACME, "two", force=True)
+    assert set(queues(shard, ACME)) == {"one", "one-dlq", "two"}
+    assert usage(shard, ACME)["queues"] == 2
+    await put_queue(shard, ACME, "one", lease_ms=5)  # changing one that is there is no new one
+    await delete_queue(shard, ACME, "two", force=True)
     await settled(shard)
-    await shard.put_queue(ACME, "three")
+    await put_queue(shard, ACME, "three")
 
 
 async def test_46_a_queue_made_by_the_system_is_still_not_counted_after_a_restart(open_shard: OpenShard) -> None:
     """Nor uncounted when it goes."""
     shard = await open_shard()
     await acme(shard, queues=1)
-    await shard.put_queue(ACME, "one", max_attempts=1)
+    await put_queue(shard, ACME, "one", max_attempts=1)
     await add(shard, queue="one")
     (got,) = await shard.poll(ACME, "one")
     await shard.nack(ACME, "one", [got.receipt])
     await shard.close()
     shard = await open_shard()
-    assert shard.usage(ACME)["queues"] == 1
-    await shard.delete_queue(ACME, "one-dlq", force=True)
+    assert usage(shard, ACME)["queues"] == 1
+    await delete_queue(shard, ACME, "one-dlq", force=True)
     await settled(shard)
-    assert shard.usage(ACME)["queues"] == 1
+    assert usage(shard, ACME)["queues"] == 1
     with pytest.raises(QuotaExceeded):
-        await shard.put_queue(ACME, "two")
+        await put_queue(shard, ACME, "two")
 
 
 @pytest.mark.parametrize("quota", ["messages_per_hour", "messages_per_day", "backlog", "stored_bytes"])
@@ -140,7 +141,7 @@ async def test_46_a_hundred_adds_at_once_fill_a_quota_exactly(shard: Shard, quot
     await acme(shard, **{quota: 100 * scale})
     assert not refusals(await add(shard, 89))
     (known,) = await add(shard, key="known")
-    before = shard.usage(ACME)[quota]
+    before = usage(shard, ACME)[quota]
     assert before == 90 * scale
     rng = random.Random(46)
     calls = [
@@ -155,8 +156,8 @@ async def test_46_a_hundred_adds_at_once_fill_a_quota_exactly(shard: Shard, quot
     assert sum(one.error is None for one in fresh) == 10
     assert {type(one) for one in refusals(fresh)} == {QuotaExceeded}
     assert all(reply[0].duplicate and reply[0].raw_id == known.raw_id for reply in replies[100:])
-    assert shard.usage(ACME)[quota] == 100 * scale
-    stored = sum(shard.stats(ACME, name).ready for name in shard.queues(ACME))
+    assert usage(shard, ACME)[quota] == 100 * scale
+    stored = sum(shard.reads.stats(ACME, name).ready for name in queues(shard, ACME))
     assert stored == 100
 
 
@@ -179,7 +180,7 @@ async def test_46_what_is_refused_changes_nothing(shard: Shard) -> None:
         add(shard, 7, key="k"),
         add(shard, queue="new", key="k"),
         add(shard, group="g", ttl_ms=5, delay_ms=7),
-        shard.put_queue(ACME, "new"),
+        put_queue(shard, ACME, "new"),
     ):
         try:
             reply = await act
@@ -197,11 +198,11 @@ async def test_46_a_full_tenant_makes_no_queue_on_the_way(shard: Shard) -> None:
     """Neither for a message that has no room, nor for a batch of nothing but such."""
     await acme(shard, backlog=0)
     assert refusals(await add(shard, 2))
-    assert shard.queues(ACME) == {}
+    assert queues(shard, ACME) == {}
     await acme(shard, backlog=None, message_bytes=3)
     assert refusals(await add(shard, 2))
-    assert shard.queues(ACME) == {}
-    assert shard.usage(ACME)["queues"] == 0
+    assert queues(shard, ACME) == {}
+    assert usage(shard, ACME)["queues"] == 0
 
 
 async def test_46_room_that_a_duplicate_does_not_need_is_not_asked_for(shard: Shard) -> None:
@@ -211,7 +212,7 @@ async def test_46_room_that_a_duplicate_does_not_need_is_not_asked_for(shard: Sh
     (again,) = await add(shard, key="k")
     assert again.error is None
     assert (again.duplicate, again.raw_id) == (True, first.raw_id)
-    assert shard.usage(ACME)["messages_per_hour"] == 1
+    assert usage(shard, ACME)["messages_per_hour"] == 1
 
 
 async def test_46_a_batch_under_a_key_that_is_let_in_in_part_can_be_sent_again(shard: Shard) -> None:
@@ -224,11 +225,11 @@ async def test_46_a_batch_under_a_key_that_is_let_in_in_part_can_be_sent_again(s
     assert [one.raw_id for one in again[:3]] == [one.raw_id for one in first[:3]]
     assert [one.duplicate for one in again[:3]] == [True] * 3
     assert len(refusals(again)) == 2
-    assert shard.usage(ACME)["messages_per_hour"] == 3
+    assert usage(shard, ACME)["messages_per_hour"] == 3
     await acme(shard, messages_per_hour=5)
     assert not refusals(await shard.add(ACME, Q, batch, batch_key="k"))
     assert not refusals(await shard.add(ACME, Q, batch, batch_key="k"))
-    assert shard.usage(ACME)["messages_per_hour"] == shard.usage(ACME)["backlog"] == 5
+    assert usage(shard, ACME)["messages_per_hour"] == usage(shard, ACME)["backlog"] == 5
     assert sorted(one.body for one in await leased(shard, 9)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -244,7 +245,7 @@ async def test_46_a_batch_under_a_key_that_is_refused_is_not_remembered(shard: S
 async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: ManualClock) -> None:
     """Ack, remove, purge, expiry, delete of the queue; a dead letter is still stored."""
     await acme(shard, backlog=1)
-    await shard.put_queue(ACME, Q, max_attempts=1)
+    await put_queue(shard, ACME, Q, max_attempts=1)
 
     async def refill(**fields: Any) -> Added:
         (added,) = await add(shard, **fields)
@@ -259,14 +260,14 @@ async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: Manual
     added = await refill()
     await shard.remove(ACME, Q, [added.id])
     await refill()
-    await shard.purge(ACME, Q)
+    await purge(shard, ACME, Q)
     await refill(ttl_ms=10)
     await pass_time(shard, clock, 11)
     await refill()
     (got,) = await shard.poll(ACME, Q)
     await shard.nack(ACME, Q, [got.receipt])
     assert refusals(await add(shard))
-    await shard.delete_queue(ACME, f"{Q}-dlq", force=True)
+    await delete_queue(shard, ACME, f"{Q}-dlq", force=True)
     await settled(shard)
     await refill()
 
@@ -274,7 +275,7 @@ async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: Manual
 async def test_46_a_quota_of_nothing_lets_nothing_in(shard: Shard) -> None:
     """Zero is a limit, not the absence of one."""
     for quota in ("messages_per_hour", "messages_per_day", "backlog"):
-        await shard.put_tenant(ACME, quotas={"messages_per_hour": None, "messages_per_day": None, "backlog": None})
+        await put_tenant(shard, ACME, quotas={"messages_per_hour": None, "messages_per_day": None, "backlog": None})
         await acme(shard, **{quota: 0})
         (error,) = refusals(await add(shard))
         assert isinstance(error, QuotaExceeded)
@@ -285,10 +286,10 @@ async def test_46_quotas_of_one_tenant_are_not_anothers(shard: Shard) -> None:
     """One that is full leaves the other untouched."""
     await acme(shard, backlog=1)
     await add(shard)
-    await shard.put_tenant("globex", quotas={"backlog": 5})
+    await put_tenant(shard, "globex", quotas={"backlog": 5})
     assert not refusals(await shard.add("globex", Q, [message()] * 5))
-    assert shard.usage("globex")["backlog"] == 5
-    assert shard.usage(ACME)["backlog"] == 1
+    assert usage(shard, "globex")["backlog"] == 5
+    assert usage(shard, ACME)["backlog"] == 1
 
 
 async def test_46_a_change_of_a_quota_acts_at_once(shard: Shard) -> None:
@@ -341,7 +342,7 @@ async def test_46_polls_at_once_never_lease_more_than_the_quota(shard: Shard, ma
     got = [one for reply in replies if isinstance(reply, list) for one in reply]
     assert {type(reply) for reply in replies} <= {list, QuotaExceeded}
     assert len(got) == len({one.raw_id for one in got}) == 10
-    assert shard.usage(ACME)["in_flight"] == 10
+    assert usage(shard, ACME)["in_flight"] == 10
 
 
 async def test_46_a_poll_without_waiting_is_answered_at_once_when_the_last_lease_goes_to_another(shard: Shard) -> None:
@@ -362,7 +363,7 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_its_queue_ends(
 ) -> None:
     """Two polls wait, the first gets the only lease there may be; the second gets a message when that ends."""
     await acme(shard, in_flight=1)
-    await shard.put_queue(ACME, Q)
+    await put_queue(shard, ACME, Q)
     polls = [asyncio.ensure_future(leased(shard, 1, wait_ms=60_000, lease_ms=5_000)) for _ in range(2)]
     await settled(shard)
     await add(shard, 3)
@@ -381,8 +382,8 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_another_queue_ends(
 ) -> None:
     """The quota is the tenant's: room that any of its queues makes is room for all."""
     await acme(shard, in_flight=1)
-    await shard.put_queue(ACME, Q)
-    await shard.put_queue(ACME, "other", max_attempts=1 if how == "dead letter" else 5)
+    await put_queue(shard, ACME, Q)
+    await put_queue(shard, ACME, "other", max_attempts=1 if how == "dead letter" else 5)
     poll = shard.fleet_poll(Q, wait_ms=60_000) if fleet else leased(shard, 1, wait_ms=60_000)
     waiting = asyncio.ensure_future(poll)
     await settled(shard)
@@ -410,9 +411,9 @@ async def _end_lease(shard: Shard, clock: ManualClock, how: str, queue: str, hel
     elif how == "expiry":
         await pass_time(shard, clock, 5_000)
     elif how == "purge":
-        await shard.purge(ACME, queue)
+        await purge(shard, ACME, queue)
     elif how == "delete by force":
-        await shard.delete_queue(ACME, queue, force=True)
+        await delete_queue(shard, ACME, queue, force=True)
     else:
         await acme(shard, in_flight=None if how == "take it away" else 2)
 
@@ -421,7 +422,7 @@ async def _end_lease(shard: Shard, clock: ManualClock, how: str, queue: str, hel
 async def test_46_a_tenant_at_its_quota_of_leases_does_not_hold_up_a_fleet(shard: Shard, wait_ms: int) -> None:
     """A worker that takes one at a time gets the others' work, however far behind the full tenant is."""
     await acme(shard, in_flight=1)
-    await shard.put_tenant("globex")
+    await put_tenant(shard, "globex")
     await add(shard, 5)
     assert len(await leased(shard, 1)) == 1
     await shard.add("globex", Q, [message()] * 5)
@@ -465,9 +466,9 @@ async def test_47_a_window_ends_with_the_hour_and_the_day(
         assert error.retry_after_ms == left_ms
         await pass_time(shard, clock, left_ms - 1)
         assert refusals(await add(shard))
-        assert shard.usage(ACME)[quota] == 2
+        assert usage(shard, ACME)[quota] == 2
         await pass_time(shard, clock, 1)
-        assert shard.usage(ACME)[quota] == 0
+        assert usage(shard, ACME)[quota] == 0
 
 
 async def test_47_what_was_finished_still_counts_in_its_window(shard: Shard) -> None:
@@ -478,19 +479,19 @@ async def test_47_what_was_finished_still_counts_in_its_window(shard: Shard) -> 
         (got,) = await leased(shard, 1)
         await shard.ack(ACME, Q, [got.receipt])
     assert refusals(await add(shard))
-    await shard.purge(ACME, Q)
+    await purge(shard, ACME, Q)
     assert refusals(await add(shard))
 
 
 async def test_47_what_the_system_moves_is_not_added_again(shard: Shard) -> None:
     """Dead letters and redrives do not use up an hour."""
     await acme(shard, messages_per_hour=1, backlog=1)
-    await shard.put_queue(ACME, Q, max_attempts=1)
+    await put_queue(shard, ACME, Q, max_attempts=1)
     await add(shard)
     (got,) = await leased(shard, 1)
     await shard.nack(ACME, Q, [got.receipt])
-    await shard.finished(await shard.redrive(ACME, Q))
-    used = shard.usage(ACME)
+    await finished(shard, await shard.redrive(ACME, Q))
+    used = usage(shard, ACME)
     assert (used["messages_per_hour"], used["backlog"]) == (1, 1)
     assert len(await leased(shard, 1)) == 1
 
@@ -508,7 +509,7 @@ async def test_47_setting_the_clock_back_opens_no_new_window(open_shard: OpenSha
         assert refusals(await add(shard))
         clock.jump_wall(-jump_ms)
     assert refusals(await add(shard))
-    assert shard.usage(ACME)["messages_per_hour"] == 2
+    assert usage(shard, ACME)["messages_per_hour"] == 2
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -541,13 +542,13 @@ async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: 
     await add(shard, 4)
     freeze(tmp_path / "one", tmp_path / "two")
     killed = await open_shard("two")
-    assert killed.usage(ACME) == shard.usage(ACME)
+    assert usage(killed, ACME) == usage(shard, ACME)
     await shard.close()
     clock.advance(HOUR_MS)
     shard = await open_shard("one")
-    assert shard.usage(ACME)["messages_per_hour"] == 0
+    assert usage(shard, ACME)["messages_per_hour"] == 0
     assert len(refusals(await add(shard, 5))) == 2
-    assert shard.usage(ACME)["messages_per_day"] == 7
+    assert usage(shard, ACME)["messages_per_day"] == 7
 
 
 def from_journal(rows: list[JournalRow], wall_ms: int) -> dict[str, int]:
@@ -656,13 +657,13 @@ class Traffic:
             one = self.held.pop(rng.randrange(len(self.held)))
             await self._settle(kind, one)
         elif kind == "purge" and rng.random() < 0.3:
-            await shard.purge(ACME, queue)
+            await purge(shard, ACME, queue)
         elif kind == "delete" and rng.random() < 0.3:
-            await shard.delete_queue(ACME, rng.choice((queue, "a-dlq")), force=rng.random() < 0.5)
+            await delete_queue(shard, ACME, rng.choice((queue, "a-dlq")), force=rng.random() < 0.5)
         elif kind == "redrive":
-            await shard.finished(await shard.redrive(ACME, queue, filter=RedriveFilter(limit=2)))
+            await finished(shard, await shard.redrive(ACME, queue, filter=RedriveFilter(limit=2)))
         elif kind == "put":
-            await shard.put_tenant(ACME, quotas={"backlog": rng.choice((20, 30)), "in_flight": rng.choice((4, 9))})
+            await put_tenant(shard, ACME, quotas={"backlog": rng.choice((20, 30)), "in_flight": rng.choice((4, 9))})
         elif kind == "wait":
             self.clock.advance(rng.choice((1, 100, 1_000)))
         elif kind == "late" and rng.random() < 0.1:
@@ -692,7 +693,7 @@ async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
     for number in range(4):
         for _ in range(60):
             await traffic.act()
-            used = traffic.shard.usage(ACME)
+            used = usage(traffic.shard, ACME)
             assert used["backlog"] <= 30
             assert used["stored_bytes"] <= 500
             assert used["in_flight"] <= 9
@@ -701,7 +702,7 @@ async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
             assert used["messages_per_day"] <= 400
         await settled(traffic.shard)
         live, copy = tmp_path / f"live{number}", tmp_path / f"copy{number}"
-        used = traffic.shard.usage(ACME)
+        used = usage(traffic.shard, ACME)
         freeze(live, copy)
         assert recounted(copy, clock.wall_ms()) == used
         if number % 2:
@@ -710,7 +711,7 @@ async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
         else:
             freeze(live, tmp_path / f"live{number + 1}")  # as a kill leaves it
         traffic.shard = await open_shard(f"live{number + 1}", settings=ShardSettings(durability="os"))
-        assert traffic.shard.usage(ACME) == used
+        assert usage(traffic.shard, ACME) == used
     assert traffic.refused > 10
 
 

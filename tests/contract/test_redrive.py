@@ -9,6 +9,7 @@ from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, finished, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -17,7 +18,7 @@ DLQ = f"{Q}-dlq"
 
 async def bury(shard: Shard, count: int, reason: str = "", queue: str = Q, tenant: str = T) -> list[bytes]:
     """Make ``count`` dead letters and return their ids."""
-    await shard.put_queue(tenant, queue, max_attempts=1)
+    await put_queue(shard, tenant, queue, max_attempts=1)
     added = await shard.add(tenant, queue, [message(f"{n}") for n in range(count)])
     while got := await shard.poll(tenant, queue, max=1_000):
         await shard.nack(tenant, queue, [one.receipt for one in got], reason=reason)
@@ -27,7 +28,7 @@ async def bury(shard: Shard, count: int, reason: str = "", queue: str = Q, tenan
 async def run(shard: Shard, queue: str = Q, **options: object) -> RedriveTask:
     """Redrive and wait for the end."""
     task = await shard.redrive(T, queue, **options)  # type: ignore[arg-type]
-    await asyncio.wait_for(shard.finished(task), 10)
+    await asyncio.wait_for(finished(shard, task), 10)
     return task
 
 
@@ -37,23 +38,27 @@ async def test_26_dead_letters_go_back_with_fresh_attempts_and_their_history(sha
     (id,) = await bury(shard, 1, "no route")
     task = await run(shard, named)
     assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 1, 0)
-    facts = await shard.get(T, Q, id)
+    facts = await shard.reads.get(T, Q, id)
     assert (facts.state, facts.attempts, facts.dead) == ("ready", 0, None)
     assert [entry.reason for entry in facts.history] == ["no route"]
-    assert (shard.stats(T, Q).dead, shard.stats(T, DLQ).bytes) == (0, 0)
+    assert (shard.reads.stats(T, Q).dead, shard.reads.stats(T, DLQ).bytes) == (0, 0)
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
 
 
 async def test_only_letters_of_the_named_queue_are_taken_out_of_a_shared_one(shard: Shard) -> None:
     """Others stay where they are."""
     for queue in ("a", "b"):
-        await shard.put_queue(T, queue, dead_letter="graveyard")
+        await put_queue(shard, T, queue, dead_letter="graveyard")
         await bury(shard, 2, queue=queue)
     task = await run(shard, "a")
     assert (task.progress.moved, task.progress.skipped) == (2, 2)
-    assert (shard.stats(T, "a").ready, shard.stats(T, "b").ready, shard.stats(T, "graveyard").ready) == (2, 0, 2)
+    assert (
+        shard.reads.stats(T, "a").ready,
+        shard.reads.stats(T, "b").ready,
+        shard.reads.stats(T, "graveyard").ready,
+    ) == (2, 0, 2)
     assert (await run(shard, "graveyard")).progress.moved == 2
-    assert shard.stats(T, "b").ready == 2
+    assert shard.reads.stats(T, "b").ready == 2
 
 
 async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> None:
@@ -62,7 +67,7 @@ async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> N
     await bury(shard, 3, "bad address")
     task = await run(shard, filter=RedriveFilter(reason="timeout"))
     assert (task.progress.moved, task.progress.skipped) == (2, 3)
-    assert shard.stats(T, Q).dead == 3
+    assert shard.reads.stats(T, Q).dead == 3
 
 
 async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
@@ -121,11 +126,11 @@ async def test_odd_rates_are_kept_too(shard: Shard, clock: ManualClock, rate: in
 async def test_a_dry_run_counts_and_changes_nothing(shard: Shard) -> None:
     """Not even the journal."""
     await bury(shard, 700, "x")
-    before = shard.journal_span
+    before = shard.journal.span
     task = await run(shard, filter=RedriveFilter(reason="x"), rate=1, dry_run=True)  # to count takes no time
     assert (task.progress.moved, task.progress.dry_run) == (700, True)
-    assert (shard.stats(T, Q).dead, shard.stats(T, Q).ready) == (700, 0)
-    assert shard.journal_span == before
+    assert (shard.reads.stats(T, Q).dead, shard.reads.stats(T, Q).ready) == (700, 0)
+    assert shard.journal.span == before
 
 
 async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(shard: Shard, clock: ManualClock) -> None:
@@ -135,21 +140,21 @@ async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(sh
     await pass_time(shard, clock, 500)
     task.cancel()
     moved = task.moved
-    await asyncio.wait_for(shard.finished(task), 5)
+    await asyncio.wait_for(finished(shard, task), 5)
     await pass_time(shard, clock, 10_000)
     assert 0 < moved < 100
     assert (task.progress.state, task.moved) == ("cancelled", moved)
-    assert (shard.stats(T, Q).ready, shard.stats(T, Q).dead) == (moved, 100 - moved)
+    assert (shard.reads.stats(T, Q).ready, shard.reads.stats(T, Q).dead) == (moved, 100 - moved)
 
 
 async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
     """They are counted as skipped."""
     await bury(shard, 2)
-    await shard.delete_queue(T, Q)
+    await delete_queue(shard, T, Q)
     await settled(shard)
     task = await run(shard, DLQ)
     assert (task.progress.moved, task.progress.skipped) == (0, 2)
-    assert shard.stats(T, DLQ).ready == 2
+    assert shard.reads.stats(T, DLQ).ready == 2
 
 
 async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:
@@ -164,7 +169,7 @@ async def test_redriving_a_queue_without_dead_letters_does_nothing(shard: Shard)
     """Its own messages are none."""
     await shard.add(T, Q, [message()])
     assert (await run(shard)).progress.moved == 0
-    assert shard.stats(T, Q).ready == 1
+    assert shard.reads.stats(T, Q).ready == 1
     with pytest.raises(NotFound):
         await shard.redrive(T, "nowhere")
 
@@ -180,15 +185,15 @@ async def test_a_rate_out_of_range_is_an_argument_error(shard: Shard) -> None:
 @pytest.mark.parametrize("end", ["tenant", "queue", "close"])
 async def test_a_redrive_ends_with_what_it_works_on(shard: Shard, clock: ManualClock, end: str) -> None:
     """Nobody who waits for it waits for ever."""
-    await shard.put_tenant("other")
+    await put_tenant(shard, "other")
     await bury(shard, 50, tenant="other")
     task = await shard.redrive("other", Q, rate=10)
-    waiting = asyncio.create_task(shard.finished(task))
+    waiting = asyncio.create_task(finished(shard, task))
     await settled(shard)
     if end == "tenant":
-        await shard.delete_tenant("other")
+        await shard.erasure.delete_tenant("other")
     elif end == "queue":
-        await shard.delete_queue("other", DLQ, force=True)
+        await delete_queue(shard, "other", DLQ, force=True)
     else:
         await shard.close()
     clock.advance(1_000)
@@ -205,29 +210,29 @@ async def test_a_redriven_message_survives_a_restart(open_shard: OpenShard) -> N
     await run(shard)
     await shard.close()
     shard = await open_shard()
-    assert (shard.stats(T, Q).ready, shard.stats(T, Q).dead) == (3, 0)
+    assert (shard.reads.stats(T, Q).ready, shard.reads.stats(T, Q).dead) == (3, 0)
     assert len(await shard.poll(T, Q, max=9)) == 3
 
 
 async def test_what_goes_back_lives_as_long_as_what_is_added_then(shard: Shard, clock: ManualClock) -> None:
     """Counted from the move, whatever lifetime it had before; where the queue has none, for ever."""
     (id,) = await bury(shard, 1)
-    await shard.put_queue(T, Q, ttl_ms=5_000)
+    await put_queue(shard, T, Q, ttl_ms=5_000)
     await pass_time(shard, clock, 60_000)
     await run(shard)
     moved_at = clock.wall_ms()
-    assert (await shard.get(T, Q, id)).expires_at == moved_at + 5_000
+    assert (await shard.reads.get(T, Q, id)).expires_at == moved_at + 5_000
     (got,) = await shard.poll(T, Q, lease_ms=8_000)
     await pass_time(shard, clock, 6_000)  # what is in flight may be finished
-    assert shard.stats(T, Q).in_flight == 1
+    assert shard.reads.stats(T, Q).in_flight == 1
     await shard.ack(T, Q, [got.receipt])
     (other,) = await bury(shard, 1)
     await run(shard)
     await pass_time(shard, clock, 5_001)
     with pytest.raises(NotFound):
-        await shard.get(T, Q, other)
-    assert shard.stats(T, Q).bytes == 0
-    await shard.put_queue(T, Q, ttl_ms=None)
+        await shard.reads.get(T, Q, other)
+    assert shard.reads.stats(T, Q).bytes == 0
+    await put_queue(shard, T, Q, ttl_ms=None)
     (last,) = await bury(shard, 1)
     await run(shard)
-    assert (await shard.get(T, Q, last)).expires_at is None
+    assert (await shard.reads.get(T, Q, last)).expires_at is None

@@ -9,6 +9,7 @@ from tenantq.domain.message import Result
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound, TooLarge
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, finished, purge, put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -35,7 +36,7 @@ async def test_34_a_second_result_is_rejected(shard: Shard) -> None:
     await shard.ack(T, Q, [got.receipt], results=[DONE])
     (second,) = await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"43")])
     assert not second.ok
-    assert await shard.result(T, Q, added.id) == DONE
+    assert await shard.reads.result(T, Q, added.id) == DONE
 
 
 async def test_34_the_first_of_one_receipt_twice_in_a_batch_gives_the_result(shard: Shard) -> None:
@@ -44,7 +45,7 @@ async def test_34_the_first_of_one_receipt_twice_in_a_batch_gives_the_result(sha
     (got,) = await shard.poll(T, Q)
     outcomes = await shard.ack(T, Q, [got.receipt] * 2, results=[DONE, Result("completed", b"43")])
     assert [outcome.ok for outcome in outcomes] == [True, False]
-    assert await shard.result(T, Q, added.id) == DONE
+    assert await shard.reads.result(T, Q, added.id) == DONE
 
 
 async def test_34_a_result_is_readable_until_its_lifetime_then_gone_and_its_bytes_freed(
@@ -52,23 +53,23 @@ async def test_34_a_result_is_readable_until_its_lifetime_then_gone_and_its_byte
 ) -> None:
     """Across a restart too."""
     shard = await open_shard()
-    await shard.put_queue(T, Q, result_ttl_ms=5_000)
+    await put_queue(shard, T, Q, result_ttl_ms=5_000)
     id = await done(shard)
     await pass_time(shard, clock, 2_000)
     await shard.close()
     shard = await open_shard()
     await pass_time(shard, clock, 2_999)
-    assert await shard.result(T, Q, id) == DONE
+    assert await shard.reads.result(T, Q, id) == DONE
     clock._pass(1)
     with pytest.raises(NotFound):  # before the sweeper ran
-        await shard.result(T, Q, id)
+        await shard.reads.result(T, Q, id)
     await pass_time(shard, clock, 0)
     assert (rows(shard, "re"), rows(shard, "ex"), rows(shard, "m")) == (0, 0, 0)
 
 
 async def test_34_the_results_of_dead_letters_are_collected_too(shard: Shard, clock: ManualClock) -> None:
     """Also where they were written by the very sweep that collected something else."""
-    await shard.put_queue(T, Q, result_ttl_ms=5_000, dedup_ms=1_000, max_attempts=1)
+    await put_queue(shard, T, Q, result_ttl_ms=5_000, dedup_ms=1_000, max_attempts=1)
     await shard.add(T, Q, [message(key="k")])
     await shard.poll(T, Q, lease_ms=1_000)
     await pass_time(shard, clock, 1_000)  # the lease ends and the key's window ends
@@ -81,17 +82,17 @@ async def test_34_a_result_written_anew_after_a_redrive_keeps_its_own_lifetime(
     shard: Shard, clock: ManualClock
 ) -> None:
     """The first failure's expiry does not take the later success away."""
-    await shard.put_queue(T, Q, result_ttl_ms=5_000, max_attempts=1)
+    await put_queue(shard, T, Q, result_ttl_ms=5_000, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
     await pass_time(shard, clock, 3_000)
-    await shard.finished(await shard.redrive(T, Q))
-    assert (await shard.result(T, Q, added.id)).status == "pending"
+    await finished(shard, await shard.redrive(T, Q))
+    assert (await shard.reads.result(T, Q, added.id)).status == "pending"
     (got,) = await shard.poll(T, Q)
     await shard.ack(T, Q, [got.receipt], results=[DONE])
     await pass_time(shard, clock, 4_999)
-    assert await shard.result(T, Q, added.id) == DONE
+    assert await shard.reads.result(T, Q, added.id) == DONE
     await pass_time(shard, clock, 1)
     assert (rows(shard, "re"), rows(shard, "ex")) == (0, 0)
 
@@ -118,7 +119,7 @@ async def test_35_completed_without_result_or_failed_without_error_is_refused(sh
     first, second = await shard.poll(T, Q, max=2)
     with pytest.raises(Invalid, match="result"):
         await shard.ack(T, Q, [first.receipt, second.receipt], results=[DONE, result])
-    assert shard.stats(T, Q).in_flight == 2
+    assert shard.reads.stats(T, Q).in_flight == 2
 
 
 @pytest.mark.parametrize(
@@ -152,13 +153,13 @@ async def test_35_a_result_for_each_receipt_or_none_at_all(shard: Shard) -> None
 
 async def test_35_an_empty_value_is_a_value(shard: Shard) -> None:
     """A completed result may have no bytes, but it says so."""
-    assert (await shard.result(T, Q, await done(shard, Result("completed", b"")))).value == b""
+    assert (await shard.reads.result(T, Q, await done(shard, Result("completed", b"")))).value == b""
 
 
 async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(shard: Shard) -> None:
     """The clock stands still here: it can only have been woken."""
     (added,) = await shard.add(T, Q, [message()])
-    waiting = [asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000)) for _ in range(3)]
+    waiting = [asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000)) for _ in range(3)]
     await settled(shard)
     (got,) = await shard.poll(T, Q)
     assert not any(one.done() for one in waiting)
@@ -169,19 +170,19 @@ async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(
 
 async def test_36_an_unknown_task_is_not_found_at_once(shard: Shard) -> None:
     """However long the caller would wait."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     with pytest.raises(NotFound):
-        await shard.result(T, Q, bytes(16), wait_ms=60_000)
+        await shard.reads.result(T, Q, bytes(16), wait_ms=60_000)
     with pytest.raises(NotFound):
-        await shard.result(T, "nowhere", bytes(16), wait_ms=60_000)
+        await shard.reads.result(T, "nowhere", bytes(16), wait_ms=60_000)
     with pytest.raises(Invalid):
-        await shard.result(T, Q, "no-uuid", wait_ms=60_000)
+        await shard.reads.result(T, Q, "no-uuid", wait_ms=60_000)
 
 
 async def test_36_a_result_that_does_not_come_in_time_is_pending(shard: Shard, clock: ManualClock) -> None:
     """And the waiter is forgotten."""
     (added,) = await shard.add(T, Q, [message()])
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=1_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=1_000))
     await pass_time(shard, clock, 1_000)
     assert (await waiting).status == "pending"
     assert shard.state.catalog.tenant(T).queues[Q].result_waiters == {}
@@ -191,7 +192,7 @@ async def test_36_a_result_that_does_not_come_in_time_is_pending(shard: Shard, c
 async def test_36_whoever_waits_for_a_result_learns_that_there_will_be_none(shard: Shard, end: str) -> None:
     """Work that goes without a result is not found, at once."""
     (added,) = await shard.add(T, Q, [message()])
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
     if end == "ack":
         (got,) = await shard.poll(T, Q)
@@ -199,9 +200,9 @@ async def test_36_whoever_waits_for_a_result_learns_that_there_will_be_none(shar
     elif end == "remove":
         await shard.remove(T, Q, [added.id])
     elif end == "purge":
-        await shard.purge(T, Q)
+        await purge(shard, T, Q)
     else:
-        await shard.delete_queue(T, Q)
+        await delete_queue(shard, T, Q)
     with pytest.raises(NotFound):
         await asyncio.wait_for(waiting, 5)
 
@@ -212,7 +213,7 @@ async def test_36_a_message_past_its_lifetime_wakes_who_waits_for_its_result(
 ) -> None:
     """Wherever it is discarded: on a nack, at its lease's end, or while it waits."""
     (added,) = await shard.add(T, Q, [message(ttl_ms=1_000)])
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
     got = [] if end == "waiting" else await shard.poll(T, Q, lease_ms=2_000)
     await pass_time(shard, clock, 1_500)

@@ -13,6 +13,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, queues
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, freeze, message, pass_time, settled
 
@@ -36,11 +37,11 @@ async def is_well(shard: Shard, tmp_path: Path) -> None:
 
 async def drain_dead_letters(shard: Shard) -> str:
     """Let the dead-letter queue be deleted but for one lease, and return its receipt."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, DLQ, [message("in the way")])
     (held,) = await shard.poll(T, DLQ, lease_ms=HOUR)
-    await shard.delete_queue(T, DLQ)
-    assert shard.stats(T, DLQ).status == "draining"
+    await delete_queue(shard, T, DLQ)
+    assert shard.reads.stats(T, DLQ).status == "draining"
     return held.receipt
 
 
@@ -57,19 +58,19 @@ async def test_a_dead_letter_waits_while_its_queue_is_being_deleted(
         await pass_time(shard, clock, 1_500)
         assert await shard.poll(T, Q) == []
         assert shard.failure is None
-    told = [row for row in await shard.trace(T, Q, added.id) if row.op == "dead_letter"]
+    told = [row for row in await shard.reads.trace(T, Q, added.id) if row.op == "dead_letter"]
     assert {row.outcome for row in told} == {"deferred"}
     assert len(told) >= 2
-    assert shard.stats(T, Q).dead_total == 0
+    assert shard.reads.stats(T, Q).dead_total == 0
     await shard.ack(T, DLQ, [receipt])
     await settled(shard)
-    assert DLQ not in shard.queues(T)
+    assert DLQ not in queues(shard, T)
     await pass_time(shard, clock, 1_500)
     assert await shard.poll(T, Q) == []
     await settled(shard)
     (letter,) = await shard.poll(T, DLQ)
     assert (letter.raw_id, letter.body) == (added.raw_id, b"letter")
-    assert (shard.stats(T, Q).dead_total, shard.stats(T, Q).ready) == (1, 0)
+    assert (shard.reads.stats(T, Q).dead_total, shard.reads.stats(T, Q).ready) == (1, 0)
     assert "unexplained" not in {row.op for row in journal(shard)}
     await is_well(shard, tmp_path)
 
@@ -82,7 +83,7 @@ async def test_a_waiting_dead_letter_still_ends_with_its_ttl(shard: Shard, clock
     await pass_time(shard, clock, 500)
     await pass_time(shard, clock, 1_000)
     await pass_time(shard, clock, 5_000)
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.expired_total) == (0, 0, 0, 1)
     await is_well(shard, tmp_path)
 
@@ -92,12 +93,12 @@ async def test_a_fleet_poll_goes_on_to_the_next_tenant_when_the_first_one_buries
     shard: Shard, wait_ms: int
 ) -> None:
     """What is ready elsewhere is delivered at once."""
-    await shard.put_tenant("aaa")
-    await shard.put_tenant("bbb")
+    await put_tenant(shard, "aaa")
+    await put_tenant(shard, "bbb")
     await shard.add("aaa", Q, [message("old")])
     (got,) = await shard.poll("aaa", Q)
     await shard.nack("aaa", Q, [got.receipt], delay_ms=0)
-    await shard.put_queue("aaa", Q, max_attempts=1)
+    await put_queue(shard, "aaa", Q, max_attempts=1)
     await shard.add("bbb", Q, [message("good")])
     polling = asyncio.create_task(shard.fleet_poll(Q, max=1, wait_ms=wait_ms))
     await settled(shard)
@@ -109,7 +110,7 @@ async def test_fleet_polls_for_different_tenants_in_one_round_all_get_messages(o
     """The first one's tenants do not use up what the round may give."""
     shard = await open_shard(settings=ShardSettings(round_cost_alone=8, round_cost_shared=2))
     for tenant in ("aaa", "bbb"):
-        await shard.put_tenant(tenant)
+        await put_tenant(shard, tenant)
         await shard.add(tenant, Q, [message() for _ in range(50)])
     first, second, third = await asyncio.gather(
         shard.fleet_poll(Q, max=20, tenants=["aaa"]),
@@ -127,17 +128,17 @@ async def test_an_add_of_which_everything_is_refused_makes_no_queue(shard: Shard
     """The refusal is journaled, and nothing else."""
     (reply,) = await shard.add(T, "fresh", [message(priority=99)])
     assert isinstance(reply.error, Invalid)
-    assert "fresh" not in shard.queues(T)
+    assert "fresh" not in queues(shard, T)
     assert "create_queue" not in {row.op for row in journal(shard)}
     replies = await shard.add(T, "fresh", [message(priority=99), message("good")])
     assert [one.error is None for one in replies] == [False, True]
-    assert "fresh" in shard.queues(T)
+    assert "fresh" in queues(shard, T)
 
 
 @pytest.mark.parametrize("most", [2, 3, 4])
 async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock, tmp_path: Path, most: int) -> None:
     """When leases end and delays pass in the very round that delivers."""
-    await shard.put_queue(T, Q, max_attempts=0, low_priority_every=2, low_priority_after_ms=0)
+    await put_queue(shard, T, Q, max_attempts=0, low_priority_every=2, low_priority_after_ms=0)
     await shard.add(T, Q, [message("x")])
     await shard.poll(T, Q, lease_ms=1_000)
     await shard.add(T, Q, [message(f"high {n}", priority=9) for n in range(4)])
@@ -152,7 +153,7 @@ async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock
         if got:
             assert all(outcome.ok for outcome in await shard.ack(T, Q, [one.receipt for one in got]))
     assert len(bodies) == len(set(bodies)) == 8
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.healed_total) == (0, 0, 0, 0)
     await is_well(shard, tmp_path)
 
@@ -166,7 +167,7 @@ async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
     monkeypatch.setattr(type(shard.state.store), "compact", lambda _, first, __: emptied.append(first))
     await shard.add(T, Q, [message()])
     prefix = shard.state.catalog.tenant(T).queues[Q].prefix
-    assert await shard.purge(T, Q) == 1
+    assert await purge(shard, T, Q) == 1
     await pass_time(shard, clock, 1_000)
     await shard.close()
     assert emptied == [prefix]
@@ -177,14 +178,14 @@ async def test_a_queue_with_the_longest_name_is_not_its_own_dead_letter_queue(
     shard: Shard, clock: ManualClock, name: str
 ) -> None:
     """Its messages are delivered as often as it says, and then never again."""
-    await shard.put_queue(T, name, max_attempts=1)
+    await put_queue(shard, T, name, max_attempts=1)
     group = "g" if name.endswith(".fifo") else None
     await shard.add(T, name, [message(group=group)])
     (got,) = await shard.poll(T, name)
     await shard.nack(T, name, [got.receipt])
     await pass_time(shard, clock, HOUR)
     assert await shard.poll(T, name) == []
-    (letters,) = set(shard.queues(T)) - {name}
+    (letters,) = set(queues(shard, T)) - {name}
     assert len(letters) <= 80
     assert [one.raw_id for one in await shard.poll(T, letters)] == [got.raw_id]
 
@@ -206,10 +207,10 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
             freeze(tmp_path / "data", tmp_path / "crashed")
 
     monkeypatch.setattr(shard.loop, "_write", copied)
-    await shard.delete_queue(T, Q, force=True)
+    await delete_queue(shard, T, Q, force=True)
     crashed = await open_shard("crashed")
     await settled(crashed)
-    assert Q not in crashed.queues(T)
+    assert Q not in queues(crashed, T)
     await crashed.close()
     assert examined(crashed).findings == []
 
@@ -218,7 +219,7 @@ async def test_a_reply_of_many_tenants_keeps_to_its_bound_in_bytes(shard: Shard)
     """It is over by less than one message, however many tenants have one; the others come with the next poll."""
     size, tenants = 1 << 20, 24
     for n in range(tenants):
-        await shard.put_tenant(f"tenant-{n:02}")
+        await put_tenant(shard, f"tenant-{n:02}")
         await shard.add(f"tenant-{n:02}", Q, [message(b"z" * size)])
     got = await shard.fleet_poll(Q, max=100)
     assert sum(len(one.body) for one in got) < limits.REPLY_BYTES_MAX + size
@@ -241,13 +242,13 @@ async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard
     assert outcome.ok
     (got,) = await shard.poll(T, Q)
     assert got.body == b"last"
-    assert shard.stats(T, Q).healed_total == 1_200
+    assert shard.reads.stats(T, Q).healed_total == 1_200
     await is_well(shard, tmp_path)
 
 
 async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard) -> None:
     """The same name that it has when it is done."""
-    await shard.put_tenant("closed", create_queues=False)
+    await put_tenant(shard, "closed", create_queues=False)
     calls = {
         "add": shard.add("closed", "nope", [message()]),
         "poll": shard.poll(T, "nope"),
@@ -256,11 +257,11 @@ async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard)
         "release": shard.release(T, "nope", ["x"]),
         "extend": shard.extend(T, "nope", ["x"], lease_ms=5),
         "remove": shard.remove(T, "nope", [bytes(16)]),
-        "configure_queue": shard.put_queue(T, "nope", lease_ms=0),
-        "pause_queue": shard.pause_queue(T, "nope"),
-        "delete_queue": shard.delete_queue(T, "nope"),
-        "purge": shard.purge(T, "nope"),
-        "configure_tenant": shard.put_tenant("acme", weight=0),
+        "configure_queue": put_queue(shard, T, "nope", lease_ms=0),
+        "pause_queue": pause_queue(shard, T, "nope"),
+        "delete_queue": delete_queue(shard, T, "nope"),
+        "purge": purge(shard, T, "nope"),
+        "configure_tenant": put_tenant(shard, "acme", weight=0),
     }
     for call in calls.values():
         with pytest.raises(TenantqError):
@@ -270,13 +271,13 @@ async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard)
 
 async def test_background_work_of_a_deleted_tenant_leaves_no_row(shard: Shard, clock: ManualClock) -> None:
     """Nobody asked for it, so nobody was refused."""
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     await shard.add("acme", Q, [message(), message(delay_ms=10)])
     await shard.poll("acme", Q, lease_ms=10)
     await settled(shard)
-    last = shard.journal_span[1]
+    last = shard.journal.span[1]
     clock.advance(10)  # the sweep and the advance stand in line now
-    await shard.delete_tenant("acme")
+    await shard.erasure.delete_tenant("acme")
     await pass_time(shard, clock, 1_000)
     assert [row.op for row in journal(shard) if row.seq > last] == ["delete_tenant"]
     assert "refused" not in {row.outcome for row in journal(shard)}
@@ -284,12 +285,12 @@ async def test_background_work_of_a_deleted_tenant_leaves_no_row(shard: Shard, c
 
 async def test_dead_letters_and_redrives_name_where_messages_went(shard: Shard) -> None:
     """With their bytes, so that each queue's arrivals can be told from the journal."""
-    await shard.put_queue(T, Q, max_attempts=1)
+    await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message("12345")])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt])
-    await shard.finished(await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset({added.id}))))
-    moves = {row.op: row for row in await shard.trace(T, Q, added.id) if row.op in {"dead_letter", "redrive"}}
+    await finished(shard, await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset({added.id}))))
+    moves = {row.op: row for row in await shard.reads.trace(T, Q, added.id) if row.op in {"dead_letter", "redrive"}}
     assert (moves["dead_letter"].queue, moves["dead_letter"].bytes) == (Q, 5)
     assert DLQ in moves["dead_letter"].details
     assert (moves["redrive"].queue, moves["redrive"].bytes) == (DLQ, 5)
@@ -313,12 +314,12 @@ async def test_a_message_discarded_by_the_sweep_of_the_round_is_not_dealt_with_a
     """The poll of the same round still finds its row in the store: it goes past it, and nothing is counted twice."""
     await shard.add(T, Q, [message("ends", ttl_ms=1_000), message("stays")])
     await settled(shard)
-    rounds = shard.rounds
+    rounds = shard.loop.rounds
     clock.advance(1_000)  # the sweep stands in line
     (got,) = await shard.poll(T, Q, max=9)
-    assert shard.rounds - rounds == 1
+    assert shard.loop.rounds - rounds == 1
     assert got.body == b"stays"
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.expired_total, stats.ready, stats.in_flight, stats.bytes) == (1, 0, 1, len(b"stays"))
     assert [row.op for row in journal(shard)].count("expire") == 1
     await is_well(shard, tmp_path)

@@ -18,6 +18,7 @@ from tenantq.store import database, opening
 from tenantq.store.interface import Family, Store
 from tenantq.store.keys import FAMILIES, be64
 from tenantq.store.rocks import RocksStore
+from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -74,10 +75,10 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     shard = await open_shard()
     assert "meta" in touched
     assert touched.isdisjoint({"m", "vi", "le", "li"})
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.bytes) == (50_000, 1_000_000)
     assert await drain(shard) == 50_000
-    assert shard.stats(T, Q).ready == 0
+    assert shard.reads.stats(T, Q).ready == 0
 
 
 @pytest.mark.redis_in_full("takes half a minute there")
@@ -107,7 +108,7 @@ async def test_62_a_backlog_of_200k_drains_and_nothing_is_stranded(open_shard: O
         before = len(seen)
         await asyncio.gather(*(consume(size) for size in (1_000, 700, 300)))
     assert seen == added
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.blocked, stats.in_flight, stats.bytes) == (0, 0, 0, 0, 0)
     assert stats.healed_total == 0
     counts = row_counts(shard)
@@ -166,7 +167,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
     reading = Reading(monkeypatch)
     small = ShardSettings(durability="os", memory_bytes=8 << 20)  # so that tables are written all the time
     shard = await open_shard(settings=small)
-    await shard.put_queue(T, Q, dedup_ms=60_000, result_ttl_ms=60_000, ttl_ms=600_000)
+    await put_queue(shard, T, Q, dedup_ms=60_000, result_ttl_ms=60_000, ttl_ms=600_000)
     walks: list[int] = []
 
     async def poll(wanted: int) -> list[str]:
@@ -191,7 +192,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
         """Let everything expire; return the rows there are and the bytes of tables and log, compacted."""
         nonlocal shard
         await pass_time(shard, clock, 700_000)
-        await shard.trim_journal(shard.journal_span[1])
+        await shard.journal.trim(shard.journal.span[1])
         rows = row_counts(shard)
         compact_all(shard)
         await shard.close()
@@ -225,26 +226,26 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
 
     The 50 ms of the promise are counted in rounds: at most one is begun before the one that an operation is in.
     """
-    await shard.put_tenant("calm")
-    await shard.put_queue("calm", Q)
+    await put_tenant(shard, "calm")
+    await put_queue(shard, "calm", Q)
     await fill(shard, 100_000)
     for _ in range(100):
         assert len(await shard.poll(T, Q, max=BATCH, lease_ms=10_000)) == BATCH
-    assert shard.stats(T, Q).in_flight == 100_000
+    assert shard.reads.stats(T, Q).in_flight == 100_000
     await settled(shard)
-    start = shard.journal_span[1]
+    start = shard.journal.span[1]
     clock.advance(10_000)
     waits: list[int] = []
 
     async def counted(call: Awaitable[Answer]) -> Answer:
-        before = shard.journal_span[1]
+        before = shard.journal.span[1]
         answer = await call
         own = [one for one in rounds_of(shard, before) if any(entry.tenant == "calm" for entry in one.entries)]
         waits.append(own[-1].seq - before - 1)  # every round has something to write here, and so a record
         return answer
 
     for _ in range(BATCH):
-        if shard.stats(T, Q).in_flight < BATCH:
+        if shard.reads.stats(T, Q).in_flight < BATCH:
             break
         await counted(shard.add("calm", Q, [message()]))
         (got,) = await counted(shard.poll("calm", Q))
@@ -259,7 +260,7 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
     assert len(waits) > 60  # so the other tenant worked all through the sweep
     assert sum(slices) == 100_000
     assert max(slices) == ShardSettings().sweep_rows == 256
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.in_flight, stats.ready, stats.lease_expired_total) == (0, 100_000, 100_000)
 
 
@@ -274,7 +275,7 @@ async def test_many_delayed_messages_that_fall_due_at_once_are_all_counted(
     clock.advance(1_000)
     shard = await open_shard()
     await settled(shard)
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed) == (12_000, 0)
     assert await drain(shard) == 12_000
 

@@ -10,6 +10,7 @@ import pytest
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid, NotFound, QuotaExceeded
+from tests.administration import delete_queue, put_tenant
 from tests.shards import pass_time
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def _all(shard: Shard, id: str, *, limit: int = 3, queue: str = "q") -> list[Fac
     found: list[Facts] = []
     start = None
     while True:
-        page = shard.read_snapshot("default", queue, id, start=start, limit=limit)
+        page = shard.snapshots.read("default", queue, id, start=start, limit=limit)
         found += page.messages
         start = page.cursor
         if start is None:
@@ -49,9 +50,9 @@ async def _fill(shard: Shard) -> None:
 async def test_a_snapshot_is_of_one_moment(shard: Shard, clock: ManualClock) -> None:
     """What is added, consumed or falls due afterwards changes nothing in it, page by page."""
     await _fill(shard)
-    first = await shard.open_snapshot("default", "q")
-    before = {facts.body: await shard.get("default", "q", facts.raw_id) for facts in _all(shard, first.id)}
-    taken = await shard.open_snapshot("default", "q")
+    first = await shard.snapshots.open("default", "q")
+    before = {facts.body: await shard.reads.get("default", "q", facts.raw_id) for facts in _all(shard, first.id)}
+    taken = await shard.snapshots.open("default", "q")
     await shard.add("default", "q", [NewMessage(body=b"later")])
     for delivery in await shard.poll("default", "q", max=10):
         await shard.ack("default", "q", [delivery.receipt])
@@ -70,15 +71,15 @@ async def test_a_snapshot_is_divided_into_parts(shard: Shard) -> None:
     await shard.add("default", "q", [NewMessage(body=b"%d" % number) for number in range(1_000)])
     for _ in range(4):
         await shard.add("default", "q", [NewMessage(body=b"x") for _ in range(1_000)])
-    taken = await shard.open_snapshot("default", "q", part_messages=900)
+    taken = await shard.snapshots.open("default", "q", part_messages=900)
     bounds = [None, *taken.parts, None]
     counts = []
     for start, end in pairwise(bounds):
-        page = shard.read_snapshot("default", "q", taken.id, start=start, end=end, limit=1_000)
+        page = shard.snapshots.read("default", "q", taken.id, start=start, end=end, limit=1_000)
         assert page.cursor is None
         counts.append(len(page.messages))
     assert counts == [900, 900, 900, 900, 900, 500]
-    exact = await shard.open_snapshot("default", "q", part_messages=5_000)
+    exact = await shard.snapshots.open("default", "q", part_messages=5_000)
     assert exact.parts == []
 
 
@@ -86,8 +87,8 @@ async def test_pages_are_bounded_in_bytes(shard: Shard) -> None:
     """A page of large bodies ends early, and the next one goes on behind it."""
     for _ in range(10):
         await shard.add("default", "q", [NewMessage(body=bytes(limits.BODY_BYTES_MAX))])
-    taken = await shard.open_snapshot("default", "q")
-    page = shard.read_snapshot("default", "q", taken.id, limit=100)
+    taken = await shard.snapshots.open("default", "q")
+    page = shard.snapshots.read("default", "q", taken.id, limit=100)
     assert 1 < len(page.messages) < 10
     assert page.cursor is not None
     assert len(_all(shard, taken.id, limit=100)) == 10
@@ -96,7 +97,7 @@ async def test_pages_are_bounded_in_bytes(shard: Shard) -> None:
 async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Shard, clock: ManualClock) -> None:
     """Reading keeps it, but not for ever: the store cannot give back what it holds."""
     await _fill(shard)
-    taken = await shard.open_snapshot("default", "q", keep_ms=600_000)
+    taken = await shard.snapshots.open("default", "q", keep_ms=600_000)
     for _ in range(limits.SNAPSHOT_LIFE_MS_MAX // 500_000):
         await pass_time(shard, clock, 500_000)
         assert len(_all(shard, taken.id)) == 6
@@ -105,7 +106,7 @@ async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Sh
         NotFound, match="no such snapshot: it was closed, was not read for too long, or the server was restarted"
     ):
         _all(shard, taken.id)
-    idle = await shard.open_snapshot("default", "q", keep_ms=1_000)
+    idle = await shard.snapshots.open("default", "q", keep_ms=1_000)
     await pass_time(shard, clock, 1_000)
     with pytest.raises(NotFound):
         _all(shard, idle.id)
@@ -114,29 +115,29 @@ async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Sh
 async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None:
     """One too many is refused until one is closed; another queue or tenant cannot read it."""
     await _fill(shard)
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     for tenant, queue in (("default", "other"), ("acme", "q")):
         await shard.add(tenant, queue, [NewMessage(body=b"x")])
-    taken = [await shard.open_snapshot("default", "q") for _ in range(limits.SNAPSHOTS_OF_TENANT_MAX)]
+    taken = [await shard.snapshots.open("default", "q") for _ in range(limits.SNAPSHOTS_OF_TENANT_MAX)]
     with pytest.raises(QuotaExceeded, match="too many snapshots"):
-        await shard.open_snapshot("default", "other")
-    await shard.open_snapshot("acme", "q")
+        await shard.snapshots.open("default", "other")
+    await shard.snapshots.open("acme", "q")
     for tenant, queue in (("default", "other"), ("acme", "q")):
         with pytest.raises(NotFound):
-            shard.read_snapshot(tenant, queue, taken[0].id)
+            shard.snapshots.read(tenant, queue, taken[0].id)
         with pytest.raises(NotFound):
-            shard.close_snapshot(tenant, queue, taken[0].id)
-    shard.close_snapshot("default", "q", taken[0].id)
-    await shard.open_snapshot("default", "other")
+            shard.snapshots.close(tenant, queue, taken[0].id)
+    shard.snapshots.close("default", "q", taken[0].id)
+    await shard.snapshots.open("default", "other")
     with pytest.raises(NotFound):
-        shard.read_snapshot("default", "q", taken[0].id)
+        shard.snapshots.read("default", "q", taken[0].id)
 
 
 async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: ManualClock) -> None:
     """Also when a queue of the same name is made anew."""
     await _fill(shard)
-    taken = await shard.open_snapshot("default", "q")
-    await shard.delete_queue("default", "q", force=True)
+    taken = await shard.snapshots.open("default", "q")
+    await delete_queue(shard, "default", "q", force=True)
     await pass_time(shard, clock, 1)
     with pytest.raises(NotFound):
         _all(shard, taken.id)
@@ -148,13 +149,13 @@ async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: Ma
 async def test_bad_arguments_are_named(shard: Shard) -> None:
     """Ranges and ids are checked."""
     await _fill(shard)
-    taken = await shard.open_snapshot("default", "q")
+    taken = await shard.snapshots.open("default", "q")
     for options in ({"keep_ms": 0}, {"keep_ms": limits.SNAPSHOT_KEEP_MS_MAX + 1}, {"part_messages": 0}):
         with pytest.raises(Invalid, match=next(iter(options))):
-            await shard.open_snapshot("default", "q", **options)
+            await shard.snapshots.open("default", "q", **options)
     with pytest.raises(Invalid, match="limit"):
-        shard.read_snapshot("default", "q", taken.id, limit=0)
+        shard.snapshots.read("default", "q", taken.id, limit=0)
     with pytest.raises(Invalid):
-        shard.read_snapshot("default", "q", taken.id, start="nonsense")
+        shard.snapshots.read("default", "q", taken.id, start="nonsense")
     with pytest.raises(NotFound):
-        await shard.open_snapshot("default", "nowhere")
+        await shard.snapshots.open("default", "nowhere")

@@ -2,6 +2,7 @@
 
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
+from tests.administration import put_queue
 from tests.shards import Q, T, message, pass_time
 
 
@@ -19,7 +20,7 @@ async def flood(shard: Shard, rounds: int, size: int = 1) -> list[int]:
 
 async def test_22_low_priority_still_progresses_under_permanent_high_load(shard: Shard, clock: ManualClock) -> None:
     """One delivery in low_priority_every goes to it once it has waited, no more and no less."""
-    await shard.put_queue(T, Q, low_priority_every=8, low_priority_after_ms=1_000)
+    await put_queue(shard, T, Q, low_priority_every=8, low_priority_after_ms=1_000)
     await shard.add(T, Q, [message(priority=0) for _ in range(50)] + [message(priority=9)])
     assert 0 not in await flood(shard, 40)  # it has not waited long enough
     await pass_time(shard, clock, 1_000)
@@ -35,7 +36,7 @@ def _at(order: list[int]) -> list[int]:
 
 async def test_22_the_share_holds_for_polls_of_many(shard: Shard, clock: ManualClock) -> None:
     """Within a batch the higher priority still comes first."""
-    await shard.put_queue(T, Q, low_priority_every=10, low_priority_after_ms=0)
+    await put_queue(shard, T, Q, low_priority_every=10, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=0) for _ in range(100)] + [message(priority=9)])
     await pass_time(shard, clock, 1)
     order = await flood(shard, 10, size=50)
@@ -45,7 +46,7 @@ async def test_22_the_share_holds_for_polls_of_many(shard: Shard, clock: ManualC
 
 async def test_22_the_share_is_divided_among_all_lower_priorities(shard: Shard, clock: ManualClock) -> None:
     """None of them waits for ever."""
-    await shard.put_queue(T, Q, low_priority_every=4, low_priority_after_ms=0)
+    await put_queue(shard, T, Q, low_priority_every=4, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=p) for p in (1, 3, 5) for _ in range(40)] + [message(priority=9)])
     await pass_time(shard, clock, 1)
     order = await flood(shard, 120)
@@ -55,7 +56,7 @@ async def test_22_the_share_is_divided_among_all_lower_priorities(shard: Shard, 
 
 async def test_22_nobody_is_owed_anything_where_the_high_priority_runs_dry(shard: Shard, clock: ManualClock) -> None:
     """Strict priority otherwise."""
-    await shard.put_queue(T, Q, low_priority_every=2, low_priority_after_ms=0)
+    await put_queue(shard, T, Q, low_priority_every=2, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=0) for _ in range(5)] + [message(priority=9) for _ in range(5)])
     await pass_time(shard, clock, 1)
     assert [one.priority for one in await shard.poll(T, Q, max=10)] == [9] * 5 + [0] * 5

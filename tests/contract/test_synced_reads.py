@@ -12,6 +12,7 @@ from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
+from tests.administration import put_queue
 from tests.shards import Q, T, message, on_a_slow_disk, settled
 
 
@@ -62,17 +63,17 @@ async def turns(count: int = 20) -> None:
 
 
 READS: dict[str, Callable[[Shard, bytes], Awaitable[Any]]] = {
-    "peek": lambda shard, _: shard.peek(T, Q),
-    "get": lambda shard, raw: shard.get(T, Q, raw),
-    "result": lambda shard, raw: shard.result(T, Q, raw),
-    "trace": lambda shard, raw: shard.trace(T, Q, raw),
+    "peek": lambda shard, _: shard.reads.peek(T, Q),
+    "get": lambda shard, raw: shard.reads.get(T, Q, raw),
+    "result": lambda shard, raw: shard.reads.result(T, Q, raw),
+    "trace": lambda shard, raw: shard.reads.trace(T, Q, raw),
 }
 
 
 @pytest.mark.parametrize("read", READS)
 async def test_a_read_waits_for_the_sync_of_the_add_it_would_show(shard: Shard, syncs: Syncs, read: str) -> None:
     """The sync of an earlier round does not let it go."""
-    await shard.put_queue(T, Q)
+    await put_queue(shard, T, Q)
     syncs.hold()
     first = asyncio.create_task(shard.add(T, Q, [message("1")]))
     await syncs.begun()
@@ -104,7 +105,7 @@ async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch:
 
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=60_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await settled(shard)
     monkeypatch.setattr(type(shard.state.store), "sync", broken)
     with pytest.raises(StoreFailed):
@@ -119,7 +120,7 @@ async def test_a_result_is_not_told_before_its_sync_when_the_wait_ends(
     """The time runs out between the write and the sync of the ack."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
-    waiting = asyncio.create_task(shard.result(T, Q, added.id, wait_ms=1_000))
+    waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=1_000))
     await settled(shard)
     syncs.hold()
     acking = asyncio.create_task(shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")]))

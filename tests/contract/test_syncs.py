@@ -68,4 +68,4 @@ async def test_while_much_work_waits_the_thread_syncs_and_the_loop_goes_on(tmp_p
         added = await asyncio.gather(*(shard.add("default", "q", batch) for _ in range(40)))
         assert sum(len(one) for one in added) == 20_000
         assert False in disk.here
-        assert shard.stats("default", "q").ready == 20_001
+        assert shard.reads.stats("default", "q").ready == 20_001

@@ -9,8 +9,23 @@ import pytest
 
 from tenantq.domain.access import Grant, KeyUse, StoredKey
 from tenantq.domain.message import LOCAL, Result
+from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, Suspended, TenantqError
 from tenantq.store.keys import FAMILIES, tenant_prefix
+from tests.administration import (
+    delete_queue,
+    note_key_use,
+    put_grant,
+    put_key,
+    put_queue,
+    put_tenant,
+    queues,
+    resume_tenant,
+    revoke_token,
+    suspend_tenant,
+    tenants,
+    usage,
+)
 from tests.shards import journal_rows, message, pass_time, settled
 
 if TYPE_CHECKING:
@@ -25,7 +40,7 @@ ACME, Q = "acme", "work"
 
 async def acme(shard: Shard) -> list[str]:
     """Make a tenant with two leased messages and three waiting; return the receipts."""
-    await shard.put_tenant(ACME)
+    await put_tenant(shard, ACME)
     await shard.add(ACME, Q, [message(f"{n}") for n in range(5)])
     return [one.receipt for one in await shard.poll(ACME, Q, max=2, lease_ms=60_000)]
 
@@ -36,8 +51,8 @@ async def acme(shard: Shard) -> list[str]:
 async def test_50_a_suspended_tenant_takes_and_gives_nothing(shard: Shard) -> None:
     """Adds, to new queues too, and polls are refused with a typed error; nothing changes."""
     await acme(shard)
-    await shard.suspend_tenant(ACME, reason="unpaid")
-    before = shard.usage(ACME), shard.stats(ACME, Q)
+    await suspend_tenant(shard, ACME, reason="unpaid")
+    before = usage(shard, ACME), shard.reads.stats(ACME, Q)
     for act in (
         shard.add(ACME, Q, [message()]),
         shard.add(ACME, "new", [message()]),
@@ -48,39 +63,39 @@ async def test_50_a_suspended_tenant_takes_and_gives_nothing(shard: Shard) -> No
             await act
         assert (caught.value.code, caught.value.status, caught.value.tenant) == ("forbidden", 403, ACME)
     assert await shard.fleet_poll(Q) == []
-    assert (shard.usage(ACME), shard.stats(ACME, Q)) == before
-    assert set(shard.queues(ACME)) == {Q}
+    assert (usage(shard, ACME), shard.reads.stats(ACME, Q)) == before
+    assert set(queues(shard, ACME)) == {Q}
 
 
 async def test_50_leased_work_of_a_suspended_tenant_may_finish(shard: Shard) -> None:
     """Ack with a result, nack, release and extend; what is given back waits."""
-    await shard.put_tenant(ACME)
+    await put_tenant(shard, ACME)
     await shard.add(ACME, Q, [message(f"{n}") for n in range(4)])
     held = await shard.poll(ACME, Q, max=4, lease_ms=60_000)
-    await shard.suspend_tenant(ACME)
+    await suspend_tenant(shard, ACME)
     assert (await shard.extend(ACME, Q, [held[0].receipt], lease_ms=90_000))[0].ok
     assert (await shard.ack(ACME, Q, [held[0].receipt], results=[Result("completed", b"done")]))[0].ok
     assert (await shard.nack(ACME, Q, [held[1].receipt], delay_ms=0))[0].ok
     assert (await shard.release(ACME, Q, [held[2].receipt]))[0].ok
-    assert (await shard.result(ACME, Q, held[0].id)).value == b"done"
-    await shard.resume_tenant(ACME)
+    assert (await shard.reads.result(ACME, Q, held[0].id)).value == b"done"
+    await resume_tenant(shard, ACME)
     assert {one.body for one in await shard.poll(ACME, Q, max=9)} == {b"1", b"2"}
 
 
 async def test_50_waiting_polls_of_a_suspended_tenant_are_sent_away(shard: Shard, clock: ManualClock) -> None:
     """At once, of every queue; those of a fleet go on waiting and get nothing of it."""
-    await shard.put_tenant(ACME)
+    await put_tenant(shard, ACME)
     for queue in (Q, "other"):
-        await shard.put_queue(ACME, queue)
+        await put_queue(shard, ACME, queue)
     waiting = [asyncio.ensure_future(shard.poll(ACME, queue, wait_ms=60_000)) for queue in (Q, "other", Q)]
     fleet = asyncio.ensure_future(shard.fleet_poll(Q, wait_ms=60_000))
     await settled(shard)
-    await shard.suspend_tenant(ACME)
+    await suspend_tenant(shard, ACME)
     for one in waiting:
         with pytest.raises(Suspended):
             await one
     assert not fleet.done()
-    await shard.resume_tenant(ACME)
+    await resume_tenant(shard, ACME)
     await shard.add(ACME, Q, [message()])
     assert len(await fleet) == 1
 
@@ -90,13 +105,13 @@ async def test_50_a_fleet_that_waits_gets_nothing_of_a_tenant_suspended_meanwhil
 ) -> None:
     """Neither what was there nor what a lease's end gives back; after resuming it does."""
     receipts = await acme(shard)
-    await shard.suspend_tenant(ACME)
+    await suspend_tenant(shard, ACME)
     fleet = asyncio.ensure_future(shard.fleet_poll(Q, max=9, wait_ms=60_000))
     await settled(shard)
     await shard.release(ACME, Q, receipts)
     await pass_time(shard, clock, 1_000)
     assert not fleet.done()
-    await shard.resume_tenant(ACME)
+    await resume_tenant(shard, ACME)
     assert len(await asyncio.wait_for(fleet, 5)) == 5
 
 
@@ -105,7 +120,7 @@ async def test_50_resuming_restores_everything(open_shard: OpenShard, clock: Man
     shard = await open_shard()
     await acme(shard)
     await shard.add(ACME, Q, [message("later", delay_ms=100)])
-    await shard.suspend_tenant(ACME)
+    await suspend_tenant(shard, ACME)
     await shard.close()
     shard = await open_shard()
     with pytest.raises(Suspended):
@@ -113,7 +128,7 @@ async def test_50_resuming_restores_everything(open_shard: OpenShard, clock: Man
     await pass_time(shard, clock, 60_001)  # the leases end while it is suspended
     with pytest.raises(Suspended):
         await shard.poll(ACME, Q)
-    await shard.resume_tenant(ACME)
+    await resume_tenant(shard, ACME)
     assert len(await shard.poll(ACME, Q, max=9)) == 6
     assert not (await shard.add(ACME, Q, [message()]))[0].error
     waiting = asyncio.ensure_future(shard.poll(ACME, "other-queue", wait_ms=10))
@@ -124,10 +139,10 @@ async def test_50_resuming_restores_everything(open_shard: OpenShard, clock: Man
 async def test_50_a_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None:
     """And resuming one that is not suspended is no error; each is journaled and makes a new version."""
     await acme(shard)
-    for act in (shard.suspend_tenant, shard.suspend_tenant, shard.resume_tenant, shard.resume_tenant):
-        before = shard.tenant_state(ACME).version
-        await act(ACME)
-        assert shard.tenant_state(ACME).version == before + 1
+    for act in (suspend_tenant, suspend_tenant, resume_tenant, resume_tenant):
+        before = shard.tenant(ACME).version
+        await act(shard, ACME)
+        assert shard.tenant(ACME).version == before + 1
     assert len(await shard.poll(ACME, Q, max=9)) == 3
     rows = await journal_rows(shard, tenant=ACME)
     assert [row.op for row in rows if row.op.endswith("_tenant")][-4:] == ["suspend_tenant"] * 2 + ["resume_tenant"] * 2
@@ -136,28 +151,28 @@ async def test_50_a_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None
 async def test_50_other_tenants_do_not_notice(shard: Shard) -> None:
     """One is suspended, the other works."""
     await acme(shard)
-    await shard.suspend_tenant(ACME)
-    await shard.put_tenant("globex")
+    await suspend_tenant(shard, ACME)
+    await put_tenant(shard, "globex")
     await shard.add("globex", Q, [message()])
     assert [one.tenant for one in await shard.fleet_poll(Q, max=9)] == ["globex"]
 
 
 async def test_50_adds_and_suspensions_at_once_leave_no_half_way(shard: Shard) -> None:
     """Each add is in, or refused as suspended; afterwards the counts are right."""
-    await shard.put_tenant(ACME)
+    await put_tenant(shard, ACME)
     acts: list[Any] = []
     for n in range(60):
         acts.append(shard.add(ACME, Q, [message()]))
         if n % 10 == 5:
-            acts.append(shard.suspend_tenant(ACME))
+            acts.append(suspend_tenant(shard, ACME))
         if n % 10 == 8:
-            acts.append(shard.resume_tenant(ACME))
+            acts.append(resume_tenant(shard, ACME))
     replies = await asyncio.gather(*acts, return_exceptions=True)
     errors = [one for one in replies if isinstance(one, BaseException)]
     assert {type(one) for one in errors} <= {Suspended}
     added = sum(isinstance(one, list) for one in replies)
-    await shard.resume_tenant(ACME)
-    assert shard.usage(ACME)["backlog"] == added
+    await resume_tenant(shard, ACME)
+    assert usage(shard, ACME)["backlog"] == added
 
 
 # ---- 50: deleted ----
@@ -165,9 +180,9 @@ async def test_50_adds_and_suspensions_at_once_leave_no_half_way(shard: Shard) -
 
 async def everything_of(shard: Shard) -> int:
     """Give a tenant rows in every family and every kind of meta row; return its id."""
-    await shard.put_tenant(ACME, quotas={"backlog": 99})
-    await shard.put_queue(ACME, Q, max_attempts=1, result_ttl_ms=1_000_000)
-    id = shard.tenant_state(ACME).id
+    await put_tenant(shard, ACME, quotas={"backlog": 99})
+    await put_queue(shard, ACME, Q, max_attempts=1, result_ttl_ms=1_000_000)
+    id = shard.tenant(ACME).id
     await shard.add(ACME, Q, [message(f"{n}", key=f"{n}", ttl_ms=900_000) for n in range(6)])
     await shard.add(ACME, "groups.fifo", [message(group="g"), message(group="g")])
     got = await shard.poll(ACME, Q, max=3)
@@ -177,10 +192,10 @@ async def everything_of(shard: Shard) -> int:
         id="acmekey", tenant=ACME, name="n", grant=Grant(role="producer"), token_hash=b"h" * 32, created_at=0,
         created_by="system",
     )  # fmt: skip
-    await shard.put_key(key)
-    await shard.note_key_use({"acmekey": KeyUse(5, ("10.0.0.0/24",))})
-    await shard.put_grant(ACME, "jwt:worker", Grant(role="viewer"))
-    await shard.revoke_token(ACME, token_id="j", principal="jwt:worker", until=1 << 60)  # noqa: S106  # an id, no secret
+    await put_key(shard, key)
+    await note_key_use(shard, {"acmekey": KeyUse(5, ("10.0.0.0/24",))})
+    await put_grant(shard, ACME, "jwt:worker", Grant(role="viewer"))
+    await revoke_token(shard, ACME, token_id="j", principal="jwt:worker", until=1 << 60)  # noqa: S106  # an id, no secret
     return id
 
 
@@ -206,19 +221,19 @@ async def test_50_nothing_of_a_deleted_tenant_is_left(open_shard: OpenShard) -> 
     id = await everything_of(shard)
     before = rows_of(shard, id)
     assert all(before[name] for name in before), before
-    await shard.delete_tenant(ACME)
+    await shard.erasure.delete_tenant(ACME)
     await settled(shard)
     assert not any(rows_of(shard, id).values()), rows_of(shard, id)
-    await shard.note_key_use({"acmekey": KeyUse(9, ())})  # noted late: the key is gone
+    await note_key_use(shard, {"acmekey": KeyUse(9, ())})  # noted late: the key is gone
     assert not any(rows_of(shard, id).values()), rows_of(shard, id)
     for _ in range(2):
         with pytest.raises(NotFound):
-            shard.usage(ACME)
-        assert shard.access.key(b"h" * 32) is None
-        assert shard.access.grants(ACME, "jwt:worker") == ()
-        assert list(shard.access.tenants_of("jwt:worker")) == []
-        assert not shard.access.token_revoked(ACME, "j", "jwt:worker", 0)
-        assert shard.access.use("acmekey") is None
+            usage(shard, ACME)
+        assert shard.state.access.key(b"h" * 32) is None
+        assert shard.state.access.grants(ACME, "jwt:worker") == ()
+        assert list(shard.state.access.tenants_of("jwt:worker")) == []
+        assert not shard.state.access.token_revoked(ACME, "j", "jwt:worker", 0)
+        assert shard.state.access.use("acmekey") is None
         await shard.close()
         shard = await open_shard()
 
@@ -227,21 +242,25 @@ async def test_50_a_new_tenant_of_the_same_name_sees_nothing_of_the_old(open_sha
     """Not its messages, keys, quotas, windows, results, history or journal, before and after a restart."""
     shard = await open_shard()
     old_id = await everything_of(shard)
-    (old,) = (await shard.peek(ACME, Q, limit=1)).messages
-    await shard.delete_tenant(ACME)
-    await shard.put_tenant(ACME)
-    assert shard.tenant_state(ACME).id > old_id
-    assert set(shard.usage(ACME).values()) == {0}
-    assert shard.queues(ACME) == {}
-    assert shard.tenants()[ACME].quotas.backlog is None
+    (old,) = (await shard.reads.peek(ACME, Q, limit=1)).messages
+    await shard.erasure.delete_tenant(ACME)
+    await put_tenant(shard, ACME)
+    assert shard.tenant(ACME).id > old_id
+    assert set(usage(shard, ACME).values()) == {0}
+    assert queues(shard, ACME) == {}
+    assert tenants(shard)[ACME].quotas.backlog is None
     for _ in range(2):
-        await shard.put_queue(ACME, Q)
+        await put_queue(shard, ACME, Q)
         (added,) = await shard.add(ACME, Q, [message("0", key="0")])
         assert added.error is None
-        for look in (shard.get(ACME, Q, old.id), shard.result(ACME, Q, old.id), shard.trace(ACME, Q, old.id)):
+        for look in (
+            shard.reads.get(ACME, Q, old.id),
+            shard.reads.result(ACME, Q, old.id),
+            shard.reads.trace(ACME, Q, old.id),
+        ):
             with pytest.raises(NotFound):
                 await look
-        assert shard.access.keys(shard.tenant_state(ACME).id) == {}
+        assert shard.state.access.keys(shard.tenant(ACME).id) == {}
         rows = await journal_rows(shard, tenant=ACME)
         assert {row.op for row in rows} <= {"create_tenant", "create_queue", "add", "configure_queue"}
         await shard.close()
@@ -253,14 +272,14 @@ async def test_50_ids_are_never_given_out_again(open_shard: OpenShard) -> None:
     shard = await open_shard()
     seen: list[int] = []
     queue_ids: list[int] = []
-    await shard.put_tenant("keeper")
+    await put_tenant(shard, "keeper")
     for n in range(4):
-        await shard.put_tenant(ACME)
-        seen.append(shard.tenant_state(ACME).id)
-        await shard.put_queue("keeper", Q)
-        queue_ids.append(shard.tenant_state("keeper").queues[Q].id)
-        await shard.delete_tenant(ACME)
-        await shard.delete_queue("keeper", Q, force=True)
+        await put_tenant(shard, ACME)
+        seen.append(shard.tenant(ACME).id)
+        await put_queue(shard, "keeper", Q)
+        queue_ids.append(shard.tenant("keeper").queues[Q].id)
+        await shard.erasure.delete_tenant(ACME)
+        await delete_queue(shard, "keeper", Q, force=True)
         await settled(shard)
         if n % 2:
             await shard.close()
@@ -272,22 +291,22 @@ async def test_50_ids_are_never_given_out_again(open_shard: OpenShard) -> None:
 async def test_50_work_under_way_ends_cleanly_when_its_tenant_is_deleted(shard: Shard, clock: ManualClock) -> None:
     """Waiting polls and results are answered with an error, late settles too; a fleet goes on with the others."""
     receipts = await acme(shard)
-    await shard.put_queue(ACME, "empty")
+    await put_queue(shard, ACME, "empty")
     (held,) = await shard.poll(ACME, Q)
     waiting = [
         asyncio.ensure_future(shard.poll(ACME, "empty", wait_ms=60_000)),
-        asyncio.ensure_future(shard.result(ACME, Q, held.id, wait_ms=60_000)),
+        asyncio.ensure_future(shard.reads.result(ACME, Q, held.id, wait_ms=60_000)),
     ]
     fleet = asyncio.ensure_future(shard.fleet_poll("empty", wait_ms=60_000))
     await settled(shard)
     adds = [asyncio.ensure_future(shard.add(ACME, Q, [message()])) for _ in range(5)]
-    await shard.delete_tenant(ACME)
+    await shard.erasure.delete_tenant(ACME)
     for one in waiting:
         with pytest.raises(TenantqError) as caught:
             await asyncio.wait_for(one, 5)
         assert caught.value.code in {"not_found", "draining"}
     assert {type(one) for one in await asyncio.gather(*adds, return_exceptions=True)} <= {list, NotFound}
-    for act in (shard.ack(ACME, Q, receipts), shard.add(ACME, Q, [message()]), shard.suspend_tenant(ACME)):
+    for act in (shard.ack(ACME, Q, receipts), shard.add(ACME, Q, [message()]), suspend_tenant(shard, ACME)):
         with pytest.raises(NotFound):
             await act
     await pass_time(shard, clock, 120_000)
@@ -297,8 +316,8 @@ async def test_50_work_under_way_ends_cleanly_when_its_tenant_is_deleted(shard: 
 async def test_50_the_tenant_default_stays(shard: Shard) -> None:
     """It can be suspended, but not deleted."""
     with pytest.raises(Conflict):
-        await shard.delete_tenant("default")
-    await shard.suspend_tenant("default")
+        await shard.erasure.delete_tenant("default")
+    await suspend_tenant(shard, "default")
     with pytest.raises(Suspended):
         await shard.add("default", Q, [message()])
 
@@ -308,28 +327,28 @@ async def test_50_the_tenant_default_stays(shard: Shard) -> None:
 
 async def test_51_a_queue_is_deleted_in_two_steps(shard: Shard, clock: ManualClock) -> None:
     """Draining refuses adds and polls, leases may settle, then no row is left under its prefix and its quota is free."""
-    await shard.put_tenant(ACME, quotas={"queues": 1})
+    await put_tenant(shard, ACME, quotas={"queues": 1})
     await shard.add(ACME, Q, [message(f"{n}", key=f"{n}", ttl_ms=900_000) for n in range(4)])
     one, two = await shard.poll(ACME, Q, max=2, lease_ms=60_000)
-    id = shard.tenant_state(ACME).id
-    await shard.delete_queue(ACME, Q, reason="no longer needed")
-    for act in (shard.add(ACME, Q, [message()]), shard.poll(ACME, Q), shard.put_queue(ACME, Q, lease_ms=5)):
+    id = shard.tenant(ACME).id
+    await delete_queue(shard, ACME, Q, reason="no longer needed")
+    for act in (shard.add(ACME, Q, [message()]), shard.poll(ACME, Q), put_queue(shard, ACME, Q, lease_ms=5)):
         with pytest.raises(Draining):
             await act
     assert await shard.fleet_poll(Q) == []
-    assert shard.stats(ACME, Q).status == "draining"
+    assert shard.reads.stats(ACME, Q).status == "draining"
     assert (await shard.extend(ACME, Q, [one.receipt], lease_ms=90_000))[0].ok
     assert (await shard.ack(ACME, Q, [one.receipt]))[0].ok
     await settled(shard)
-    assert shard.stats(ACME, Q).in_flight == 1
+    assert shard.reads.stats(ACME, Q).in_flight == 1
     assert (await shard.nack(ACME, Q, [two.receipt], delay_ms=0))[0].ok
     await settled(shard)
-    assert Q not in shard.queues(ACME)
+    assert Q not in queues(shard, ACME)
     rows = rows_of(shard, id)
     assert not any(keys for name, keys in rows.items() if name != "meta"), rows
-    used = shard.usage(ACME)
+    used = usage(shard, ACME)
     assert (used["queues"], used["backlog"], used["stored_bytes"], used["in_flight"]) == (0, 0, 0, 0)
-    await shard.put_queue(ACME, "another")
+    await put_queue(shard, ACME, "another")
 
 
 # ---- configuration ----
@@ -393,26 +412,26 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "field"), BAD_SETTINGS, ids=[repr(one)[:40] for one, _ in BAD_SETTINGS])
 async def test_a_wrong_setting_is_named_and_changes_nothing(shard: Shard, changes: dict[str, Any], field: str) -> None:
     """For a new tenant and for one that exists; no other setting of the same call is taken over."""
-    await shard.put_tenant(ACME, weight=3)
-    before = shard.tenant_state(ACME)
+    await put_tenant(shard, ACME, weight=3)
+    before = shard.tenant(ACME)
     state = (before.config, before.version, before.status)
     for name in (ACME, "another"):
         with pytest.raises(Invalid) as caught:
-            await shard.put_tenant(name, **{"create_queues": False, **changes})
+            await put_tenant(shard, name, **{"create_queues": False, **changes})
         assert field in caught.value.message
-    assert "another" not in shard.tenants()
+    assert "another" not in tenants(shard)
     assert (before.config, before.version, before.status) == state
 
 
 async def test_changes_are_versioned_and_merged_and_outlive_a_restart(open_shard: OpenShard, tmp_path: Path) -> None:
     """What is not named stays; None takes a limit away."""
     shard = await open_shard()
-    await shard.put_tenant(ACME, quotas={"backlog": 5, "queues": 7}, limits={"write": {"ops_per_sec": 10}})
-    await shard.put_tenant(ACME, quotas={"backlog": 6}, limits={"read": {"bytes_per_sec": 99}})
-    await shard.put_tenant(ACME, quotas={"queues": None}, weight=4)
+    await put_tenant(shard, ACME, quotas={"backlog": 5, "queues": 7}, limits={"write": {"ops_per_sec": 10}})
+    await put_tenant(shard, ACME, quotas={"backlog": 6}, limits={"read": {"bytes_per_sec": 99}})
+    await put_tenant(shard, ACME, quotas={"queues": None}, weight=4)
     await shard.close()
     shard = await open_shard()
-    state = shard.tenant_state(ACME)
+    state = shard.tenant(ACME)
     assert state.version == 3
     assert (state.config.quotas.backlog, state.config.quotas.queues, state.config.weight) == (6, None, 4)
     assert state.config.limits.write.ops_per_sec == 10
@@ -421,21 +440,22 @@ async def test_changes_are_versioned_and_merged_and_outlive_a_restart(open_shard
 
 async def test_new_queues_start_from_the_tenants_defaults(shard: Shard) -> None:
     """Made by hand or by adding; those there are keep what they have."""
-    await shard.put_tenant(ACME)
-    await shard.put_queue(ACME, "old")
-    await shard.put_tenant(ACME, defaults={"lease_ms": 1_234, "max_attempts": 9})
-    await shard.put_queue(ACME, "made", max_attempts=2)
+    await put_tenant(shard, ACME)
+    await put_queue(shard, ACME, "old")
+    await put_tenant(shard, ACME, defaults={"lease_ms": 1_234, "max_attempts": 9})
+    await put_queue(shard, ACME, "made", max_attempts=2)
     await shard.add(ACME, "added", [message()])
-    queues = shard.queues(ACME)
-    assert (queues["old"].lease_ms, queues["made"].lease_ms, queues["added"].lease_ms) == (30_000, 1_234, 1_234)
-    assert (queues["made"].max_attempts, queues["added"].max_attempts) == (2, 9)
+    found = queues(shard, ACME)
+    assert (found["old"].lease_ms, found["made"].lease_ms, found["added"].lease_ms) == (30_000, 1_234, 1_234)
+    assert (found["made"].max_attempts, found["added"].max_attempts) == (2, 9)
 
 
 async def test_a_tenant_that_may_only_be_changed_is_not_made(shard: Shard) -> None:
     """As where another shard may have one of its name by now."""
-    await shard.put_tenant(ACME)
-    assert not await shard.put_tenant(ACME, LOCAL, False, weight=2)
-    await shard.delete_tenant(ACME)
+    await put_tenant(shard, ACME)
+    change = PutTenant(shard.state.platform, LOCAL, ACME, {"weight": 2}, may_create=False)
+    assert not await shard.submit(change)
+    await shard.erasure.delete_tenant(ACME)
     with pytest.raises(Conflict, match="deleted a moment ago"):
-        await shard.put_tenant(ACME, LOCAL, False, weight=3)
-    assert ACME not in shard.tenants()
+        await shard.submit(PutTenant(shard.state.platform, LOCAL, ACME, {"weight": 3}, may_create=False))
+    assert ACME not in tenants(shard)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.doctor import examine
+from tests.administration import put_queue
 from tests.shards import message, pass_time, settled
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def test_a_groups_messages_come_together_and_in_order(shard: Shard) -> Non
     await fill(shard, "a-1", "b-1", "a-2", "a-3", "b-2", "c-1")
     assert bodies(await take(shard, 4)) == ["a-1", "a-2", "a-3", "b-1"]
     assert bodies(await shard.poll(T, Q, max=10)) == ["c-1"]
-    stats = shard.stats(T, Q)
+    stats = shard.reads.stats(T, Q)
     assert (stats.in_flight, stats.blocked, stats.ready) == (5, 1, 1)
 
 
@@ -72,8 +73,8 @@ async def test_one_that_is_given_back_goes_before_those_behind_it(shard: Shard, 
 
 async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: Shard, clock: ManualClock) -> None:
     """One that is not due ends it; one that is over is taken out on the way."""
-    await shard.put_queue(T, "dead.fifo")
-    await shard.put_queue(T, Q, max_attempts=1, dead_letter="dead.fifo", dead_on_poll=True)
+    await put_queue(shard, T, "dead.fifo")
+    await put_queue(shard, T, Q, max_attempts=1, dead_letter="dead.fifo", dead_on_poll=True)
     await fill(shard, "a-1", "a-2", "a-3")
     await shard.add(T, Q, [message("a-4", group="a", delay_ms=5_000), message("a-5", group="a")])
     got = await take(shard, 2, lease_ms=1_000)
@@ -82,12 +83,12 @@ async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: 
     assert bodies(await take(shard, lease_ms=1_000)) == ["a-3"]
     await settled(shard)
     assert bodies(await shard.poll(T, "dead.fifo", max=10)) == ["a-2"]
-    assert shard.stats(T, Q).blocked == 2
+    assert shard.reads.stats(T, Q).blocked == 2
 
 
 async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock: ManualClock) -> None:
     """Its dead-letter queue is gone, so it stays; those behind it in its group wait for it."""
-    await shard.put_queue(T, Q, dead_on_poll=True, dead_letter="letters.fifo")
+    await put_queue(shard, T, Q, dead_on_poll=True, dead_letter="letters.fifo")
     await shard.add(
         T, Q, [message("a-1", group="a"), message("a-2", group="a", max_attempts=1), message("a-3", group="a")]
     )
@@ -98,10 +99,10 @@ async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock:
     assert again.body == b"a-1"
     await shard.ack(T, Q, [again.receipt])
     assert await take(shard) == []
-    await shard.put_queue(T, "letters.fifo")
+    await put_queue(shard, T, "letters.fifo")
     await pass_time(shard, clock, 60_000)
     assert bodies(await take(shard)) == ["a-3"]
-    assert shard.stats(T, Q).dead == 1
+    assert shard.reads.stats(T, Q).dead == 1
 
 
 @pytest.mark.rocksdb_only  # the doctor looks at what is on disk
@@ -112,7 +113,7 @@ async def test_random_work_keeps_the_order_and_every_counter(
     """Of each group, what is finished was first delivered in the order it was added; at the end the doctor finds nothing."""
     dice = random.Random(seed)
     shard = await open_shard(f"data{seed}")
-    await shard.put_queue(T, Q, max_attempts=0)
+    await put_queue(shard, T, Q, max_attempts=0)
     held: list[Delivery] = []
     seen: dict[str, list[int]] = {}  # numbers of each group, as they came for the first time
     for number in range(400):

@@ -30,6 +30,7 @@ from tenantq.doctor import examine, open_embedded
 from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import SystemClock
+from tests.administration import queues, tenants
 from tests.crash import events
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, recount
@@ -194,8 +195,8 @@ class Chaos:
             quiet = 0
             while quiet < 3:
                 got = 0
-                for tenant in shard.tenants():
-                    for queue in shard.queues(tenant):
+                for tenant in tenants(shard):
+                    for queue in queues(shard, tenant):
                         deliveries = await shard.poll(tenant, queue, max=1_000, lease_ms=60_000)
                         got += len(deliveries)
                         if deliveries:

@@ -23,6 +23,7 @@ from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.framing import walk
 from tenantq.store.keys import FAMILIES
+from tests.administration import put_tenant
 from tests.crash.recount import dump
 from tests.shards import freeze
 
@@ -129,7 +130,7 @@ async def make_image(
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
             shard.state.store.family(name).view.flush()
-        await shard.put_tenant("acme")  # a round, after which the heart knows of the new table files
+        await put_tenant(shard, "acme")  # a round, after which the heart knows of the new table files
     contents = dump(shard.state.store)
     heart = (live / "heart").read_bytes()
     if unconfirmed:
@@ -148,7 +149,7 @@ async def make_image(
 
 async def _fill(shard: Shard, turn: int) -> None:
     """Add and consume in all ways; every time is far enough ahead that reopening finds nothing to do."""
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     for tenant in ("default", "acme"):
         for i in range(12):
             name = f"{turn}-{tenant}-{i}"

@@ -98,10 +98,10 @@ async def test_below_the_reserve_adds_are_refused_and_the_rest_goes_on(open_shar
     await shard.add(T, Q, [message("one"), message("two")])
     await shard.close()
     tight = await open_shard(settings=ShardSettings(disk_reserve_bytes=1 << 50))
-    before = tight.stats(T, Q), tight.journal_span
+    before = tight.reads.stats(T, Q), tight.journal.span
     with pytest.raises(DiskFull):
         await tight.add(T, Q, [message("three")])
-    assert (tight.stats(T, Q), tight.journal_span) == before
+    assert (tight.reads.stats(T, Q), tight.journal.span) == before
     got = await tight.poll(T, Q, max=2)
     assert [one.body for one in got] == [b"one", b"two"]
     assert all(outcome.ok for outcome in await tight.ack(T, Q, [one.receipt for one in got]))
@@ -159,10 +159,10 @@ async def test_a_sync_that_fails_inside_the_process_confirms_nothing(
         patch.setattr(RocksStore, "sync", fail)
         with pytest.raises(StoreFailed):
             await shard.add(T, Q, [message("not confirmed")])
-    for call in (shard.add(T, Q, [message("later")]), shard.poll(T, Q), shard.peek(T, Q)):
+    for call in (shard.add(T, Q, [message("later")]), shard.poll(T, Q), shard.reads.peek(T, Q)):
         with pytest.raises(StoreFailed):
             await call
-    assert shard.stopped.is_set()
+    assert shard.loop.stopped.is_set()
     await shard.close()
     again = await open_shard("data")
     bodies = [one.body for one in await again.poll(T, Q, max=10)]

@@ -101,7 +101,7 @@ async def test_60_a_lease_from_before_a_kill_still_acks(open_shard: OpenShard, t
     after = await open_shard("after")
     assert [one.body for one in await after.poll(T, Q, max=10)] == [b"waiting"]
     assert [outcome.ok for outcome in await after.ack(T, Q, [held.receipt])] == [True]
-    assert after.stats(T, Q).in_flight == 1
+    assert after.reads.stats(T, Q).in_flight == 1
 
 
 async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
@@ -115,7 +115,7 @@ async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
     clock.advance(1_001)
     after = await open_shard("after")
     await pass_time(after, clock, 1)
-    assert after.stats(T, Q).ready == 1
+    assert after.reads.stats(T, Q).ready == 1
     assert isinstance((await after.ack(T, Q, [late.receipt]))[0].error, LeaseLost)
     again = (await after.poll(T, Q))[0]
     assert (again.body, again.attempt) == (b"late", 2)

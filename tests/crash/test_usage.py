@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tenantq.engine.shard import Shard
+from tests.administration import usage
 from tests.crash import chaos
 from tests.crash.recount import JournalTally, recount
 from tests.crash.worker import ATTEMPTS, TENANTS
@@ -26,7 +27,7 @@ async def test_47_usage_after_kills_equals_a_recount(tmp_path: Path) -> None:
     stored = Counter(message.tenant for message in found.messages)
     leased = Counter(message.tenant for message in found.messages if message.state == "in_flight")
     async with Shard(one.directory) as shard:
-        used = {tenant: shard.usage(tenant) for tenant in TENANTS}  # at once, before its first round
+        used = {tenant: usage(shard, tenant) for tenant in TENANTS}  # at once, before its first round
     for tenant in TENANTS:
         assert used[tenant]["backlog"] == stored[tenant]
         assert used[tenant]["in_flight"] == leased[tenant]

@@ -29,6 +29,7 @@ from tenantq.store.framing import walk
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.opening import open_when_free
 from tenantq.store.redis.settings import RedisSettings
+from tests.administration import put_queue, put_tenant, queues, tenants
 from tests.crash import events
 from tests.crash.events import emit
 
@@ -75,11 +76,11 @@ class Traffic:
     async def make_queues(self) -> None:
         """Make the tenants and queues that are not there yet."""
         for tenant in TENANTS:
-            if tenant not in self.shard.tenants():
-                await self.shard.put_tenant(tenant, weight=TENANTS.index(tenant) + 1)
+            if tenant not in tenants(self.shard):
+                await put_tenant(self.shard, tenant, weight=TENANTS.index(tenant) + 1)
             for queue in QUEUES:
-                if queue not in self.shard.queues(tenant):
-                    await self.shard.put_queue(tenant, queue, max_attempts=ATTEMPTS[queue], backoff_base_ms=20)
+                if queue not in queues(self.shard, tenant):
+                    await put_queue(self.shard, tenant, queue, max_attempts=ATTEMPTS[queue], backoff_base_ms=20)
 
     # ---- producing ----
 
@@ -236,9 +237,9 @@ class Traffic:
             await self.settle_receipt("ack", token, tenant, queue, receipt)
         for retry in carried.retries:
             await self.add_again(*retry)
-        first, last = self.shard.journal_span
+        first, last = self.shard.journal.span
         if first <= carried.trim_to <= last:
-            await self.shard.trim_journal(carried.trim_to)
+            await self.shard.journal.trim(carried.trim_to)
 
 
 def _shown(outcome: Outcome) -> str:
@@ -293,7 +294,7 @@ async def run(arguments: argparse.Namespace) -> int:
     shard = Shard(directory, settings=settings, probe=probe, open_store=opener)
     await shard.open()
     traffic = Traffic(shard, rng, arguments.name or f"s{arguments.seed}", arguments.body_bytes)
-    emit(events.OPENED, traffic.now(), SystemClock().monotonic_ms(), shard.journal_span[1])
+    emit(events.OPENED, traffic.now(), SystemClock().monotonic_ms(), shard.journal.span[1])
     carried = msgspec.json.decode(arguments.carried.read_bytes(), type=Carried) if arguments.carried else Carried()
     jobs: list[Callable[[], Coroutine[None, None, None]]] = (
         [traffic.produce] * 3 + [traffic.consume] * arguments.consumers + [traffic.remove]
@@ -302,7 +303,7 @@ async def run(arguments: argparse.Namespace) -> int:
         await traffic.make_queues()
         await traffic.take_over(carried)
         tasks = [asyncio.ensure_future(job()) for job in jobs]
-        stop = asyncio.ensure_future(shard.stopped.wait())
+        stop = asyncio.ensure_future(shard.loop.stopped.wait())
         await asyncio.wait([stop, *tasks], timeout=arguments.seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in (stop, *tasks):
             task.cancel()

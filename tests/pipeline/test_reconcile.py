@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.pipeline.reconciliation import reconcile
+from tests.administration import delete_queue, purge, put_queue
 from tests.shards import Q, T, message, pass_time
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
 ) -> None:
     """After adds, failures, dead letters, expiry, removal, purge and a queue made anew there is zero drift."""
     shard = await open_shard()
-    await shard.put_queue(T, Q, max_attempts=2, backoff_base_ms=0, backoff_max_ms=0)
+    await put_queue(shard, T, Q, max_attempts=2, backoff_base_ms=0, backoff_max_ms=0)
     added = await shard.add(T, Q, [message("x" * number, priority=number % 3) for number in range(1, 13)])
     await shard.add(T, Q, [message("short", ttl_ms=500)])
     for one in await shard.poll(T, Q, max=4):
@@ -46,12 +47,12 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
     await shard.remove(T, Q, [added[-1].raw_id])
     await pass_time(shard, clock, 2_000)
     await shard.add(T, "gone", [message("a"), message("b")])
-    await shard.purge(T, "gone", reason="a test of purging")
+    await purge(shard, T, "gone", reason="a test of purging")
     await shard.add(T, "gone", [message("c")])
-    await shard.delete_queue(T, "gone", reason="a test of deleting", force=True)
+    await delete_queue(shard, T, "gone", reason="a test of deleting", force=True)
     await pass_time(shard, clock, 1_000)
     await shard.add(T, "gone", [message("d")])
-    exporter = Exporter(shard, journal, key, clock, ExportSettings(keep_records=0))
+    exporter = Exporter(shard.journal, journal, key, clock, ExportSettings(keep_records=0))
     await exporter.start()
     await exporter.close()
     await shard.close()

@@ -12,6 +12,7 @@ from tenantq.domain.config import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import ManualClock
+from tests.administration import delete_queue, purge, put_tenant, queues
 from tests.shards import message, pass_time
 
 TENANTS = ("aaa", "aaaa", "aaa-a", "a-a", "000", "default")
@@ -28,7 +29,7 @@ async def _run(steps: list[tuple[str, tuple[str, str]]]) -> None:
         shard = Shard(Path(directory) / "data", clock=clock, randomness=random.Random(5), settings=options)
         async with shard:
             for tenant in TENANTS:
-                await shard.put_tenant(tenant, defaults={"max_attempts": 0})  # no dead letters among the others
+                await put_tenant(shard, tenant, defaults={"max_attempts": 0})  # no dead letters among the others
             await _act(shard, clock, steps)
 
 
@@ -68,7 +69,7 @@ async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[st
                 assert not (await shard.ack(tenant, queue, [receipt]))[0].ok
                 assert not (await shard.extend(tenant, queue, [receipt], lease_ms=9))[0].ok
                 assert not (await shard.remove(tenant, queue, [id]))[0].ok
-                for call in (shard.get(tenant, queue, id), shard.result(tenant, queue, id)):
+                for call in (shard.reads.get(tenant, queue, id), shard.reads.result(tenant, queue, id)):
                     try:
                         await call
                     except NotFound:
@@ -81,18 +82,18 @@ async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[st
             else:
                 await shard.nack(*where, [receipt], delay_ms=0)
         elif action == "purge":
-            await shard.purge(tenant, queue)
+            await purge(shard, tenant, queue)
             known.clear()
         elif action == "delete":
-            await shard.delete_queue(tenant, queue, force=True)
+            await delete_queue(shard, tenant, queue, force=True)
             await pass_time(shard, clock, 0)
             del inside[here]
         for place, expected in inside.items():
-            stats = shard.stats(*place)
+            stats = shard.reads.stats(*place)
             assert stats.ready + stats.delayed + stats.in_flight == len(expected)
     for tenant in TENANTS:
         named = {queue for owner, queue in inside if owner == tenant}
-        assert set(shard.queues(tenant)) == named
+        assert set(queues(shard, tenant)) == named
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -119,7 +120,7 @@ def test_39_random_names_never_mix(data: st.DataObject) -> None:
             shard = Shard(Path(directory) / "data", clock=ManualClock(), randomness=random.Random(5), settings=options)
             async with shard:
                 for tenant in tenants:
-                    await shard.put_tenant(tenant)
+                    await put_tenant(shard, tenant)
                     for queue in queues:
                         await shard.add(
                             tenant, queue, [message(f"{tenant}/{queue}", key="same", attributes={"q": queue})]

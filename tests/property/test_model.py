@@ -29,6 +29,16 @@ from tenantq.store.keys import digest
 from tenantq.store.redis.store import RedisStore
 from tenantq.store.rows import unpack_message
 from tenantq.vault.envelope import DataKey
+from tests.administration import (
+    delete_queue,
+    finished,
+    pause_queue,
+    purge,
+    put_data_key,
+    put_queue,
+    put_tenant,
+    resume_queue,
+)
 from tests.property.model import Held, Model, ModelQueue
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import data_key_row, examined, freeze, settled
@@ -94,14 +104,15 @@ class ShardMachine(RuleBasedStateMachine):
             await self.make_tenant(tenant)
 
     async def make_tenant(self, tenant: str) -> None:
-        await self.shard.put_tenant(tenant)
+        await put_tenant(self.shard, tenant)
         for number in (0, 1):  # what seals is not told in here, but the doctor wants to see that it is there
-            await self.shard.put_data_key(self.shard.tenant_state(tenant).id, number, data_key_row(number))
+            await put_data_key(self.shard, self.shard.tenant(tenant).id, number, data_key_row(number))
         for name in QUEUES:
             await self.make_queue(tenant, name)
 
     async def make_queue(self, tenant: str, name: str) -> None:
-        await self.shard.put_queue(
+        await put_queue(
+            self.shard,
             tenant,
             name,
             max_attempts=self.model.max_attempts,
@@ -123,7 +134,7 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(place=places, batch=st.lists(messages, min_size=1, max_size=5))
     def add_sealed(self, place: tuple[str, str], batch: list[NewMessage]) -> None:
         """As the service does for an encrypted tenant: the ids first, then the seal, then the message."""
-        ids = self.shard.new_ids(len(batch))
+        ids = self.shard.state.new_ids(len(batch))
         sealed = [
             msgspec.structs.replace(
                 one, body=SEALER.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, sealed=True,
@@ -164,7 +175,7 @@ class ShardMachine(RuleBasedStateMachine):
         visible_at = now + message.delay_ms
         ttl_ms = message.ttl_ms or queue.ttl_ms
         bound = self.model.max_attempts if message.max_attempts is None else message.max_attempts
-        assert self.run(self.shard.get(*place, id)).body == message.body
+        assert self.run(self.shard.reads.get(*place, id)).body == message.body
         queue.enter(
             Held(
                 id,
@@ -413,13 +424,13 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(place=places)
     def pause_or_resume(self, place: tuple[str, str]) -> None:
         queue = self.model.queue(*place)
-        self.run(self.shard.resume_queue(*place) if queue.paused else self.shard.pause_queue(*place))
+        self.run(resume_queue(self.shard, *place) if queue.paused else pause_queue(self.shard, *place))
         queue.paused = not queue.paused
 
     @rule(place=places)
     def purge(self, place: tuple[str, str]) -> None:
         queue = self.model.queue(*place)
-        assert self.run(self.shard.purge(*place, reason="model test")) == len(queue.messages)
+        assert self.run(purge(self.shard, *place, reason="model test")) == len(queue.messages)
         self.lose_receipts(place)
         self.model.queues[place] = ModelQueue(queue.name, queue.ttl_ms, paused=queue.paused)
 
@@ -435,9 +446,9 @@ class ShardMachine(RuleBasedStateMachine):
 
         async def delete() -> None:
             leased = [one.token for one in queue.messages.values() if one.token is not None]
-            await self.shard.delete_queue(*place, force=force)
+            await delete_queue(self.shard, *place, force=force)
             if leased and not force:
-                assert self.shard.stats(*place).status == "draining"
+                assert self.shard.reads.stats(*place).status == "draining"
                 for outcome in await self.shard.ack(*place, leased):
                     assert outcome.ok
             await settled(self.shard)
@@ -454,7 +465,7 @@ class ShardMachine(RuleBasedStateMachine):
                 del self.model.queues[place]
 
         async def delete() -> None:
-            await self.shard.delete_tenant(tenant, reason="model test")
+            await self.shard.erasure.delete_tenant(tenant, reason="model test")
             await self.make_tenant(tenant)
 
         self.run(delete())
@@ -468,7 +479,7 @@ class ShardMachine(RuleBasedStateMachine):
         found: list[Any] = []
         cursor = None
         while True:
-            page = self.run(self.shard.peek(*place, limit=3, cursor=cursor))
+            page = self.run(self.shard.reads.peek(*place, limit=3, cursor=cursor))
             found += page.messages
             cursor = page.cursor
             if cursor is None:
@@ -480,7 +491,7 @@ class ShardMachine(RuleBasedStateMachine):
         assert [one.raw_id for one in found[: len(waiting)]] == [one.id for one in waiting]
         assert {one.raw_id for one in found} == {one.id for one in free}
         for held in queue.messages.values():
-            facts = self.run(self.shard.get(*place, held.id))
+            facts = self.run(self.shard.reads.get(*place, held.id))
             if held.token is not None:
                 state = "in_flight"
             elif queue.blocked(held):
@@ -497,7 +508,7 @@ class ShardMachine(RuleBasedStateMachine):
 
         async def all_of_it() -> int:
             task = await self.shard.redrive(tenant, letters)
-            await self.shard.finished(task)
+            await finished(self.shard, task)
             await settled(self.shard)
             return task.moved
 
@@ -526,9 +537,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.run(crash())
         shutil.rmtree(was)
         queue = self.model.queue(*place)
-        stats = self.shard.stats(*place)
+        stats = self.shard.reads.stats(*place)
         if stats.ready + stats.delayed + stats.in_flight > len(queue.messages):
-            page = self.run(self.shard.peek(*place, limit=1_000)).messages
+            page = self.run(self.shard.reads.peek(*place, limit=1_000)).messages
             fresh = {one.raw_id for one in page} - set(queue.messages)
             store = self.shard.state.store
             prefix = self.shard.state.catalog.tenants[place[0]].queues[place[1]].prefix
@@ -548,7 +559,7 @@ class ShardMachine(RuleBasedStateMachine):
             if (tenant, name) not in self.known():
                 assert not queue.messages
                 continue
-            stats = self.shard.stats(tenant, name)
+            stats = self.shard.reads.stats(tenant, name)
             found = {field: getattr(stats, field) for field in ("ready", "delayed", "in_flight", "bytes")}
             assert found == queue.figures(self.model.now), (tenant, name)
 
@@ -560,7 +571,7 @@ class ShardMachine(RuleBasedStateMachine):
     def results_agree(self) -> None:
         for (tenant, name), queue in self.model.queues.items():
             for id, (value, _) in queue.results.items():
-                assert self.run(self.shard.result(tenant, name, id)).value == value
+                assert self.run(self.shard.reads.result(tenant, name, id)).value == value
 
     def teardown(self) -> None:
         try:

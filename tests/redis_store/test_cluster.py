@@ -17,6 +17,7 @@ from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.store.keys import queue_prefix
+from tests.administration import delete_queue, finished, purge, put_queue, put_tenant
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
 from tests.redis_store.test_trouble import rest_of, work, work_named
 from tests.shards import Q, examined, message
@@ -63,8 +64,8 @@ async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slo
 ) -> None:
     """No function ever names keys of two slots, whatever is asked for."""
     async with shard_on(cluster, tmp_path) as shard:
-        await shard.put_tenant("acme", quotas={"backlog": 100})
-        await shard.put_queue("acme", Q, max_attempts=1, backoff_base_ms=0)
+        await put_tenant(shard, "acme", quotas={"backlog": 100})
+        await put_queue(shard, "acme", Q, max_attempts=1, backoff_base_ms=0)
         sent = [
             message("a", key="k", ttl_ms=60_000),
             message("b", group="g"),
@@ -77,25 +78,25 @@ async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slo
         first, second = await shard.poll("acme", Q, max=2)
         await shard.extend("acme", Q, [first.receipt], lease_ms=5_000)
         await shard.ack("acme", Q, [first.receipt], results=[Result("completed", b"r")])
-        assert (await shard.result("acme", Q, first.id)).value == b"r"
+        assert (await shard.reads.result("acme", Q, first.id)).value == b"r"
         await shard.nack("acme", Q, [second.receipt], reason="no luck at all")
         (third,) = await shard.poll("acme", Q)
         await shard.release("acme", Q, [third.receipt])
-        facts = await shard.open_snapshot("acme", Q, part_messages=1)
-        await shard.peek("acme", Q)
-        await shard.trace("acme", Q, added[0].id)
+        facts = await shard.snapshots.open("acme", Q, part_messages=1)
+        await shard.reads.peek("acme", Q)
+        await shard.reads.trace("acme", Q, added[0].id)
         task = await shard.redrive("acme", Q, filter=RedriveFilter())
-        await shard.finished(task)
+        await finished(shard, task)
         keys = all_keys(cluster)
-        await shard.purge("acme", Q, reason="a test of the cluster")
-        assert shard.read_snapshot("acme", Q, facts.id, limit=10).messages  # what was purged is still read
-        shard.close_snapshot("acme", Q, facts.id)
-        await shard.trim_journal(3)
+        await purge(shard, "acme", Q, reason="a test of the cluster")
+        assert shard.snapshots.read("acme", Q, facts.id, limit=10).messages  # what was purged is still read
+        shard.snapshots.close("acme", Q, facts.id)
+        await shard.journal.trim(3)
         keys |= all_keys(cluster)
         assert len(keys) > 15
         assert set(keys.values()) == {cluster.slot}
-        await shard.delete_queue("acme", Q, force=True)
-        await shard.delete_tenant("acme", reason="a test of the cluster")
+        await delete_queue(shard, "acme", Q, force=True)
+        await shard.erasure.delete_tenant("acme", reason="a test of the cluster")
         assert shard.failure is None
     assert examined(shard).findings == []
     clear(cluster)

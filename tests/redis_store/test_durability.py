@@ -17,6 +17,7 @@ from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings
+from tests.administration import put_tenant
 from tests.redis_servers import OnRedis, RedisServer, eventually
 from tests.shards import Q, T, message
 
@@ -84,7 +85,7 @@ async def test_a_server_that_is_set_otherwise_later_stops_the_shard(
     await shard.open()
     try:
         server.client().config_set(name, value)
-        await asyncio.wait_for(shard.stopped.wait(), 20)
+        await asyncio.wait_for(shard.loop.stopped.wait(), 20)
         assert text in str(shard.failure)
     finally:
         await shard.close()
@@ -157,7 +158,7 @@ async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on
         assert shard.failure is None
         client.config_set("maxmemory", "0")
         await shard.add(T, Q, [message()])
-        assert shard.stats(T, Q).ready == 26
+        assert shard.reads.stats(T, Q).ready == 26
 
 
 async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: RedisServer, tmp_path: Path) -> None:
@@ -181,11 +182,11 @@ async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: Re
 async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server: RedisServer, tmp_path: Path) -> None:
     """As soon as the erasure is through."""
     async with shard_on(server, tmp_path) as shard:
-        await shard.put_tenant("acme")
+        await put_tenant(shard, "acme")
         await shard.add("acme", Q, [message("plainly-seen-7f3a")])
         tenant = shard.state.catalog.tenant("acme").id
-        await shard.delete_tenant("acme", reason="their contract has ended")
-        await shard.erase_bytes(tenant)
+        await shard.erasure.delete_tenant("acme", reason="their contract has ended")
+        await shard.erasure.erase_bytes(tenant)
         files = [
             path for path in server.directory.rglob("*") if path.is_file() and b"plainly-seen-7f3a" in path.read_bytes()
         ]
@@ -214,13 +215,13 @@ async def test_an_erasure_that_redis_refuses_or_breaks_off_is_not_through(server
     try:
         async with Shard(tmp_path / "one", open_store=OnRedis(At(), tmp_path / "one", "fsync")) as shard:
             with pytest.raises(StoreFailed, match="still in the store's files"):
-                await shard.erase_bytes(1)
+                await shard.erasure.erase_bytes(1)
             assert shard.failure is None
     finally:
         client.acl_deluser("limited")
     async with shard_on(server, tmp_path / "two") as shard:
         client.config_set("rdb-key-save-delay", 5_000_000)
-        erasing = asyncio.create_task(shard.erase_bytes(1))
+        erasing = asyncio.create_task(shard.erasure.erase_bytes(1))
         await asyncio.to_thread(kill_child, server)
         with pytest.raises(StoreFailed, match="BGREWRITEAOF has failed"):
             await asyncio.wait_for(erasing, 20)

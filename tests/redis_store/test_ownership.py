@@ -13,6 +13,7 @@ from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Una
 from tenantq.store.redis import ownership
 from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
+from tests.administration import queues
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import Q, T, message
 
@@ -68,8 +69,8 @@ async def test_a_server_that_stands_by_takes_over_when_the_owner_is_gone(open_on
     with pytest.raises(StoreFailed, match="owns this shard by now"):
         await first.add(T, Q, [message("never")])
     assert first.failure is not None
-    assert first.stopped.is_set()
-    assert second.stats(T, Q).in_flight == 1
+    assert first.loop.stopped.is_set()
+    assert second.reads.stats(T, Q).in_flight == 1
     assert (await second.ack(T, Q, [late.receipt]))[0].ok
     (again,) = await second.ack(T, Q, [held.receipt])
     assert isinstance(again.error, LeaseLost)
@@ -83,14 +84,14 @@ async def test_an_owner_that_was_paused_reads_nothing_any_more(open_on: Open) ->
     second = await open_on("two")
     await second.remove(T, Q, [added.id])
     with pytest.raises(StoreFailed, match="owns this shard by now"):
-        await first.get(T, Q, added.id)
+        await first.reads.get(T, Q, added.id)
 
 
 async def test_an_idle_owner_that_was_taken_over_stops_by_itself(open_on: Open, redis_server: RedisServer) -> None:
     """Nobody has to ask it for anything."""
     shard = await open_on("one")
     redis_server.client().hset("t:{fleet:0}:s", "epoch", "99")
-    await asyncio.wait_for(shard.stopped.wait(), 10)
+    await asyncio.wait_for(shard.loop.stopped.wait(), 10)
     assert shard.failure is not None
 
 
@@ -115,18 +116,18 @@ async def test_who_stands_by_can_be_called_off(open_on: Open, tmp_path: Path) ->
     await first.add(T, Q, [message()])
     await first.close()
     second = await open_on("two")
-    assert second.stats(T, Q).ready == 1
+    assert second.reads.stats(T, Q).ready == 1
 
 
 async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Open, tmp_path: Path) -> None:
     """However far its clock is behind."""
     first = await open_on("one")
     await first.add(T, Q, [message(), message()])
-    now = first.core.shard_clock.now_ms()
+    now = first.state.shard_clock.now_ms()
     await first.close()
     second = await open_on("two")
-    assert second.core.shard_clock.now_ms() >= now
-    assert second.core.shard_clock.now_ms() - now < 60_000
+    assert second.state.shard_clock.now_ms() >= now
+    assert second.state.shard_clock.now_ms() - now < 60_000
 
 
 async def test_the_doctor_is_refused_while_a_server_owns_the_shard(open_on: Open, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ async def test_a_claim_whose_answer_was_lost_is_made_again(
     await shard.add(T, Q, [message()])
     redis_server.client().execute_command(*claims[0][0])
     await shard.add(T, Q, [message()])
-    assert shard.stats(T, Q).ready == 2
+    assert shard.reads.stats(T, Q).ready == 2
 
 
 async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: 
     with pytest.raises(StoreFormat, match="emptied or replaced"):
         await open_on("one")
     fresh = await open_on("new")
-    assert list(fresh.queues(T)) == []
+    assert list(queues(fresh, T)) == []
 
 
 async def test_a_directory_of_the_embedded_store_is_refused(open_on: Open, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ async def test_a_commit_that_is_missing_stops_the_shard(open_on: Open, redis_ser
         await shard.add(T, Q, [message()])
     await shard.close()
     again = await open_on("two")
-    assert again.stats(T, Q).ready == 1
+    assert again.reads.stats(T, Q).ready == 1
 
 
 async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
@@ -223,7 +224,7 @@ async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
     await shard.add(T, Q, [message("a"), message("b")])
     store._link.calls = real  # type: ignore[method-assign]
     assert sent
-    assert shard.stats(T, Q).ready == 2
+    assert shard.reads.stats(T, Q).ready == 2
     assert len(await shard.poll(T, Q, max=9)) == 2
     assert shard.failure is None
 
@@ -235,11 +236,11 @@ async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
     monkeypatch.setattr("tenantq.store.redis.snapshot.KEPT_BYTES_MAX", 2_000)
     shard = await open_on("one")
     await shard.add(T, Q, [message(b"x" * 500) for _ in range(20)])
-    facts = await shard.open_snapshot(T, Q)
-    assert len(shard.read_snapshot(T, Q, facts.id).messages) == 20
+    facts = await shard.snapshots.open(T, Q)
+    assert len(shard.snapshots.read(T, Q, facts.id).messages) == 20
     got = await shard.poll(T, Q, max=20)
     await shard.ack(T, Q, [one.receipt for one in got])
     with pytest.raises(Unavailable, match="begin again"):
-        shard.read_snapshot(T, Q, facts.id)
+        shard.snapshots.read(T, Q, facts.id)
     assert shard.failure is None
-    assert shard.stats(T, Q).in_flight == 0
+    assert shard.reads.stats(T, Q).in_flight == 0

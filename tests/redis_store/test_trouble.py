@@ -70,7 +70,7 @@ async def test_66_with_a_reset_every_twenty_pieces_everything_is_done_once(
             left = await rest_of(shard)
             assert sorted(left) == sorted(added - acked)
             assert shard.failure is None
-            assert shard.stats(T, Q).delivered_total == len(added)
+            assert shard.reads.stats(T, Q).delivered_total == len(added)
     finally:
         proxy.close()
     assert proxy.resets > 10
@@ -116,7 +116,7 @@ async def test_66_when_patience_ends_the_shard_stops_and_the_next_start_has_ever
     try:
         with pytest.raises(StoreFailed, match="tried for"):
             await shard.add(T, Q, [message("unsure", key="unsure")])
-        assert shard.stopped.is_set()
+        assert shard.loop.stopped.is_set()
         await asyncio.wait_for(shard.close(), 20)
     finally:
         own_server.signal(signal.SIGCONT)
@@ -137,9 +137,9 @@ async def test_a_store_that_is_away_stops_a_shard_that_writes_nothing(
     try:
         if reads:
             with pytest.raises(StoreFailed):
-                await shard.get(T, Q, added.id)
-        await asyncio.wait_for(shard.stopped.wait(), 20)
-        assert shard.is_doubtful
+                await shard.reads.get(T, Q, added.id)
+        await asyncio.wait_for(shard.loop.stopped.wait(), 20)
+        assert shard.loop.is_doubtful
         await shard.close()
     finally:
         own_server.signal(signal.SIGCONT)

@@ -25,6 +25,7 @@ from tenantq.store.keys import (
 )
 from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import pack_counters, pack_lease, unpack_counters, unpack_lease, unpack_message
+from tests.administration import finished, put_queue, put_tenant, queues, tenants
 from tests.shards import Q, T, message, pass_time
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ FIFO = "orders.fifo"
 
 async def _fill(shard: Shard, clock: ManualClock) -> None:
     """Bring a shard into every state a message can be in."""
-    await shard.put_tenant("acme", weight=3)
-    await shard.put_queue(T, Q, max_attempts=2, lease_ms=5_000)
+    await put_tenant(shard, "acme", weight=3)
+    await put_queue(shard, T, Q, max_attempts=2, lease_ms=5_000)
     await shard.add(T, Q, [message(f"m{i}", priority=i % 3, key=f"k{i}", ttl_ms=60_000 + i) for i in range(20)])
     await shard.add(T, Q, [message("later", delay_ms=90_000), message("soon", delay_ms=50)])
     await shard.add(T, FIFO, [message(f"f{i}", group=f"g{i % 2}") for i in range(6)])
@@ -121,11 +122,15 @@ async def test_it_agrees_with_the_shard_after_everything_was_collected(
     for _ in range(5):
         await pass_time(shard, clock, 1_000_000)
     task = await shard.redrive(T, Q)
-    await shard.finished(task)
-    await shard.trim_journal(shard.journal_span[1] - 2)
+    await finished(shard, task)
+    await shard.journal.trim(shard.journal.span[1] - 2)
     await shard.add(T, Q, [message("after the trim")])
-    count = sum(shard.stats(t, q).ready + shard.stats(t, q).delayed for t in shard.tenants() for q in shard.queues(t))
-    in_flight = sum(shard.stats(t, q).in_flight for t in shard.tenants() for q in shard.queues(t))
+    count = sum(
+        shard.reads.stats(t, q).ready + shard.reads.stats(t, q).delayed
+        for t in tenants(shard)
+        for q in queues(shard, t)
+    )
+    in_flight = sum(shard.reads.stats(t, q).in_flight for t in tenants(shard) for q in queues(shard, t))
     await shard.close()
     report = examine(tmp_path / "data")
     assert report.findings == []

@@ -16,7 +16,6 @@ from tenantq import errors
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.exit_codes import exit_code
 from tenantq.doctor import Kind
-from tenantq.engine import shard as _every_operation_is_imported_by_it  # noqa: F401
 from tenantq.journal.record import JournalRow
 from tenantq.testing import FakeServer
 

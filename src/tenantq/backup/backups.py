@@ -98,7 +98,7 @@ class Backups:
         Without ``segments`` the exported journal is left out. Raises Conflict where the name is taken or a backup is being
         made, DiskFull where there is no room. Who is cancelled while waiting here does not stop it.
         """
-        name = check_backup_name(name) if name is not None else _time_name(self._shard.wall_ms())
+        name = check_backup_name(name) if name is not None else _time_name(self._shard.state.wall_ms())
         if self._lock.locked():
             raise Conflict("a backup is being made already; wait until it is done")
         async with self._lock:
@@ -122,9 +122,11 @@ class Backups:
     async def refresh_data_keys(self) -> None:
         """Write the wrapped data keys anew as they are now: a deleted tenant's leave every backup by that. Unavailable."""
         async with self._keys_lock:
-            rows = {tenant: dict(numbers) for tenant, numbers in self._shard.data_keys.items()}
-            tenants = {one.id: tenant_mark(one.name, one.since) for one in self._shard.tenants_served().values()}
-            erased = {one.tenant_id for one in self._shard.erasures()} | self._shard.destroyed_data_keys
+            rows = {tenant: dict(numbers) for tenant, numbers in self._shard.state.data_keys.by_tenant.items()}
+            tenants = {one.id: tenant_mark(one.name, one.since) for one in self._shard.state.catalog.tenants.values()}
+            erased = {
+                one.tenant_id for one in self._shard.erasure.certificates()
+            } | self._shard.state.data_keys.destroyed
             try:
                 await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
             except OSError as error:
@@ -147,7 +149,7 @@ class Backups:
     def _write_data_keys(
         self, rows: dict[int, dict[int, bytes]], tenants: dict[int, str], erased: Collection[int]
     ) -> None:
-        now_ms = self._shard.wall_ms()
+        now_ms = self._shard.state.wall_ms()
         path = self.directory / data_key_file_name(self._key.public.id)
         write_data_keys(path, rows, now_ms, tenants=tenants, erased=erased)
         for key_id in retired_ids(self._home):  # backups from before it was restored without its audit key
@@ -162,10 +164,10 @@ class Backups:
         if not segments:
             return _Archive([], b"", 0)
         target = DirectoryTarget(self._home / JOURNAL)
-        manifests = manifest_names(target, self._shard.shard_name)
+        manifests = manifest_names(target, self._shard.name)
         if not manifests:
             return _Archive([], b"", 0)
-        head = f"{MANIFESTS}/shard={self._shard.shard_name}/{HEAD}"
+        head = f"{MANIFESTS}/shard={self._shard.name}/{HEAD}"
         read = [read_manifest(target, name) for name in manifests]
         names = [*manifests, *(one.file for one in read)]
         return _Archive(names, target.read(head) if (target.path / head).exists() else b"", read[-1].last_seq)
@@ -185,7 +187,7 @@ class Backups:
                     raise Closed("the server stops; nothing of the backup is left")
                 files[name] = copy_file(path, partial / name)
             if archive.head:
-                name = f"{JOURNAL}/{MANIFESTS}/shard={self._shard.shard_name}/{HEAD}"
+                name = f"{JOURNAL}/{MANIFESTS}/shard={self._shard.name}/{HEAD}"
                 write_durably(partial / name, archive.head)
                 files[name] = hash_file(partial / name)
             write_durably(partial / PUBLIC_FILE, self._key.public.pem())
@@ -215,7 +217,7 @@ class Backups:
             product="tenantq",
             version=version("tenantq"),
             name=name,
-            shard=self._shard.shard_name,
+            shard=self._shard.name,
             created_at=taken.wall_ms,
             last_seq=ends.last_seq,
             last_link=ends.last_link.hex(),

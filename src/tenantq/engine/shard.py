@@ -13,7 +13,6 @@ from tenantq.domain import limits
 from tenantq.domain.config import ShardSettings, check_shard
 from tenantq.domain.message import LOCAL, SYSTEM, check_caller, check_int
 from tenantq.domain.names import DEFAULT_TENANT
-from tenantq.engine.administration import FormerMethods
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.ops.add import Add
@@ -57,7 +56,7 @@ def _no_probe(_: str) -> None:
     pass
 
 
-class Shard(FormerMethods):
+class Shard:
     """The engine of one data directory, used from one event loop.
 
     Open it with ``async with Shard(path) as shard``. ``submit`` runs an operation and returns its typed reply after the
@@ -144,14 +143,14 @@ class Shard(FormerMethods):
 
     # ---- operations ----
 
-    @property
+    @cached_property
     def loop(self) -> RoundLoop:
         """The loop that runs the rounds, once the shard is open."""
         if self._rounds is None:
             raise Closed(_NOT_OPEN)
         return self._rounds
 
-    @property
+    @cached_property
     def state(self) -> ShardState:
         """The shard's state, once it is open; to be read, not changed."""
         return self.loop.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.domain.message import SYSTEM, check_int
+from tenantq.engine.ops.access import NoteEntries
 from tenantq.engine.ops.journal import SignJournal, TrimJournal
 from tenantq.errors import StoreDamaged, TenantqError
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
@@ -12,7 +13,10 @@ from tenantq.journal.record import ANCHOR_KEY, GENESIS
 from tenantq.store.keys import after, be64, from_be64
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tenantq.engine.round_loop import RoundLoop
+    from tenantq.journal.record import JournalEntry
     from tenantq.journal.signing import SigningKey
 
 CHECKPOINTS_MAX: Final = 100_000
@@ -73,6 +77,11 @@ class ShardJournal:
         lower = CHECKPOINT_ROW + be64(first_seq)
         page = self._store.scan_items(self._store.meta, lower, after(CHECKPOINT_ROW), CHECKPOINTS_MAX)
         return [(from_be64(key[len(CHECKPOINT_ROW) :]), value) for key, value in page]
+
+    async def note(self, entries: Sequence[JournalEntry]) -> None:
+        """Journal what happened before the engine, such as calls that the gates refused."""
+        if entries:
+            await self._loop.submit(NoteEntries(self._state.platform, SYSTEM, entries))
 
     async def sign(self, key: SigningKey) -> None:
         """Sign the journal as it is, with a record of its own."""

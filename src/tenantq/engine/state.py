@@ -99,6 +99,10 @@ class ShardState:
         """Return a queue by name. Raises NotFound, or Invalid for what is no name."""
         return self.catalog.queue(self.catalog.tenant(tenant), check_queue_name(queue))
 
+    def new_ids(self, count: int) -> list[bytes]:
+        """Return ids for messages that are encrypted before they are added. Add them before awaiting anything else."""
+        return self.ids.take(self.shard_clock.now_ms(), count)
+
     def wall_ms(self) -> int:
         """Return the wall clock's time as the journal shows it."""
         return self.shard_clock.now_ms() + self.shard_clock.wall_offset_ms()

@@ -83,7 +83,7 @@ class FleetShares:
                 request.call.bearer, request.call.certificate
             )
             allowed = service.admission.authorizer.tenants_for(principal, "poll", body.queue)
-            if allowed is not None and not any(name in service.shard.tenants_served() for name in allowed):
+            if allowed is not None and not any(name in service.shard.state.catalog.tenants for name in allowed):
                 return NOTHING_HERE
         return await answering.answer_here(request)
 

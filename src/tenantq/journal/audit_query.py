@@ -114,7 +114,7 @@ class _PageSearch:
             else (self._first_seq - 1, END_OF_RECORD)
         )
         while not self._exhausted:
-            first, last = self._live.journal_synced
+            first, last = self._live.synced_span
             seq = low[0] if low[1] < END_OF_RECORD else low[0] + 1
             if seq > last:
                 return self._page(None)
@@ -132,10 +132,10 @@ class _PageSearch:
         return self._page(low)
 
     def newest_first(self, place: Place | None) -> JournalPage:
-        _, last = self._live.journal_synced
+        _, last = self._live.synced_span
         high = min(place, (last + 1, 0)) if place is not None else (last + 1, 0)
         while not self._exhausted:
-            first, _ = self._live.journal_synced
+            first, _ = self._live.synced_span
             seq = high[0] if high[1] > 0 else high[0] - 1
             if seq < self._first_seq:
                 return self._page(None)
@@ -165,9 +165,9 @@ class _PageSearch:
 
     def _from_live(self, low: Place, first_seq: int, last_seq: int) -> Place:
         """Collect rows of a slice. Returns the place from which to continue."""
-        records = self._live.scan_journal(first_seq, last_seq, _SLICE)
+        records = self._live.scan(first_seq, last_seq, _SLICE)
         if not records or records[0][0] != first_seq:
-            if self._live.journal_synced[0] > first_seq:
+            if self._live.synced_span[0] > first_seq:
                 return low  # it was trimmed meanwhile and is in a segment now
             self._incomplete = True
         self._records_left -= last_seq - first_seq + 1
@@ -178,9 +178,9 @@ class _PageSearch:
         return last_seq, END_OF_RECORD
 
     def _from_live_back(self, high: Place, first_seq: int, last_seq: int) -> Place:
-        records = self._live.scan_journal(first_seq, last_seq, _SLICE)
+        records = self._live.scan(first_seq, last_seq, _SLICE)
         if not records or records[0][0] != first_seq:
-            if self._live.journal_synced[0] > first_seq:
+            if self._live.synced_span[0] > first_seq:
                 return high
             self._incomplete = True
         self._records_left -= last_seq - first_seq + 1

@@ -83,13 +83,13 @@ class CheckpointedJournal(Protocol):
     """The journal of a running shard that can be signed."""
 
     @property
-    def journal_synced(self) -> tuple[int, int]:
+    def synced_span(self) -> tuple[int, int]:
         """The first record that is kept and the last that is durable."""
 
     def last_checkpoint(self) -> int:
         """Return the number of the last signed record; 0: none."""
 
-    async def put_checkpoint(self, key: SigningKey) -> None:
+    async def sign(self, key: SigningKey) -> None:
         """Write a checkpoint record and sign it."""
 
 
@@ -131,7 +131,7 @@ class Checkpointer:
             log.warning("the end of the journal is not signed: %s", error)
 
     def _unsigned(self) -> int:
-        return self._journal.journal_synced[1] - self._signed_seq
+        return self._journal.synced_span[1] - self._signed_seq
 
     def _tick(self) -> None:
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
@@ -143,7 +143,7 @@ class Checkpointer:
 
     async def _sign(self) -> None:
         try:
-            await self._journal.put_checkpoint(self._key)
+            await self._journal.sign(self._key)
             self._signed_seq = self._journal.last_checkpoint()
             self._signed_ms = self._clock.monotonic_ms()
         finally:

@@ -42,17 +42,17 @@ class JournalSource(LiveJournal, Protocol):
         """The shard's name."""
 
     @property
-    def journal_bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of all records written since the journal was opened."""
 
     @property
-    def journal_span(self) -> tuple[int, int]:
+    def span(self) -> tuple[int, int]:
         """The first record that is kept and the last that was written."""
 
-    def journal_link(self, seq: int) -> bytes:
+    def link(self, seq: int) -> bytes:
         """Return the hash of a record that is kept or was the last one trimmed."""
 
-    async def trim_journal(self, upto_seq: int) -> None:
+    async def trim(self, upto_seq: int) -> None:
         """Drop exported records."""
 
 
@@ -91,12 +91,12 @@ class Exporter:
     @property
     def lag_records(self) -> int:
         """Durable records that are not exported yet."""
-        return max(0, self._source.journal_synced[1] - self.exported_seq)
+        return max(0, self._source.synced_span[1] - self.exported_seq)
 
     @property
     def lag_bytes(self) -> int:
         """Bytes of records that are not exported yet."""
-        return max(0, self._waiting_bytes + self._source.journal_bytes - self._measured_bytes)
+        return max(0, self._waiting_bytes + self._source.size - self._measured_bytes)
 
     @property
     def is_behind(self) -> bool:
@@ -132,7 +132,7 @@ class Exporter:
         async with self._turn:
             if not self._found_watermark:
                 await self._find_lag()
-            end = self._source.journal_synced[1]
+            end = self._source.synced_span[1]
             with SegmentEncoder() as encoder:
                 while self.exported_seq < end:
                     await asyncio.to_thread(self._export_one, end, encoder)
@@ -140,8 +140,8 @@ class Exporter:
 
     async def _find_lag(self) -> None:
         """Find the watermark and measure what waits. If the target is unreachable, all kept records count."""
-        first, last = self._source.journal_span
-        written = self._source.journal_bytes
+        first, last = self._source.span
+        written = self._source.size
         try:
             await asyncio.to_thread(self._find_watermark)
             first = self.exported_seq + 1
@@ -178,16 +178,16 @@ class Exporter:
         self.failure = _shown(error)
 
     async def _trim(self) -> None:
-        first, _ = self._source.journal_synced
+        first, _ = self._source.synced_span
         upto = self.exported_seq - self._settings.keep_records
         if upto - first >= self._settings.keep_records // 4 and upto >= first:
-            await self._source.trim_journal(upto)
+            await self._source.trim(upto)
 
     # ---- on a thread ----
 
     def _find_watermark(self) -> None:
         """Read the watermark from the manifests, after checking that they belong to this journal."""
-        first, last = self._source.journal_synced
+        first, last = self._source.synced_span
         names = manifest_names(self._target, self._source.shard_name)
         self._remove_unlisted(names)
         if not names:
@@ -206,7 +206,7 @@ class Exporter:
             )
         if seq + 1 < first:
             raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment holds them")
-        if seq >= first - 1 and self._source.journal_link(seq).hex() != newest.last_link:
+        if seq >= first - 1 and self._source.link(seq).hex() != newest.last_link:
             raise StoreDamaged(
                 f"export: the segments at the target are those of another journal (record {seq} differs)"
             )
@@ -214,7 +214,7 @@ class Exporter:
 
     def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
         total = 0
-        while first_seq <= last_seq and (page := self._source.scan_journal(first_seq, last_seq, _PAGE)):
+        while first_seq <= last_seq and (page := self._source.scan(first_seq, last_seq, _PAGE)):
             total += sum(len(value) for _, value in page)
             first_seq = page[-1][0] + 1
         return total
@@ -247,7 +247,7 @@ class Exporter:
             rows=rows,
             size=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
-            previous_link=self._source.journal_link(first - 1).hex(),
+            previous_link=self._source.link(first - 1).hex(),
             last_link=batch.last_link.hex(),
             min_ts=min(batch.times),
             max_ts=max(batch.times),
@@ -269,9 +269,9 @@ class Exporter:
         head = read_head(self._target, self._source.shard_name)
         if head is None:
             return
-        first, _ = self._source.journal_synced
+        first, _ = self._source.synced_span
         mine = head.last_seq <= self.exported_seq and (
-            head.last_seq < first - 1 or self._source.journal_link(head.last_seq).hex() == head.last_link
+            head.last_seq < first - 1 or self._source.link(head.last_seq).hex() == head.last_link
         )
         if not mine:
             raise StoreDamaged(
@@ -290,7 +290,7 @@ class Exporter:
 
     def _stored(self, seq: int, end: int) -> Iterator[bytes]:
         """Yield stored records in order until one is missing."""
-        while page := self._source.scan_journal(seq, end, _PAGE):
+        while page := self._source.scan(seq, end, _PAGE):
             for found, stored in page:
                 if found != seq:
                     return

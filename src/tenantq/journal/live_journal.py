@@ -9,8 +9,8 @@ class LiveJournal(Protocol):
     """The journal of a running shard."""
 
     @property
-    def journal_synced(self) -> tuple[int, int]:
+    def synced_span(self) -> tuple[int, int]:
         """The first record that is kept and the last that is durable."""
 
-    def scan_journal(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+    def scan(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
         """Return up to ``limit`` existing records in order, as they are stored. Thread-safe."""

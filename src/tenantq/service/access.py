@@ -8,6 +8,7 @@ from tenantq.domain import limits
 from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
 from tenantq.domain.message import Caller, check_int, check_text
 from tenantq.engine.access_store import PLATFORM
+from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, RevokeKey, RevokeToken
 from tenantq.errors import Conflict, Invalid
 from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
@@ -45,7 +46,7 @@ class Access:
         """
         if admin_token is not None:
             hash = token_hash(check_token(admin_token))
-            if self._shard.access.key(hash) is None:
+            if self._shard.state.access.key(hash) is None:
                 await self._put_platform_key(hash.hex()[:16], hash)
             return
         if show is None or self._administrators():
@@ -57,9 +58,9 @@ class Access:
     async def _put_platform_key(self, id: str, hash: bytes) -> None:
         key = StoredKey(
             id=id, tenant=None, name="first administrator", grant=Grant(role="platform-admin"), token_hash=hash,
-            created_at=self._shard.wall_ms(), created_by=BOOTSTRAP.principal,
+            created_at=self._shard.state.wall_ms(), created_by=BOOTSTRAP.principal,
         )  # fmt: skip
-        await self._shard.put_key(key, BOOTSTRAP)
+        await self._shard.submit(PutKey(self._shard.owner(key.tenant), BOOTSTRAP, key))
 
     async def create_key(self, call: Call, tenant: str | None, name: str, grant: Grant) -> CreatedKey:
         """Create an API key. Its secret is returned only here and never stored."""
@@ -78,7 +79,7 @@ class Access:
         """Revoke a key."""
         check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
         with await self._admission.admit(call, tenant, "revoke_key") as admitted:
-            await self._shard.revoke_key(admitted.tenant, key_id, admitted.caller)
+            await self._shard.submit(RevokeKey(self._shard.tenant(admitted.tenant), admitted.caller, key_id))
             self._admission.signals.forget(f"key:{key_id}")
 
     async def create_platform_key(self, call: Call, name: str, grant: Grant) -> CreatedKey:
@@ -107,7 +108,7 @@ class Access:
         with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
             if self._administrators() == {key_id}:
                 raise Conflict("this is the last key of an administrator: make another one first")
-        await self._shard.revoke_key(None, key_id, caller)
+        await self._shard.submit(RevokeKey(self._shard.state.platform, caller, key_id))
         self._admission.signals.forget(f"key:{key_id}")
 
     async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
@@ -118,18 +119,18 @@ class Access:
         check_grant(grant)
         with await self._admission.admit(call, tenant, "put_grant") as admitted:
             self._admission.check_may_grant(call, admitted, "put_grant", grant)
-            await self._shard.put_grant(admitted.tenant, principal, grant, admitted.caller)
+            await self._shard.submit(PutGrant(self._shard.tenant(admitted.tenant), admitted.caller, principal, grant))
 
     async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
         """Delete the grant of a principal in the tenant."""
         check_text("principal", principal, PRINCIPAL_CHARS_MAX)
         with await self._admission.admit(call, tenant, "delete_grant") as admitted:
-            await self._shard.delete_grant(admitted.tenant, principal, admitted.caller)
+            await self._shard.submit(DropGrant(self._shard.tenant(admitted.tenant), admitted.caller, principal))
 
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
         """Return the stored grants of a tenant."""
         with await self._admission.admit(call, tenant, "list_grants") as admitted:
-            return grant_items(self._shard.access, admitted.tenant)
+            return grant_items(self._shard.state.access, admitted.tenant)
 
     async def revoke_token(
         self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
@@ -142,16 +143,15 @@ class Access:
             raise Invalid("token_id, principal: give one of them")
         check_int("until", until, 0, limits.TIME_MS_MAX)
         with await self._admission.admit(call, tenant, "revoke_token") as admitted:
-            await self._shard.revoke_token(
-                admitted.tenant, token_id=token_id, principal=principal, until=until, caller=admitted.caller
-            )
+            owner = self._shard.tenant(admitted.tenant)
+            await self._shard.submit(RevokeToken(owner, admitted.caller, token_id, principal, until))
 
     def _administrators(self) -> set[str]:
         """Return the IDs of the valid keys of platform administrators."""
-        now = self._shard.wall_ms()
+        now = self._shard.state.wall_ms()
         return {
             key.id
-            for key in self._shard.access.keys(PLATFORM).values()
+            for key in self._shard.state.access.keys(PLATFORM).values()
             if key.revoked_at is None and key.grant.role == "platform-admin" and not _is_over(key.grant, now)
         }
 
@@ -159,15 +159,15 @@ class Access:
         made = self._admission.keys.new_key()
         key = StoredKey(
             id=made.id, tenant=tenant, name=name, grant=grant, token_hash=made.token_hash,
-            created_at=self._shard.wall_ms(), created_by=caller.principal,
+            created_at=self._shard.state.wall_ms(), created_by=caller.principal,
         )  # fmt: skip
-        await self._shard.put_key(key, caller)
+        await self._shard.submit(PutKey(self._shard.owner(key.tenant), caller, key))
         return CreatedKey(key_id=made.id, secret=made.secret, token=made.token)
 
 
 def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem]:
     """Return the keys of a tenant, or of the platform, without their secrets."""
-    access, last_used = shard.access, admission.authenticator.last_used
+    access, last_used = shard.state.access, admission.authenticator.last_used
     items: list[KeyItem] = []
     for key in access.keys(owner_id).values():
         use, grant = access.use(key.id), key.grant

@@ -6,9 +6,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tenantq.domain.access import KeyUse
-from tenantq.domain.message import Caller
+from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
 from tenantq.domain.rates import Concurrency
+from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
@@ -60,11 +61,11 @@ class Admission:
         self._clock = clock
         self.in_background = background
         self.authenticator = Authenticator(
-            shard.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
+            shard.state.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
         )
         self.keys = keys if keys is not None else KeyMaker.passing()
-        self.signatures = Signatures(shard.access, self.keys, clock)
-        self.authorizer = Authorizer(shard.access, clock)
+        self.signatures = Signatures(shard.state.access, self.keys, clock)
+        self.authorizer = Authorizer(shard.state.access, clock)
         self.rates = RateLimits(clock)
         self.slots = Slots(
             clock,
@@ -183,7 +184,7 @@ class Admission:
         try:
             _check_is_text(name)
             self.authorizer.check(principal, name, action, queue)
-            state = self._shard.tenant_state(name)
+            state = self._shard.tenant(name)
             if self.residency.misplaced and action in MOVES_CONTENTS:
                 self.residency.check(name)
             if rate is not None:
@@ -235,7 +236,7 @@ class Admission:
             self.authenticator.elsewhere is None or self.authenticator.elsewhere.is_here(name)
         )
         try:
-            state = self._shard.tenant_state(name if is_here and name is not None else DEFAULT_TENANT)
+            state = self._shard.tenant(name if is_here and name is not None else DEFAULT_TENANT)
             # The limits of a tenant on another shard are not known here.
             limits = state.config.concurrency if is_here else Concurrency()
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
@@ -325,7 +326,8 @@ class Admission:
         used = self.authenticator.last_used
         uses = {key_id: KeyUse(at, self.signals.places(f"key:{key_id}")) for key_id, at in used.items()}
         used.clear()
-        await self._shard.note_key_use(uses)
+        if uses:
+            await self._shard.submit(NoteKeyUse(self._shard.state.platform, SYSTEM, uses))
 
 
 def own_tenant(principal: Principal) -> str:

@@ -40,11 +40,11 @@ class AuditNotes:
         self._shard = shard
         self._in_background = background
         self._counters = counters
-        self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.note_entries
+        self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.journal.note
         self._refusals = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._reads = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self.signals = Signals(clock, settings.signals, self.raise_alert)
-        self.signals.import_places({f"key:{id}": use.places for id, use in shard.access.uses().items()})
+        self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
 
     def flush(self) -> None:
         """Write pending notes to the journal."""
@@ -64,7 +64,7 @@ class AuditNotes:
         name = principal.id if principal is not None else "unknown"
         home = principal.tenant if principal is not None else None
         tenant = tenant if type(tenant) is str else None
-        known = tenant if tenant is not None and tenant in self._shard.tenants_served() else home or ""
+        known = tenant if tenant is not None and tenant in self._shard.state.catalog.tenants else home or ""
         caller = Caller(name, call.remote, call.request_id, call.user_agent)
         self._note_error(caller, known, action, queue, error, _foreign_tenant(principal, tenant))
         if known and isinstance(error, Limited):

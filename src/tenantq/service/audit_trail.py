@@ -67,7 +67,7 @@ class AuditTrail:
 
     def __init__(self, shard: Shard, segments: SegmentIndex | None = None) -> None:
         self._shard = shard
-        self._reader = AuditReader(shard, segments)
+        self._reader = AuditReader(shard.journal, segments)
         self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="tenantq-audit")
         self._turns: dict[str, _Turn] = {}
         self._closed = False
@@ -90,7 +90,7 @@ class AuditTrail:
         cursor = Cursor.parse(query.cursor) if query.cursor is not None else None
         if cursor is not None and cursor.newest_first != newest_first:
             raise Invalid("cursor: is of a query in the other order")
-        await self._shard.all_synced()
+        await self._shard.loop.synced()
         page = await self._in_turn(
             tenant or "",
             wanted,
@@ -108,9 +108,9 @@ class AuditTrail:
         They are looked for from a day before the message's birth on, as its id tells it, in a bounded number of steps.
         """
         raw = id_bytes(id)
-        born = int.from_bytes(raw[:6]) + self._shard.wall_ms() - self._shard.engine_ms()
+        born = int.from_bytes(raw[:6]) + self._shard.state.wall_ms() - self._shard.state.shard_clock.now_ms()
         wanted = JournalFilter(tenant=tenant, message=id_text(raw), start=max(0, born - DAY_MS))
-        await self._shard.all_synced()
+        await self._shard.loop.synced()
         found: list[JournalRow] = []
         place = None
         for _ in range(_HISTORY_STEPS):

@@ -38,7 +38,7 @@ class ServerBackups:
             files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
             made = msgspec.structs.replace(made, files={**made.files, **files})
         details = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
-        await self._shard.note_entries([audit_entry("create_backup", "", caller, details)])
+        await self._shard.journal.note([audit_entry("create_backup", "", caller, details)])
         return made
 
     async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:

@@ -38,7 +38,7 @@ class Deliveries:
         first = deliveries[0]
         async with self.released_on_failure(deliveries, admitted):
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "poll", first.queue):
-                opened = await self._encryption.open_deliveries(self._shard.tenant_state(first.tenant).id, deliveries)
+                opened = await self._encryption.open_deliveries(self._shard.tenant(first.tenant).id, deliveries)
         if opened.broken:
             await self._nack_broken(opened.broken, admitted)
             if not opened.whole:

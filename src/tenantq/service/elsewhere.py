@@ -88,7 +88,7 @@ class CredentialsElsewhere:
         return bool(await self._peers.ask(shard, _REVOKED, asked, QUICK_MS))
 
     async def _tell_key(self, asked: Asked) -> bytes:
-        key = self._shard.access.key(asked.payload)
+        key = self._shard.state.access.key(asked.payload)
         if key is None:
             return b""
         now_ms = self._clock.wall_ms()
@@ -101,4 +101,4 @@ class CredentialsElsewhere:
         return b"revoked" if self._is_revoked(token.tenant, token.token_id, token.principal) else b""
 
     def _is_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
-        return self._shard.access.token_revoked(tenant, token_id, principal, self._clock.wall_ms())
+        return self._shard.state.access.token_revoked(tenant, token_id, principal, self._clock.wall_ms())

@@ -93,7 +93,7 @@ class MessageEncryption:
         self._resting: dict[str, int] = {}  # tenants whose messages could not be opened, and until when (monotonic)
         self._shredded: set[int] = set()  # tenants whose data keys were destroyed, and that are not gone yet
         self.broken = 0  # messages that did not open since the start, and were set aside
-        self.sealed_tenants = shard.data_keys
+        self.sealed_tenants = shard.state.data_keys.by_tenant
         """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class MessageEncryption:
         if not good:
             return SealedBatch(checked)
         sealer = await self._sealer(tenant, 2 * len(good))
-        ids = self._shard.new_ids(len(good))
+        ids = self._shard.state.new_ids(len(good))
         records = sealer.encrypt_bodies(queue, ids, [one.body for one in good])
         if plain:
             sealed = [

@@ -47,11 +47,11 @@ class EncryptionKeys:
             return await self._journal("rewrap_keys", admitted, f"{count} keys wrapped by {key}")
 
     def _check_encrypted(self, tenant: TenantState) -> None:
-        if not tenant.config.encryption.enabled and tenant.id not in self._shard.data_keys:
+        if not tenant.config.encryption.enabled and tenant.id not in self._shard.state.data_keys.by_tenant:
             raise Conflict("encryption: it was never switched on for this tenant", tenant=tenant.name)
 
     async def _journal(self, action: str, admitted: AdmittedCall, details: str) -> EncryptionReply:
-        await self._shard.note_entries([audit_entry(action, admitted.tenant, admitted.caller, details)])
+        await self._shard.journal.note([audit_entry(action, admitted.tenant, admitted.caller, details)])
         return self._reply(admitted.state)
 
     def _reply(self, tenant: TenantState) -> EncryptionReply:

@@ -36,7 +36,9 @@ def open_encryption(
     book = StoredDataKeys(shard)
     local = kms.local
     if local is None and (kms.default_key is None or (data_dir / KEYRING).exists()):
-        in_use = any(key.key.provider == "local" for id in shard.data_keys for key in book.known(id).values())
+        in_use = any(
+            key.key.provider == "local" for id in shard.state.data_keys.by_tenant for key in book.known(id).values()
+        )
         local = default_keyring(data_dir, in_use=in_use)
     own_keys = None
     if kms.default_key is None and local is not None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.engine.ops.erasure import CertifyErasure
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.service.request_checks import check_destroy
 
@@ -58,14 +60,14 @@ class Erasures:
         """Erase a tenant and return the certificate."""
         caller = await self._admission.admit_platform(call, "delete_tenant", tenant)
         with self._admission.notes.noting_failure(caller, tenant, "delete_tenant"):
-            state = self._shard.tenant_state(tenant)
+            state = self._shard.tenant(tenant)
             check_destroy(tenant, confirm, reason)
             if tenant == DEFAULT_TENANT:
                 raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
             state.check_hold()
-            destroyed = self._shard.key_fingerprints(state.id)
+            destroyed = self._shard.erasure.key_fingerprints(state.id)
             await self._encryption.shred(state)
-        erased = await self._shard.delete_tenant(tenant, reason=reason, caller=caller, destroyed=destroyed)
+        erased = await self._shard.erasure.delete_tenant(tenant, reason=reason, caller=caller, destroyed=destroyed)
         self._admission.forget_tenant(tenant)
         self._encryption.forget(state)
         # Erasing the bytes takes long, and the name is free again before that.
@@ -75,7 +77,7 @@ class Erasures:
     async def list(self, call: Call) -> Sequence[ErasureCertificate]:
         """Return the certificates of all erased tenants of all shards."""
         await self._admission.admit_platform(call, "list_erasures")
-        return await self._other_shards.erasures(self._shard.erasures())
+        return await self._other_shards.erasures(self._shard.erasure.certificates())
 
     async def get(self, call: Call, id: str) -> ErasureCertificate:
         """Return one certificate."""
@@ -87,7 +89,7 @@ class Erasures:
     async def finish_pending(self) -> None:
         """Certify erasures that a crash or an error interrupted. Failures are retried after a minute."""
         self._retry = None
-        erasures = self._shard.erasures()
+        erasures = self._shard.erasure.certificates()
         if erasures and self._backups is not None:
             try:
                 await self._backups.refresh_data_keys()  # the directory may have been unavailable during the erasure
@@ -95,7 +97,7 @@ class Erasures:
                 log.warning("data keys of tenants that were erased may be beside the backups: %s", error)
         for erased in erasures:
             if not erased.certified_at and erased.id not in self._certifying:
-                link = self._shard.journal_link_if_kept(erased.seq)
+                link = self._shard.journal.link_if_kept(erased.seq)
                 try:
                     await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
                 except TenantqError as error:
@@ -113,13 +115,13 @@ class Erasures:
         try:
             if self._backups is not None:
                 await self._backups.refresh_data_keys()
-            await self._shard.erase_bytes(erased.tenant_id)
-            now_ms = self._shard.wall_ms()
+            await self._shard.erasure.erase_bytes(erased.tenant_id)
+            now_ms = self._shard.state.wall_ms()
             if self._signing_key is not None:
                 certificate = erased.certified(self._signing_key, now_ms)
             else:
                 certificate = msgspec.structs.replace(erased, certified_at=now_ms)
-            await self._shard.certify_erasure(certificate)
+            await self._shard.submit(CertifyErasure(self._shard.state.platform, SYSTEM, certificate))
         except TenantqError:
             if self._retry is None and not self._closing:
                 self._retry = self._clock.call_later(

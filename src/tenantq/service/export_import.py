@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tenantq.domain import limits
 from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name
+from tenantq.engine.ops.import_part import ImportPart, last_imported_part
 from tenantq.errors import Forbidden, Invalid, TooLarge
 from tenantq.service.access import key_items
 from tenantq.service.audit_notes import audit_entry
@@ -46,9 +47,9 @@ class Exports:
         try:
             if queue is None:
                 self._check_may_export_all(call, admitted)
-            snapshot = await self._shard.snapshot(admitted.tenant, queue)
+            snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)
             details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
-            await self._shard.note_entries([audit_entry("export", admitted.tenant, admitted.caller, details)])
+            await self._shard.journal.note([audit_entry("export", admitted.tenant, admitted.caller, details)])
             keys = key_items(self._shard, self._admission, admitted.state.id)
             return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
         except BaseException:
@@ -99,8 +100,10 @@ class Exports:
         with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
             if admitted.state.config.encryption.enabled:
                 stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
-            return await self._shard.take_in(
-                admitted.tenant, queue, raw_export, part, stored, kept, admitted.caller, known
+            return await self._shard.submit(
+                ImportPart(
+                    self._shard.tenant(admitted.tenant), admitted.caller, queue, raw_export, part, stored, kept, known
+                )
             )
 
     async def digest(
@@ -111,10 +114,15 @@ class Exports:
             check_int("at", at, 0, limits.TIME_MS_MAX)
         raw_export = export_id(export) if export is not None else None
         with await self._admission.admit_queue(call, tenant, "export", queue) as admitted:
-            snapshot = await self._shard.snapshot(admitted.tenant, queue)
+            snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)
             try:
-                part = self._shard.taken_part(admitted.tenant, queue, raw_export) if raw_export is not None else 0
-                return await digest_of(snapshot, at if at is not None else snapshot.at, self._shard.wall_ms(), part)
+                part = 0
+                if raw_export is not None:
+                    state = self._shard.state
+                    part = last_imported_part(state.store, state.queue(admitted.tenant, queue), raw_export)
+                return await digest_of(
+                    snapshot, at if at is not None else snapshot.at, self._shard.state.wall_ms(), part
+                )
             finally:
                 snapshot.close()
 

@@ -200,10 +200,10 @@ class Fellows:
             except TenantqError:
                 here += theirs
         if here:
-            await self._service.shard.note_entries(here)
+            await self._service.shard.journal.note(here)
 
     async def _note_here(self, asked: Asked) -> bytes:
-        await self._service.shard.note_entries(_decode_entries(asked.payload))
+        await self._service.shard.journal.note(_decode_entries(asked.payload))
         return b""
 
     # ---- erasures and backups ----
@@ -216,7 +216,7 @@ class Fellows:
         return sorted(found, key=lambda one: one.erased_at)
 
     async def _tell_erasures(self, _: Asked) -> bytes:
-        return _encode(self._service.shard.erasures())
+        return _encode(self._service.shard.erasure.certificates())
 
     async def back_up(self, name: str, *, segments: bool) -> list[BackupManifest]:
         """Have all other shards make a backup of this name too; raise what one of them raised, once all are done."""

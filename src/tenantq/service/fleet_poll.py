@@ -66,7 +66,7 @@ class FleetPolls:
                 excluded = self._excluded_tenants(queue, left_ms)
                 served = allowed
                 if excluded:
-                    everyone = allowed if allowed is not None else self._shard.tenants_served()
+                    everyone = allowed if allowed is not None else self._shard.state.catalog.tenants
                     served = [name for name in everyone if name not in excluded]
                 got = await self._shard.fleet_poll(
                     queue,
@@ -77,7 +77,7 @@ class FleetPolls:
                     caller=admitted.caller,
                 )
                 failure = None
-                if got and self._shard.data_keys:
+                if got and self._shard.state.data_keys.by_tenant:
                     got, failure = await self._open(admitted, got)
                 for one in got:
                     self._charge(one.tenant, queue, len(one.body))
@@ -101,7 +101,7 @@ class FleetPolls:
             return tenants
         allowed = self._admission.authorizer.tenants_for(principal, "poll", queue)
         if allowed is not None:
-            known = self._shard.tenants_served()
+            known = self._shard.state.catalog.tenants
             allowed = [name for name in allowed if name in known]
             if not allowed:
                 self._admission.authorize_principal(call, principal, principal.tenant or "", "poll", queue)
@@ -123,7 +123,7 @@ class FleetPolls:
         """
         if allowed is None:
             return None
-        served, admitting = self._shard.tenants_served(), []
+        served, admitting = self._shard.state.catalog.tenants, []
         refusal: TenantqError | None = None
         for name in allowed:
             state = served.get(name)
@@ -168,7 +168,7 @@ class FleetPolls:
                 self._debts[tenant, queue] = None
 
     def _limits(self, tenant: str, queue: str) -> tuple[str, Limits, str, Limits | None] | None:
-        state = self._shard.tenants_served().get(tenant)
+        state = self._shard.state.catalog.tenants.get(tenant)
         if state is None:
             return None
         found = state.queues.get(queue)

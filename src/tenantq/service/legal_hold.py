@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.engine.ops.hold import HoldTenant, ReleaseHold
 from tenantq.service.call import TenantInfo
 from tenantq.service.request_checks import check_reason
 
@@ -24,18 +25,18 @@ class LegalHolds:
     async def place(self, call: Call, tenant: str, reason: str) -> TenantInfo:
         """Place a tenant under legal hold, or change the reason of its hold."""
         caller = await self._admit(call, tenant, "hold_tenant", reason)
-        await self._shard.hold_tenant(tenant, reason=reason, caller=caller)
-        return TenantInfo.of(self._shard.tenant_state(tenant))
+        await self._shard.submit(HoldTenant(self._shard.state.platform, caller, tenant, reason))
+        return TenantInfo.of(self._shard.tenant(tenant))
 
     async def release(self, call: Call, tenant: str, reason: str) -> TenantInfo:
         """Release a tenant from legal hold."""
         caller = await self._admit(call, tenant, "release_hold", reason)
-        await self._shard.release_hold(tenant, reason=reason, caller=caller)
-        return TenantInfo.of(self._shard.tenant_state(tenant))
+        await self._shard.submit(ReleaseHold(self._shard.state.platform, caller, tenant, reason))
+        return TenantInfo.of(self._shard.tenant(tenant))
 
     async def _admit(self, call: Call, tenant: str, action: str, reason: str) -> Caller:
         caller = await self._admission.admit_platform(call, action, tenant)
         with self._admission.notes.noting_failure(caller, tenant, action):
-            self._shard.tenant_state(tenant)
+            self._shard.tenant(tenant)
             check_reason(reason)
         return caller

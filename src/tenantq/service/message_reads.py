@@ -43,7 +43,11 @@ class MessageReads:
         """Return a page of waiting messages."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             page = await self._found(
-                call, admitted, "peek", queue, self._shard.peek(admitted.tenant, queue, limit=limit, cursor=cursor)
+                call,
+                admitted,
+                "peek",
+                queue,
+                self._shard.reads.peek(admitted.tenant, queue, limit=limit, cursor=cursor),
             )
             return await self._shown(admitted, queue, page)
 
@@ -53,7 +57,7 @@ class MessageReads:
         if not self._may_read(admitted, queue):
             seen = [_hidden(one) for one in seen]
         else:
-            if admitted.state.id in self._shard.data_keys:
+            if admitted.state.id in self._shard.state.data_keys.by_tenant:
                 seen = await self._encryption.open_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
@@ -67,7 +71,7 @@ class MessageReads:
     ) -> SnapshotFacts:
         """Keep everything that a queue holds now, to be read in pages."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
-            opening = self._shard.open_snapshot(admitted.tenant, queue, keep_ms=keep_ms, part_messages=part_messages)
+            opening = self._shard.snapshots.open(admitted.tenant, queue, keep_ms=keep_ms, part_messages=part_messages)
             return await self._found(call, admitted, "peek", queue, opening)
 
     async def read_snapshot(
@@ -84,7 +88,7 @@ class MessageReads:
         """Return a page of a snapshot in order of message IDs."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             try:
-                page = self._shard.read_snapshot(admitted.tenant, queue, id, start=start, end=end, limit=limit)
+                page = self._shard.snapshots.read(admitted.tenant, queue, id, start=start, end=end, limit=limit)
             except NotFound as error:
                 self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "peek", queue, error)
                 raise
@@ -93,12 +97,12 @@ class MessageReads:
     async def close_snapshot(self, call: Call, tenant: str | None, queue: str, id: str) -> None:
         """Close a snapshot before it expires."""
         with await self._admission.admit_queue(call, tenant, "peek", queue) as admitted:
-            self._shard.close_snapshot(admitted.tenant, queue, id)
+            self._shard.snapshots.close(admitted.tenant, queue, id)
 
     async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> Facts:
         """Return everything known about a message."""
         with await self._admission.admit_queue(call, tenant, "get", queue, rate="read") as admitted:
-            facts = await self._found(call, admitted, "get", queue, self._shard.get(admitted.tenant, queue, id))
+            facts = await self._found(call, admitted, "get", queue, self._shard.reads.get(admitted.tenant, queue, id))
             seen = facts
             if not self._may_read(admitted, queue):
                 seen = _hidden(facts)
@@ -118,7 +122,7 @@ class MessageReads:
         with await self._admission.admit_queue(call, tenant, "result", queue, rate="read") as admitted:
             if wait_ms:
                 admitted.park()
-            asked = self._shard.result(admitted.tenant, queue, id, wait_ms=wait_ms)
+            asked = self._shard.reads.result(admitted.tenant, queue, id, wait_ms=wait_ms)
             found = await self._found(call, admitted, "result", queue, asked)
             if wait_ms:
                 await self._admission.confirm(call, admitted, "result", queue)
@@ -135,8 +139,8 @@ class MessageReads:
         """Return the journal rows about one message, from the store and, if some were trimmed, from exported segments."""
         with await self._admission.admit_queue(call, tenant, "trace", queue, rate="read") as admitted:
             since = max(1, admitted.state.since)
-            if self._shard.journal_span[0] <= since or queue not in admitted.state.queues:
-                asked = self._shard.trace(admitted.tenant, queue, id)
+            if self._shard.journal.span[0] <= since or queue not in admitted.state.queues:
+                asked = self._shard.reads.trace(admitted.tenant, queue, id)
             else:
                 asked = self._audit_trail.history(admitted.tenant, queue, id, first_seq=since)
             return await self._found(call, admitted, "trace", queue, asked)

@@ -93,7 +93,7 @@ class Messages:
         digests: tuple[bytes, ...] = ()
         if not state.config.encryption.enabled:
             plain = messages
-            if state.id in self._shard.data_keys:
+            if state.id in self._shard.state.data_keys.by_tenant:
                 known = await self._encryption.recognise(state, messages, key)
                 plain, digests = known.messages, known.digests
             try:
@@ -172,7 +172,7 @@ class Messages:
             got = await self._shard.poll(
                 admitted.tenant, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups, caller=admitted.caller
             )
-            if got and admitted.state.id in self._shard.data_keys:
+            if got and admitted.state.id in self._shard.state.data_keys.by_tenant:
                 got = await self._deliveries.open(admitted, got)
             used = len(got) - 1 if got else 0
         finally:
@@ -204,7 +204,7 @@ class Messages:
         if got:
             async with self._deliveries.released_on_failure(got, admitted):
                 await admission.confirm(call, admitted, "poll", queue)
-            if admitted.state.id in self._shard.data_keys:
+            if admitted.state.id in self._shard.state.data_keys.by_tenant:
                 got = await self._deliveries.open(admitted, got)
             admission.charge(admitted, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
         return got

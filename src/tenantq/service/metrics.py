@@ -90,7 +90,7 @@ class Metrics:
         yield from self._of_checks()
 
     def _of_tenants(self) -> Iterable[Metric]:
-        tenants = self._shard.tenants_served().values()
+        tenants = self._shard.state.catalog.tenants.values()
         labels = self._label(tenants)
         sums: dict[str, _TenantSums] = {}
         for tenant in tenants:
@@ -190,11 +190,11 @@ class Metrics:
 
     def _of_shard(self) -> Iterable[Metric]:
         shard = self._shard
-        first, last = shard.journal_span
-        yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.tenants_served()))
-        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.rounds)
-        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.rounds_took)
-        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.syncs_took)
+        first, last = shard.journal.span
+        yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.state.catalog.tenants))
+        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.rounds)
+        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.rounds_took)
+        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.syncs_took)
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
         if self._exporter is not None:
             lag, rows = self._exporter.lag_records, self._exporter.rows_total

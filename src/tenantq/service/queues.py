@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain import limits
 from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name
+from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
+from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
 from tenantq.errors import Conflict
 from tenantq.service.call import QueueInfo
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
@@ -44,19 +46,21 @@ class Queues:
         check_int("limit", limit, 1, limits.PAGE_MAX)
         with await self._admission.admit(call, tenant, "list_queues") as admitted:
             allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
-            seen = [name for name in self._shard.queues(owner) if allowed(principal, owner, "list_queues", name)]
+            seen = [name for name in self._shard.tenant(owner).queues if allowed(principal, owner, "list_queues", name)]
             return [self._info(owner, name) for name in page_of_names(seen, after, limit)]
 
     async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:
         """Create a queue or change its settings; return whether it is new."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            created = await self._shard.put_queue(admitted.tenant, queue, admitted.caller, **check_settings(changes))
+            owner = self._shard.tenant(admitted.tenant)
+            created = await self._shard.submit(PutQueue(owner, admitted.caller, queue, check_settings(changes)))
             return created, self._info(admitted.tenant, queue)
 
     async def create(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
         """Create a queue and return True, or return False and change nothing if it exists."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            return await self._shard.make_queue(admitted.tenant, queue, admitted.caller, **check_settings(settings))
+            owner, changes = self._shard.tenant(admitted.tenant), check_settings(settings)
+            return await self._shard.submit(PutQueue(owner, admitted.caller, queue, changes, only_create=True))
 
     async def change(
         self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig
@@ -70,7 +74,8 @@ class Queues:
 
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
             try:
-                await self._shard.edit_queue(admitted.tenant, queue, edit, admitted.caller)
+                owner = self._shard.tenant(admitted.tenant)
+                await self._shard.submit(EditQueue(owner, admitted.caller, queue, edit=edit))
             except _ConfigChanged:
                 return False
             return True
@@ -78,13 +83,13 @@ class Queues:
     async def pause(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Stop deliveries. Messages can still be added."""
         with await self._admission.admit_queue(call, tenant, "pause_queue", queue) as admitted:
-            await self._shard.pause_queue(admitted.tenant, queue, admitted.caller)
+            await self._shard.submit(PauseQueue(self._shard.tenant(admitted.tenant), admitted.caller, queue))
             return self._info(admitted.tenant, queue)
 
     async def resume(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Resume the deliveries of a paused queue."""
         with await self._admission.admit_queue(call, tenant, "resume_queue", queue) as admitted:
-            await self._shard.resume_queue(admitted.tenant, queue, admitted.caller)
+            await self._shard.submit(UnpauseQueue(self._shard.tenant(admitted.tenant), admitted.caller, queue))
             return self._info(admitted.tenant, queue)
 
     async def suspend(
@@ -93,14 +98,14 @@ class Queues:
         """Refuse adds and polls of one queue. Like the suspension of a tenant, this is an action of the platform."""
         check_queue_name(queue)
         caller = await self._admission.admit_platform(call, "suspend_tenant", tenant)
-        await self._shard.suspend_queue(tenant, queue, reason=reason, mode=mode, caller=caller)
+        await self._shard.submit(SuspendQueue(self._shard.tenant(tenant), caller, queue, reason, mode))
         return self._info(tenant, queue)
 
     async def unsuspend(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
         """End the suspension of a queue."""
         check_queue_name(queue)
         caller = await self._admission.admit_platform(call, "resume_tenant", tenant)
-        await self._shard.reopen_queue(tenant, queue, reason=reason, caller=caller)
+        await self._shard.submit(ResumeQueue(self._shard.tenant(tenant), caller, queue, reason))
         return self._info(tenant, queue)
 
     async def delete(
@@ -113,23 +118,17 @@ class Queues:
         with await self._admission.admit_queue(call, tenant, "delete_queue", queue) as admitted:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "delete_queue", queue):
                 check_destroy(queue, confirm, reason)
-            await self._shard.delete_queue(
-                admitted.tenant,
-                queue,
-                force=force,
-                even_frozen=admitted.principal.is_platform_admin,
-                reason=reason,
-                caller=admitted.caller,
-            )
+            owner, even_frozen = self._shard.tenant(admitted.tenant), admitted.principal.is_platform_admin
+            await self._shard.submit(DeleteQueue(owner, admitted.caller, queue, reason, force, even_frozen))
 
     async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
         """Remove all messages of a queue; return how many were removed."""
         with await self._admission.admit_queue(call, tenant, "purge", queue) as admitted:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "purge", queue):
                 check_destroy(queue, confirm, reason)
-            return await self._shard.purge(admitted.tenant, queue, reason=reason, caller=admitted.caller)
+            return await self._shard.submit(Purge(self._shard.tenant(admitted.tenant), admitted.caller, queue, reason))
 
     def _info(self, tenant: str, queue: str) -> QueueInfo:
-        stats = self._shard.stats(tenant, queue)
-        state = self._shard.tenant_state(tenant).queues[queue]
+        stats = self._shard.reads.stats(tenant, queue)
+        state = self._shard.tenant(tenant).queues[queue]
         return QueueInfo(tenant, queue, state.id, state.config, stats, state.suspension)

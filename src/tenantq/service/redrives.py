@@ -106,7 +106,7 @@ class Redrives:
         """Journal the start or the cancellation of a redrive. The engine journals each move."""
         pace = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
         details = f"{task.id}, {pace}"
-        await self._shard.note_entries([audit_entry(action, admitted.tenant, admitted.caller, details, queue)])
+        await self._shard.journal.note([audit_entry(action, admitted.tenant, admitted.caller, details, queue)])
 
 
 def _info(task: RedriveTask) -> RedriveInfo:

@@ -22,7 +22,7 @@ class Residency:
 
     def mind_regions(self) -> None:
         """Refuse from now on what moves contents of tenants that do not allow the region of this shard."""
-        self.misplaced = frozenset(self._shard.tenants_served())
+        self.misplaced = frozenset(self._shard.state.catalog.tenants)
         self.misplaced = frozenset(self.misplaced_now())
 
     def misplaced_now(self) -> list[str]:
@@ -39,6 +39,6 @@ class Residency:
             )
 
     def _is_misplaced(self, tenant: str) -> bool:
-        state = self._shard.tenants_served().get(tenant)
+        state = self._shard.state.catalog.tenants.get(tenant)
         regions = state.config.regions if state is not None else ()
         return bool(regions) and self._shard.settings.region not in regions

@@ -48,7 +48,7 @@ class ServerStatus:
     @property
     def durability(self) -> str:
         """What a reply guarantees: "fsync" or "os"."""
-        return self._shard.durability
+        return self._shard.settings.durability
 
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of all shards in the text format of Prometheus."""
@@ -63,13 +63,13 @@ class ServerStatus:
         """Return the shards of this server, to every valid credential."""
         await self._admission.admit_any(call, "topology")
         settings = self._shard.settings
-        name, region = settings.name or self._shard.shard_name, settings.region or ""
+        name, region = settings.name or self._shard.name, settings.region or ""
         return TopologyReply(
             shards=self._other_shards.shards(ShardItem(name=name, region=region, address=settings.address or "")),
             server=self._signing_key.public.id if self._signing_key is not None else "",
             version=VERSION,
             format=FORMAT,
-            now=self._shard.wall_ms(),
+            now=self._shard.state.wall_ms(),
             encryption=True,
         )
 
@@ -77,9 +77,9 @@ class ServerStatus:
         """Return whether requests can be served, and if not, why. No credential is needed."""
         shard, exporter = self._shard, self._exporter
         reason = detail_of(shard.failure) if shard.failure is not None else ""
-        if shard.failure is None and shard.is_doubtful:
+        if shard.failure is None and shard.loop.is_doubtful:
             reason = "the store does not answer, and another server may own it by now"
-        first, last = shard.journal_span
+        first, last = shard.journal.span
         is_behind = exporter is not None and exporter.is_behind
         return {
             "status": "failed" if reason else "ready",

@@ -72,7 +72,7 @@ class Settlement:
             else:
                 for index, id in lost.items():
                     try:
-                        await self._shard.get(owner, queue, id)
+                        await self._shard.reads.get(owner, queue, id)
                     except NotFound:
                         outcomes[index] = OK
             return outcomes

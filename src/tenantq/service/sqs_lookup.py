@@ -134,7 +134,7 @@ class SqsLookup:
             if self._admission.authorizer.is_stranger(principal, name):
                 raise NotFound("no such queue", queue=queue) from error
             raise
-        state = self._shard.tenant_state(name)
+        state = self._shard.tenant(name)
         if action in _READS:
             self._charge_read(call, principal, state, action, queue)
         return principal, state
@@ -154,7 +154,7 @@ class SqsLookup:
     def _tenant_name(self, number: int) -> str:
         """Return the name of a tenant by its number, or a name that no tenant can have."""
         try:
-            return self._shard.core.catalog.tenant_by_id(number).name
+            return self._shard.state.catalog.tenant_by_id(number).name
         except NotFound:
             return f"number {number}"
 

@@ -55,11 +55,11 @@ class TenantExport:
         self._archive = Archive(snapshot.at)
         self._parts = self._write()
         self.tenant = snapshot.name
-        identity = f"{shard.shard_name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
+        identity = f"{shard.name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
         if snapshot.queue_id is not None:
             identity += f"/{snapshot.queue_id}"
         # The digests of encrypted bodies depend on a secret of this server, so another server cannot use them.
-        self._drops_digests = snapshot.config.encryption.enabled or snapshot.id in shard.data_keys
+        self._drops_digests = snapshot.config.encryption.enabled or snapshot.id in shard.state.data_keys.by_tenant
         self.id = hashlib.sha256(identity.encode()).hexdigest()[:_EXPORT_CHARS]
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class TenantExport:
         archive = self._archive
         for part in archive.parts("keys", self._keys):
             yield part
-        for part in archive.parts("grants", grant_items(self._shard.access, self.tenant)):
+        for part in archive.parts("grants", grant_items(self._shard.state.access, self.tenant)):
             yield part
         number = 0
         async for rows in self._audit():
@@ -153,7 +153,7 @@ class TenantExport:
             version=version("tenantq"),
             export=self.id,
             tenant=self.tenant,
-            shard=self._shard.shard_name,
+            shard=self._shard.name,
             created_at=self._snapshot.at,
             last_seq=self._snapshot.seq,
             counts=self._archive.counts,

@@ -21,7 +21,7 @@ def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
     """Return each quota that is counted, against its use."""
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
-    for name, used in shard.usage(tenant.name).items():
+    for name, used in tenant.usage.used(shard.state.wall_ms()).items():
         limit: int | None = getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
@@ -41,7 +41,7 @@ def worst(states: Iterable[QuotaState]) -> QuotaState:
 def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
     """Return a tenant in one line. What takes longer with more queues is done only where it has messages."""
     usage, quotas = tenant.usage, tenant.config.quotas
-    used = shard.usage(tenant.name)
+    used = tenant.usage.used(shard.state.wall_ms())
     return TenantFigures(
         state=worst(state_of(count, getattr(quotas, name), quotas.soft_percent) for name, count in used.items()),
         backlog=usage.messages,
@@ -55,6 +55,6 @@ def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigur
 
 def _dead(shard: Shard, tenant: TenantState) -> int:
     """Return how many messages are in queues that take the dead letters of another."""
-    name_of, queues = shard.core.catalog.dead_letter_name, tenant.queues
+    name_of, queues = shard.state.catalog.dead_letter_name, tenant.queues
     letters = {name: queues[name] for queue in queues.values() if (name := name_of(queue)) in queues}
     return sum(queue.messages for queue in letters.values())

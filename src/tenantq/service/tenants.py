@@ -9,6 +9,8 @@ from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_tenant
 from tenantq.domain.message import check_int
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
+from tenantq.engine.ops.lifecycle import PutTenant
+from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
 from tenantq.errors import Conflict
 from tenantq.kms.interface import KeyRef
 from tenantq.service.call import TenantInfo
@@ -50,12 +52,12 @@ class Tenants:
             self._check_regions(tenant, check_settings(changes))
             await self._check_encryption(tenant, changes)
         may_create = self._other_shards.may_create(tenant)
-        created = await self._shard.put_tenant(tenant, caller, may_create, **changes)
+        created = await self._shard.submit(PutTenant(self._shard.state.platform, caller, tenant, changes, may_create))
         return created, self._info(tenant)
 
     def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise Conflict if the change would force the tenant to move to another shard of this server."""
-        if tenant not in self._shard.tenants_served() or not changes.get("regions"):
+        if tenant not in self._shard.state.catalog.tenants or not changes.get("regions"):
             return
         regions = change_tenant(TenantConfig(), {"regions": changes["regions"]}).regions
         here = self._shard.settings.region
@@ -70,7 +72,7 @@ class Tenants:
         """Raise if the key that is to encrypt the tenant's messages does not work."""
         if "encryption" not in changes:
             return
-        state = self._shard.tenants_served().get(tenant)
+        state = self._shard.state.catalog.tenants.get(tenant)
         before = state.config if state is not None else TenantConfig()
         wanted = change_tenant(before, {"encryption": changes["encryption"]}).encryption
         if wanted.key is not None:
@@ -97,8 +99,8 @@ class Tenants:
         """Return a page of this shard's tenants, for a caller that was authorized."""
         throttled = self._admission.counters.throttled
         found = []
-        for name in page_of_names(self._shard.tenants(), after, limit):
-            state = self._shard.tenants_served().get(name)
+        for name in page_of_names(self._shard.state.catalog.tenants, after, limit):
+            state = self._shard.state.catalog.tenants.get(name)
             if state is None:
                 continue  # deleted meanwhile
             found.append(TenantInfo.of(state, figures_of(self._shard, state, throttled[name]) if figures else None))
@@ -109,13 +111,15 @@ class Tenants:
     async def suspend(self, call: Call, tenant: str, reason: str = "", mode: SuspensionMode = "settle") -> TenantInfo:
         """Refuse adds and polls of a tenant. Leased messages can be settled unless the mode is "freeze"."""
         caller = await self._admission.admit_platform(call, "suspend_tenant", tenant)
-        await self._shard.suspend_tenant(tenant, reason=reason, mode=mode, caller=caller)
+        name = self._shard.tenant(tenant).name
+        await self._shard.submit(SuspendTenant(self._shard.state.platform, caller, name, reason, mode))
         return self._info(tenant)
 
     async def resume(self, call: Call, tenant: str, reason: str = "") -> TenantInfo:
         """End the suspension of a tenant."""
         caller = await self._admission.admit_platform(call, "resume_tenant", tenant)
-        await self._shard.resume_tenant(tenant, reason=reason, caller=caller)
+        name = self._shard.tenant(tenant).name
+        await self._shard.submit(ResumeTenant(self._shard.state.platform, caller, name, reason))
         return self._info(tenant)
 
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
@@ -130,4 +134,4 @@ class Tenants:
             )
 
     def _info(self, tenant: str) -> TenantInfo:
-        return TenantInfo.of(self._shard.tenant_state(tenant))
+        return TenantInfo.of(self._shard.tenant(tenant))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.message import SYSTEM
+from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
 from tenantq.kms.interface import KeyRef
 from tenantq.vault.settings import USES_MAX
 from tenantq.vault.wrapped_key import WrappedKey
@@ -13,6 +15,7 @@ from tenantq.vault.wrapped_key import WrappedKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
 
 DAMAGED: Final = "damaged"
@@ -58,21 +61,26 @@ class StoredDataKeys:
 
     def known(self, tenant_id: int) -> dict[int, WrappedKey]:
         """Return the same without waiting."""
-        return {number: _key_of(number, row) for number, row in self._shard.data_keys.get(tenant_id, {}).items()}
+        return {number: _key_of(number, row) for number, row in self._shard.state.data_keys.of(tenant_id).items()}
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
         """Store a new key. Returns False, and changes nothing, if the number exists."""
         details = f"wrapped by {key.key}"
-        return await self._shard.put_data_key(tenant_id, key.number, _encode(key), details=details)
+        return await self._shard.submit(PutDataKey(self._tenant(tenant_id), SYSTEM, key.number, _encode(key), details))
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
         """Replace ``old`` by ``new`` of the same number. Returns False if the stored key is not ``old``."""
-        row = self._shard.data_keys.get(tenant_id, {}).get(old.number)
+        row = self._shard.state.data_keys.of(tenant_id).get(old.number)
         if row is None or _key_of(old.number, row) != old:
             return False
         details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"wrapped anew by {new.key}"
-        return await self._shard.replace_data_key(tenant_id, old.number, row, _encode(new), details=details)
+        return await self._shard.submit(
+            ReplaceDataKey(self._tenant(tenant_id), SYSTEM, old.number, row, _encode(new), details)
+        )
+
+    def _tenant(self, tenant_id: int) -> TenantState:
+        return self._shard.state.catalog.tenant_by_id(tenant_id)
 
     async def drop_all(self, tenant_id: int) -> int:
         """Destroy all of a tenant's keys and return how many."""
-        return await self._shard.drop_data_keys(tenant_id, reason="the tenant is erased")
+        return await self._shard.erasure.drop_data_keys(tenant_id, reason="the tenant is erased")

@@ -29,6 +29,7 @@ from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.opening import STAGE
+from tests.administration import put_data_key, put_queue, put_tenant
 from tests.shards import journal_rows, message
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def server_of(data_dir: Path, **export: Any) -> Server:
 
 async def fill(shard: Shard) -> None:
     """Put some of everything into a shard."""
-    await shard.put_tenant("acme", weight=3)
-    await shard.put_queue("acme", "work", max_attempts=1)
+    await put_tenant(shard, "acme", weight=3)
+    await put_queue(shard, "acme", "work", max_attempts=1)
     await shard.add("acme", "work", [message(f"body {n}", key=f"k{n}", priority=n % 10) for n in range(50)])
     await shard.add("acme", "later", [message("delayed", delay_ms=3_600_000, attributes={"a": "b"})])
     await shard.add("acme", "line.fifo", [message("one", group="g"), message("two", group="g")])
@@ -86,7 +87,7 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
                 if got:
                     await shard.ack("acme", "load-0", [one.receipt for one in got])
 
-        await shard.put_queue("acme", "load-0")
+        await put_queue(shard, "acme", "load-0")
         work = [asyncio.ensure_future(produce(f"load-{n}")) for n in range(3)]
         work.append(asyncio.ensure_future(consume()))
         await busy.wait()
@@ -96,7 +97,7 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
         stopping.set()
         await asyncio.gather(*work)
         assert after > before  # nobody had to wait for it
-        end = shard.journal_span[1]
+        end = shard.journal.span[1]
     assert made.last_seq <= end
     restored = restore_backup(tmp_path / "data-backups" / "loaded", tmp_path / "again")
     assert restored.manifest.last_seq == made.last_seq
@@ -104,7 +105,7 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
         there = {row.message_id.replace("-", "") for row in await journal_rows(copy, op="add")}
         assert {id.hex() for id in acknowledged[:before]} <= there
         assert len(there) < len(acknowledged) + 100
-        assert copy.stats("acme", "work").ready == 45
+        assert copy.reads.stats("acme", "work").ready == 45
         for queue in ("load-0", "load-1"):
             assert await copy.poll("acme", queue)
 
@@ -120,7 +121,7 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
             await server.shard.add("acme", "work", [message()])
         assert server._exporter is not None
         await server._exporter.export_now()
-        assert server.shard.journal_span[0] > 1
+        assert server.shard.journal.span[0] > 1
         made = await server.service.backups.create(CALL, "one")
         lease = await server.shard.poll("acme", "line.fifo", lease_ms=600_000)
         assert lease
@@ -134,8 +135,8 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
             assert [row.details for row in rows] == [f"one: up to record {made.last_seq}"]
             assert (await server.service.tenants.get(CALL, "acme")).config.weight == 3
             assert [one.body for one in await server.shard.poll("acme", "line.fifo")] == [b"one"]
-            assert server.shard.stats("acme", "later").delayed == 1
-            assert server.shard.stats("acme", "work").dead == 1
+            assert server.shard.reads.stats("acme", "later").delayed == 1
+            assert server.shard.reads.stats("acme", "work").dead == 1
         async with server_of(tmp_path / place, keep_records=4) as server:
             rows = await journal_rows(server.shard, 0, op="restore_backup")
             assert len(rows) <= 1
@@ -153,7 +154,7 @@ async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> N
         assert server._exporter is not None
         await server._exporter.export_now()
         await server._exporter.export_now()
-        assert server.shard.journal_span[0] > 1
+        assert server.shard.journal.span[0] > 1
         made = await server.service.backups.create(CALL, "one")
         await server.shard.add("acme", "work", [message()])
     assert made.segments_upto == 0
@@ -174,9 +175,9 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
     async with server_of(data) as server:
         shard = server.shard
         await fill(shard)
-        tenant = shard.tenant_state("acme").id
+        tenant = shard.tenant("acme").id
         for number in (0, 1):
-            await shard.put_data_key(tenant, number, secret)
+            await put_data_key(shard, tenant, number, secret)
         await server.service.backups.create(CALL, "one")
         for file in (backups / "one").rglob("*"):
             assert file.is_dir() or secret not in file.read_bytes(), file
@@ -184,13 +185,13 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
         assert keys.stat().st_mode & 0o777 == 0o600
         restored = restore_backup(backups / "one", tmp_path / "with")
         assert restored.data_keys == 2
-        await shard.put_tenant("later")
-        await shard.put_data_key(shard.tenant_state("later").id, 0, secret)
-        await shard.drop_data_keys(tenant)
+        await put_tenant(shard, "later")
+        await put_data_key(shard, shard.tenant("later").id, 0, secret)
+        await shard.erasure.drop_data_keys(tenant)
         assert server._backups is not None
         await server._backups.refresh_data_keys()
     async with Shard(tmp_path / "with") as copy:
-        assert copy.data_keys == {tenant: {0: secret, 1: secret}}
+        assert copy.state.data_keys.by_tenant == {tenant: {0: secret, 1: secret}}
     assert restore_backup(backups / "one", tmp_path / "without").data_keys == 0
 
 

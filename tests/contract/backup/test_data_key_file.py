@@ -41,7 +41,7 @@ async def encrypt(server: Server, tenant: str) -> int:
     """Have a tenant with an encrypted message; return its id."""
     await server.service.tenants.put(CALL, tenant, {"encryption": {"enabled": True}})
     await server.service.messages.add(CALL, tenant, "work", [message("sealed")])
-    return server.shard.tenant_state(tenant).id
+    return server.shard.tenant(tenant).id
 
 
 def take_keyring(old: Path, new: Path) -> None:
@@ -81,7 +81,7 @@ async def test_a_server_restored_without_its_data_keys_does_not_take_them_from_t
     assert (restored.data_keys, restored.keys_found) == (0, False)
     take_keyring(tmp_path / "data", tmp_path / "again")
     async with server_of(tmp_path / "again", backups) as server:
-        assert not server.shard.data_keys
+        assert not server.shard.state.data_keys.by_tenant
         await server.service.backups.create(CALL, "after")
         assert read_data_keys(file) == before
         await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
@@ -107,9 +107,9 @@ async def test_restored_data_keys_open_and_seal_no_more(tmp_path: Path) -> None:
     restore_backup(backups / "before", tmp_path / "again")
     take_keyring(tmp_path / "data", tmp_path / "again")
     async with server_of(tmp_path / "again", backups) as server:
-        assert sorted(server.shard.data_keys[tenant]) == [0, 1]
+        assert sorted(server.shard.state.data_keys.by_tenant[tenant]) == [0, 1]
         await server.service.messages.add(CALL, "acme", "work", [message("more")])
-        assert sorted(server.shard.data_keys[tenant]) == [0, 1, 2]
+        assert sorted(server.shard.state.data_keys.by_tenant[tenant]) == [0, 1, 2]
         got = await server.service.messages.poll(CALL, "acme", "work", max=9)
         assert [one.body for one in got] == [b"sealed", b"more"]
 

@@ -46,7 +46,7 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
             await server.service.tenants.put(CALL, tenant, {"encryption": {"enabled": True}})
             await server.service.messages.add(CALL, tenant, "work", [message("sealed")])
         await server.service.backups.create(CALL, "before")
-        id = server.shard.tenant_state("acme").id
+        id = server.shard.tenant("acme").id
     (file,) = (tmp_path / "data-backups").glob("data-keys-*.json")
     before = read_data_keys(file)
     assert examine(data).clean
@@ -62,7 +62,7 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
                 await service.messages.poll(CALL, "acme", "work")
         with pytest.raises(KmsError):
             await service.messages.add(CALL, "acme", "work", [message("more")])
-        assert server.shard.stats("acme", "work").ready == 1
+        assert server.shard.reads.stats("acme", "work").ready == 1
         assert (await service.encryption.get(CALL, "acme")).data_keys[0].key == "damaged:data-key-1"
         assert service.status.checks is not None
         await service.status.checks.run_now()

@@ -14,6 +14,7 @@ from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
 from tenantq.vault import StoredDataKeys, WrappedKey
+from tests.administration import put_data_key, put_tenant
 from tests.shards import Q, data_key_row, freeze, journal_rows, message
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def holding(directory: Path, needle: bytes) -> list[str]:
 
 async def acme(shard: Shard) -> int:
     """Make a tenant and return its id."""
-    await shard.put_tenant("acme")
-    return shard.tenant_state("acme").id
+    await put_tenant(shard, "acme")
+    return shard.tenant("acme").id
 
 
 async def ops(shard: Shard) -> list[str]:
@@ -74,13 +75,13 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_n
     freeze(tmp_path / "data", tmp_path / "before")
     assert all(holding(tmp_path / "before", one) for one in wrapped[:2])
     await book.replace(tenant, WrappedKey(1, REF, wrapped[1], 5), WrappedKey(1, REF, wrapped[2], 5))
-    first = shard.journal_span[1]
-    await shard.delete_tenant("acme", reason="it has left us")
+    first = shard.journal.span[1]
+    await shard.erasure.delete_tenant("acme", reason="it has left us")
     rows = await journal_rows(shard, after=first)
     assert [row.op for row in rows] == ["drop_data_keys", "delete_tenant"]
     freeze(tmp_path / "data", tmp_path / "after")
     assert [holding(tmp_path / "after", one) for one in wrapped] == [[], [], []]
-    assert not shard.data_keys
+    assert not shard.state.data_keys.by_tenant
     await shard.close()
     assert not examine(tmp_path / "data").findings
 
@@ -99,12 +100,12 @@ async def test_a_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard)
 async def test_keys_are_only_for_tenants_that_are_there(shard: Shard) -> None:
     """And have a number and bytes within the limits."""
     tenant = await acme(shard)
-    for wrong in (shard.put_data_key(99, 0, b"x"), shard.drop_data_keys(99)):
+    for wrong in (put_data_key(shard, 99, 0, b"x"), shard.erasure.drop_data_keys(99)):
         with pytest.raises(NotFound):
             await wrong
     for number, value in ((-1, b"x"), (1 << 32, b"x"), (0, b""), (0, b"x" * 20_000)):
         with pytest.raises(Invalid):
-            await shard.put_data_key(tenant, number, value)
+            await put_data_key(shard, tenant, number, value)
 
 
 async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) 
     shard = await open_shard()
     tenant = await acme(shard)
     for number in range(3):
-        await shard.put_data_key(tenant, number, data_key_row(number))
+        await put_data_key(shard, tenant, number, data_key_row(number))
     await shard.close()
     report = examine(tmp_path / "data")
     assert (report.figures.data_keys, report.findings) == (3, [])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tenantq.domain.message import Result
+from tenantq.engine.ops.import_part import ImportPart
 from tenantq.errors import Conflict, KmsUnavailable, LegalHold
+from tests.administration import tenants
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.contract.gates.house import REASON
 from tests.contract.moving.archive import bring_in, lines, written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from tenantq.engine.operation import Operation
 
     OpenHouse = Callable[[], Awaitable[EncryptedHouse]]
 
@@ -48,7 +52,7 @@ async def test_a_deletion_that_was_killed_half_way_takes_the_own_key_with_it_whe
     owner = await house.encrypted()
     await house.add(owner, "work", PLAINTEXT)
     await house.tenant("acme", encryption={"enabled": False})
-    await house.shard.drop_data_keys(house.shard.tenant_state("acme").id)
+    await house.shard.erasure.drop_data_keys(house.shard.tenant("acme").id)
     await house.close()
     await house.shard.close()
     house = await open_house()
@@ -65,8 +69,8 @@ async def test_a_keyring_out_of_reach_does_not_keep_a_tenant_that_was_never_encr
     await house.service.erasures.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
     with pytest.raises(KmsUnavailable):
         await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert "plain" not in house.shard.tenants()
-    assert "acme" in house.shard.tenants()
+    assert "plain" not in tenants(house.shard)
+    assert "acme" in tenants(house.shard)
 
 
 async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_stored_in_plain(
@@ -83,16 +87,17 @@ async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_sto
     await house.tenant("acme")
     target = await house.key("acme")
     await house.service.queues.put(target, None, "work", {})
-    real = house.shard.take_in
+    real = house.shard.submit
 
-    async def after_the_switch(*arguments: object) -> object:
-        await house.tenant("acme", encryption={"enabled": True})
-        return await real(*arguments)  # type: ignore[arg-type]  # handed on as they came
+    async def after_the_switch(operation: Operation[Any]) -> object:
+        if isinstance(operation, ImportPart):
+            await house.tenant("acme", encryption={"enabled": True})
+        return await real(operation)
 
-    house.shard.take_in = after_the_switch  # type: ignore[method-assign, assignment]  # the moment cannot be had otherwise
+    house.shard.submit = after_the_switch  # type: ignore[method-assign, assignment]  # no other way to act at this time
     with pytest.raises(Conflict, match="not encrypted"):
         await bring_in(house, target, files, "acme")
-    house.shard.take_in = real  # type: ignore[method-assign]  # back to what it was
+    house.shard.submit = real  # type: ignore[method-assign]  # back to what it was
     await bring_in(house, target, files, "acme")
     result, _ = await house.service.message_reads.result(target, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()

@@ -12,6 +12,7 @@ from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
+from tests.administration import tenants
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 async def stored(house: EncryptedHouse, id: str, queue: str = "work") -> NewMessage:
     """Return a message as the engine has it."""
-    facts = await house.shard.get("acme", queue, id)
+    facts = await house.shard.reads.get("acme", queue, id)
     return NewMessage(
         body=facts.body, sealed=facts.sealed, sealed_attributes=facts.sealed_attributes, attributes=facts.attributes,
         raw_id=facts.raw_id,
@@ -51,7 +52,7 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
     (got,) = await house.take(owner, "work")
     assert (got.body, got.attributes, got.id, got.sealed) == (PLAINTEXT.encode(), attributes, added.id, False)
     await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
-    kept = await house.shard.result("acme", "work", added.id)
+    kept = await house.shard.reads.result("acme", "work", added.id)
     assert kept.sealed
     assert PLAINTEXT.encode() not in (kept.value or b"")
     found, hidden = await house.service.message_reads.result(owner, None, "work", added.id)
@@ -78,7 +79,7 @@ async def test_55_a_failed_results_error_is_sealed_too(house: EncryptedHouse) ->
     (added,) = await house.add(owner, "work", "x")
     (got,) = await house.take(owner, "work")
     await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("failed", None, PLAINTEXT)])
-    assert (await house.shard.result("acme", "work", added.id)).error is None
+    assert (await house.shard.reads.result("acme", "work", added.id)).error is None
     assert (await house.service.message_reads.result(owner, None, "work", added.id))[0] == Result(
         "failed", None, PLAINTEXT
     )
@@ -136,7 +137,7 @@ async def test_what_is_charged_and_counted_is_the_plaintext(house: EncryptedHous
     await house.tenant("acme", quotas={"message_bytes": limits.BODY_BYTES_MAX})
     (added,) = await house.add(owner, "work", "x" * limits.BODY_BYTES_MAX)
     assert added.error is None
-    assert house.shard.stats("acme", "work").bytes == limits.BODY_BYTES_MAX
+    assert house.shard.reads.stats("acme", "work").bytes == limits.BODY_BYTES_MAX
     assert (await house.service.message_reads.get(owner, None, "work", added.id)).size == limits.BODY_BYTES_MAX
     (row,) = await house.rows(tenant="acme", op="add")
     assert row.bytes == limits.BODY_BYTES_MAX
@@ -144,7 +145,7 @@ async def test_what_is_charged_and_counted_is_the_plaintext(house: EncryptedHous
     assert isinstance(added.error, TooLarge)
     (got,) = await house.take(owner, "work")
     await house.service.settlement.ack(owner, None, "work", [got.receipt])
-    assert house.shard.stats("acme", "work").bytes == 0
+    assert house.shard.reads.stats("acme", "work").bytes == 0
 
 
 async def test_bad_messages_of_a_batch_keep_their_places(house: EncryptedHouse) -> None:
@@ -196,7 +197,7 @@ async def test_29_the_same_key_adds_once_though_every_record_is_another(house: E
     ids |= set(await asyncio.gather(*(add_keyed(house, owner, PLAINTEXT) for _ in range(20))))
     assert len(ids) == 1
     assert await add_keyed(house, owner, "another") == "conflict"
-    assert house.shard.stats("acme", "work").ready == 1
+    assert house.shard.reads.stats("acme", "work").ready == 1
 
 
 async def test_29_a_batch_under_a_key_adds_once(house: EncryptedHouse) -> None:
@@ -285,10 +286,10 @@ async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house
     for key, error in wrong:
         with pytest.raises(error):
             await house.tenant("acme", encryption={"enabled": True, "key": key})
-    assert not house.shard.tenant_state("acme").config.encryption.enabled
+    assert not house.shard.tenant("acme").config.encryption.enabled
     with pytest.raises(KeyDisabled):
         await house.tenant("newcomer", encryption={"enabled": True, "key": "local:unknown"})
-    assert "newcomer" not in house.shard.tenants()
+    assert "newcomer" not in tenants(house.shard)
 
 
 @pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])

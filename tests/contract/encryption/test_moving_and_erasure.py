@@ -115,7 +115,7 @@ async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(
         for name in ("keyring.json", "keyring.key"):
             shutil.copy(data / name, tmp_path / place / name)
         async with server_of(tmp_path / place) as server:
-            assert server.shard.stats("acme", "work").ready >= 20  # the rows are there ...
+            assert server.shard.reads.stats("acme", "work").ready >= 20  # the rows are there ...
             seen = await read_all(server)
         assert PLAINTEXT.encode() not in seen, place  # ... and tell nothing
     assert examine(data).clean

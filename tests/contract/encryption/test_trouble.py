@@ -20,6 +20,7 @@ from tenantq.errors import (
 )
 from tenantq.http.problem import problem_reply
 from tenantq.runtime.randomness import id_bytes
+from tests.administration import queues, tenants
 from tests.contract.encryption.house import PLAINTEXT
 from tests.contract.gates.house import REASON
 from tests.shards import message
@@ -45,7 +46,7 @@ async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
     ):
         with pytest.raises(type(failure)):
             await call
-    assert "work" not in house.shard.queues("acme")
+    assert "work" not in queues(house.shard, "acme")
     refused = await house.rows(before, op="add")
     assert {(row.tenant, row.error_code) for row in refused} == {("acme", failure.code)}
     house.provider.failure = None
@@ -61,7 +62,7 @@ async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_atte
     for options in ({}, {"wait_ms": 1_000}):
         with pytest.raises(KmsUnavailable):
             await house.take(owner, "work", 5, **options)
-    stats = house.shard.stats("acme", "work")
+    stats = house.shard.reads.stats("acme", "work")
     assert (stats.ready, stats.in_flight) == (2, 0)
     house.provider.failure = None
     got = await house.take(owner, "work", 5)
@@ -150,7 +151,7 @@ async def test_a_caller_who_gives_up_while_keys_are_fetched_leaves_no_lease_behi
     with pytest.raises(asyncio.CancelledError):
         await polling
     await house.settled()
-    assert house.shard.stats("acme", "work").ready == 1
+    assert house.shard.reads.stats("acme", "work").ready == 1
     gate.set()
     assert [one.attempt for one in await house.take(owner, "work")] == [1]
 
@@ -169,7 +170,7 @@ def test_57_an_outage_says_when_to_come_back() -> None:
 def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     """Exchange the stored bytes of two messages: (tenant, queue, id) each."""
     store = house.shard.state.store
-    keys = [house.shard.tenant_state(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
+    keys = [house.shard.tenant(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
     values = [store.get(store.m, key) for key in keys]
     batch = WriteBatch(raw_mode=True)
     for key, value in zip(keys, reversed(values), strict=True):
@@ -229,7 +230,7 @@ async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house:
     owner = await house.encrypted()
     here = await added(house, "acme", "work", "mine")
     store = house.shard.state.store
-    key = house.shard.tenant_state("acme").queues["work"].prefix + id_bytes(here[2])
+    key = house.shard.tenant("acme").queues["work"].prefix + id_bytes(here[2])
     value = store.get(store.m, key) or b""
     for forged in (value[:28] + b"plaintext" * 9, value[:34], value[:28]):
         batch = WriteBatch(raw_mode=True)
@@ -314,7 +315,7 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_t
     await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
     assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant", "certify_erasure"]
     assert "tenant-acme" not in house.ring.read().document.keys
-    assert not house.shard.data_keys
+    assert not house.shard.state.data_keys.by_tenant
     owner = await house.encrypted()
     await house.add(owner, "work", "anew")
     assert [one.body for one in await house.take(owner, "work", 9)] == [b"anew"]
@@ -329,12 +330,12 @@ async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_
     house.ring.path.rename(house.ring.path.with_suffix(".away"))
     with pytest.raises(KmsUnavailable):
         await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert "acme" in house.shard.tenants()
+    assert "acme" in tenants(house.shard)
     with pytest.raises(Erased):
         await house.add(owner, "work", "x")
     house.ring.path.with_suffix(".away").rename(house.ring.path)
     await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert "acme" not in house.shard.tenants()
+    assert "acme" not in tenants(house.shard)
 
 
 async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(house: EncryptedHouse) -> None:

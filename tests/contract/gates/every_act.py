@@ -30,7 +30,7 @@ async def _export(service: Service, call: Call, tenant: str) -> None:
 
 
 def _number(service: Service, tenant: str) -> int:
-    return service.shard.tenant_state(tenant).id
+    return service.shard.tenant(tenant).id
 
 
 # method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it

@@ -134,10 +134,10 @@ class House:
     async def journal_end(self) -> int:
         """Return the number of the last record."""
         await self.settled()
-        return self.shard.journal_span[1]
+        return self.shard.journal.span[1]
 
 
 def forget_credentials(house: House) -> None:
     """Make the gate verify every credential anew."""
     old = house.admission.authenticator
-    house.admission.authenticator = Authenticator(house.shard.access, house.clock, old._jwt)
+    house.admission.authenticator = Authenticator(house.shard.state.access, house.clock, old._jwt)

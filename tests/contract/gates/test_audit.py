@@ -16,6 +16,7 @@ from tenantq.service import GateSettings
 from tenantq.service.access import BOOTSTRAP
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.store.keys import FAMILIES
+from tests.administration import hold_tenant, queues, usage
 from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.house import ADMIN_TOKEN, REASON, House
 
@@ -40,7 +41,7 @@ ELSEWHERE = {"backups.create"}  # which needs a server around it: tests/contract
 
 
 async def _release(service: Service, call: Call, _: dict[str, Any]) -> None:
-    await service.shard.hold_tenant("acme", reason=REASON, caller=BOOTSTRAP)
+    await hold_tenant(service.shard, "acme", reason=REASON, caller=BOOTSTRAP)
     await service.legal_holds.release(call, "acme", REASON)
 
 
@@ -61,7 +62,7 @@ CHANGES: list[tuple[str, str, Act]] = [
     ("queues.create", "create_queue", lambda s, c, p: s.queues.create(c, "acme", "fresh", {"lease_ms": 1_000})),
     ("queues.put", "configure_queue", lambda s, c, p: s.queues.put(c, "acme", "work", {"lease_ms": 1_000})),
     ("queues.change", "configure_queue",
-     lambda s, c, p: s.queues.change(c, "acme", "work", {"lease_ms": 1_000}, expected=s.shard.queues("acme")["work"])),
+     lambda s, c, p: s.queues.change(c, "acme", "work", {"lease_ms": 1_000}, expected=queues(s.shard, "acme")["work"])),
     ("queues.pause", "pause_queue", lambda s, c, p: s.queues.pause(c, "acme", "work")),
     ("queues.resume", "resume_queue", lambda s, c, p: s.queues.resume(c, "acme", "work")),
     ("queues.purge", "purge", lambda s, c, p: s.queues.purge(c, "acme", "work", confirm="work", reason=REASON)),
@@ -123,7 +124,7 @@ async def test_53_an_act_of_control_leaves_exactly_one_row(house: House, method:
     await act(house.service, house.admin, prepared)
     rows = [row for row in await house.rows(end) if row.principal != "system" and not row.message_id]
     (row,) = rows
-    admin = next(iter(house.shard.access.keys(0).values()))
+    admin = next(iter(house.shard.state.access.keys(0).values()))
     assert (row.op, row.outcome, row.error_code, row.count) == (op, "ok", "", 1)
     assert (row.principal, row.remote, row.request_id) == (admin.principal, "10.0.0.1", "r-admin")
     assert row.tenant == ("third" if op == "create_tenant" else "" if "platform" in method else "acme")
@@ -307,7 +308,7 @@ async def test_54_without_the_name_and_a_reason_nothing_is_deleted(house: House,
     await house.tenant("work")
     owner = await house.key("work")
     await house.add(owner, "work", "a", "b")
-    before = house.shard.stats("work", "work"), house.shard.queues("work"), house.shard.usage("work")
+    before = house.shard.reads.stats("work", "work"), queues(house.shard, "work"), usage(house.shard, "work")
     for act in (
         house.service.queues.purge(owner, None, "work", **wrong),
         house.service.queues.delete(owner, None, "work", **wrong),
@@ -318,7 +319,7 @@ async def test_54_without_the_name_and_a_reason_nothing_is_deleted(house: House,
             await act
         assert caught.value.message.split(":")[0] in {"confirm", "reason"}
     await house.settled()
-    assert (house.shard.stats("work", "work"), house.shard.queues("work"), house.shard.usage("work")) == before
+    assert (house.shard.reads.stats("work", "work"), queues(house.shard, "work"), usage(house.shard, "work")) == before
     assert len(await house.take(owner, "work", max=10)) == 2
 
 
@@ -330,7 +331,7 @@ async def test_54_with_both_it_is_done(house: House) -> None:
     assert await house.service.queues.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
     (row,) = await house.rows(op="purge")
     assert "ten chars!" in row.details
-    assert house.shard.usage("acme")["backlog"] == 0
+    assert usage(house.shard, "acme")["backlog"] == 0
 
 
 async def test_54_confirming_for_a_queue_that_is_not_there_says_so(house: House) -> None:
@@ -345,4 +346,4 @@ async def test_54_confirming_for_a_queue_that_is_not_there_says_so(house: House)
             await act
     with pytest.raises(NotFound):
         await house.service.erasures.delete_tenant(house.admin, "nobody", confirm="nobody", reason=REASON)
-    assert house.shard.queues("acme") == {}
+    assert queues(house.shard, "acme") == {}

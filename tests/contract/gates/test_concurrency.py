@@ -11,6 +11,7 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.errors import Busy, Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.service import GateSettings
+from tests.administration import put_tenant, queues, resume_queue, revoke_key
 from tests.contract.gates.every_act import ACTS
 from tests.shards import message
 
@@ -267,7 +268,7 @@ async def test_who_waits_for_a_place_is_judged_when_it_comes(house: House) -> No
         second = start(house.add(worker, "work", "second"))
         await turns()
         assert house.admission.slots.waiting_of("acme") == 1
-        revoked = start(house.shard.revoke_key("acme", key_id))
+        revoked = start(revoke_key(house.shard, "acme", key_id))
     await asyncio.gather(first, revoked)
     with pytest.raises(Unauthenticated):
         await second
@@ -286,12 +287,12 @@ async def test_who_waits_for_a_place_in_a_tenant_that_is_deleted_gets_none_in_it
         second = start(house.add(worker, "work", "second", tenant="acme"))
         await turns()
         assert house.admission.slots.waiting_of("acme") == 1
-        deleted = start(house.shard.delete_tenant("acme"))
-        made = start(house.shard.put_tenant("acme"))
+        deleted = start(house.shard.erasure.delete_tenant("acme"))
+        made = start(put_tenant(house.shard, "acme"))
     await asyncio.gather(first, deleted, made, return_exceptions=True)
     with pytest.raises((NotFound, Forbidden)):
         await second
-    assert house.shard.queues("acme") == {}
+    assert queues(house.shard, "acme") == {}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -363,7 +364,7 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
         await house.tenant(
             name, limits={"read": {"ops_per_sec": None}}, quotas={"in_flight": None, "consumers_per_queue": None}
         )
-        await house.shard.resume_queue(name, "work")
+        await resume_queue(house.shard, name, "work")
         left |= {one.raw_id for one in await house.shard.poll(name, "work", max=1_000)}
     assert added - acking <= left  # cancelled adds may be in too: nobody was told
     assert not acked & left

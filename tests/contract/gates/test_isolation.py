@@ -12,6 +12,7 @@ import pytest
 from tenantq.domain.message import Result
 from tenantq.errors import Forbidden, LeaseLost, NotFound, TenantqError
 from tenantq.service.audit_trail import AuditQuery
+from tests.administration import tenants, usage
 from tests.contract.gates.house import REASON, House
 from tests.shards import message
 
@@ -97,7 +98,7 @@ async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
     owner, thief, held, finished = await two_tenants(house)
     if own_queue:
         await house.add(thief, "work", "my own")
-    before = house.shard.stats("acme", "work")
+    before = house.shard.reads.stats("acme", "work")
     end = await house.journal_end()
     true_answers = [await answer(act(house.service, thief, None, id, held.receipt)) for id in (held.id, finished)]
     rows = [row for row in await house.rows(end) if row.principal != "system"]
@@ -108,7 +109,7 @@ async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
     assert {(row.tenant, row.outcome, row.op, row.remote) for row in rows} == {
         ("globex", "refused", name.split(maxsplit=1)[0], "10.1.2.3")
     }
-    assert house.shard.stats("acme", "work") == before
+    assert house.shard.reads.stats("acme", "work") == before
     assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
     result, _ = await house.service.message_reads.result(owner, None, "work", finished)
     assert result.value == b"the secret result"
@@ -120,7 +121,7 @@ async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
 ) -> None:
     """A tenant's name in the path gives nothing, and tells nothing of whether there is such a tenant."""
     owner, thief, held, _ = await two_tenants(house)
-    before = house.shard.stats("acme", "work"), house.shard.usage("acme")
+    before = house.shard.reads.stats("acme", "work"), usage(house.shard, "acme")
     end = await house.journal_end()
     true_answer = await answer(act(house.service, thief, "acme", held.id, held.receipt))
     (row,) = await house.rows(end)
@@ -128,7 +129,7 @@ async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
     assert row.principal.startswith("key:")
     assert true_answer == await answer(act(house.service, thief, "no-such-tenant", held.id, held.receipt))
     assert true_answer[0] is Forbidden
-    assert (house.shard.stats("acme", "work"), house.shard.usage("acme")) == before
+    assert (house.shard.reads.stats("acme", "work"), usage(house.shard, "acme")) == before
     assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
 
 
@@ -186,7 +187,7 @@ async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(house: House, nam
     with pytest.raises(TenantqError) as caught:
         await house.service.tenants.put(house.admin, name, {})
     assert caught.value.code == "invalid"
-    assert set(house.shard.tenants()) == {"default", "acme", "globex"}
+    assert set(tenants(house.shard)) == {"default", "acme", "globex"}
 
 
 async def test_39_the_same_names_in_two_tenants_are_two_queues(house: House) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import Conflict, Forbidden, Invalid, LegalHold, NotFound
+from tests.administration import delete_queue, hold_tenant, put_data_key, put_queue, put_tenant, queues, release_hold
 from tests.contract.gates.house import REASON, House
 from tests.shards import message, settled
 
@@ -75,43 +76,43 @@ async def test_only_the_platform_holds_and_releases_with_a_reason(house: House) 
 async def test_a_hold_survives_a_restart_and_stops_a_queue_that_drains(open_shard: OpenShard) -> None:
     """The queue stays, drained, through restarts, and goes when the hold is released."""
     shard = await open_shard()
-    await shard.put_tenant("acme")
-    await shard.put_queue("acme", "work")
+    await put_tenant(shard, "acme")
+    await put_queue(shard, "acme", "work")
     await shard.add("acme", "work", [message("a"), message("b")])
     (leased,) = await shard.poll("acme", "work", lease_ms=60_000)
-    await shard.delete_queue("acme", "work", reason=REASON)
-    await shard.hold_tenant("acme", reason=REASON)
+    await delete_queue(shard, "acme", "work", reason=REASON)
+    await hold_tenant(shard, "acme", reason=REASON)
     await shard.ack("acme", "work", [leased.receipt])
     await settled(shard)
-    assert shard.stats("acme", "work").status == "draining"
+    assert shard.reads.stats("acme", "work").status == "draining"
     await shard.close()
     shard = await open_shard()
-    held = shard.tenant_state("acme").hold
+    held = shard.tenant("acme").hold
     assert held is not None
     assert held.reason == REASON
     await settled(shard)
-    assert shard.stats("acme", "work").ready == 1
+    assert shard.reads.stats("acme", "work").ready == 1
     with pytest.raises(LegalHold):
-        await shard.delete_tenant("acme", reason=REASON)
-    await shard.release_hold("acme", reason=REASON)
+        await shard.erasure.delete_tenant("acme", reason=REASON)
+    await release_hold(shard, "acme", reason=REASON)
     await settled(shard)
-    assert shard.queues("acme") == {}
+    assert queues(shard, "acme") == {}
 
 
 async def test_a_hold_keeps_the_data_keys_and_comes_too_late_once_they_are_gone(open_shard: OpenShard) -> None:
     """Erasure begins with the keys: nothing of it happens under a hold, and no hold pretends to stop it half-way."""
     shard = await open_shard()
-    await shard.put_tenant("acme")
-    id = shard.tenant_state("acme").id
-    await shard.put_data_key(id, 0, b"wrapped")
-    await shard.hold_tenant("acme", reason=REASON)
+    await put_tenant(shard, "acme")
+    id = shard.tenant("acme").id
+    await put_data_key(shard, id, 0, b"wrapped")
+    await hold_tenant(shard, "acme", reason=REASON)
     with pytest.raises(LegalHold):
-        await shard.drop_data_keys(id)
+        await shard.erasure.drop_data_keys(id)
     with pytest.raises(LegalHold):
-        await shard.delete_tenant("acme", reason=REASON)
-    assert shard.data_keys == {id: {0: b"wrapped"}}
-    await shard.release_hold("acme", reason=REASON)
-    await shard.drop_data_keys(id)
+        await shard.erasure.delete_tenant("acme", reason=REASON)
+    assert shard.state.data_keys.by_tenant == {id: {0: b"wrapped"}}
+    await release_hold(shard, "acme", reason=REASON)
+    await shard.erasure.drop_data_keys(id)
     with pytest.raises(Conflict, match="is being deleted"):
-        await shard.hold_tenant("acme", reason=REASON)
-    await shard.delete_tenant("acme", reason=REASON)
+        await hold_tenant(shard, "acme", reason=REASON)
+    await shard.erasure.delete_tenant("acme", reason=REASON)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tenantq.errors import Forbidden, NotFound, TenantqError
 from tenantq.service.metrics import OTHER, TENANTS_MAX
+from tests.administration import put_tenant
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(hous
     """What a label counts stays the same: a tenant keeps the one it has, also when others grow."""
     names = [f"tenant-{at:03d}" for at in range(TENANTS_MAX + 20)]
     for name in names:
-        await house.shard.put_tenant(name)
+        await put_tenant(house.shard, name)
     first = await scraped(house)
     labels = {dict(label)["tenant"] for family, label in first if family == "tenantq_added_total"}
     assert len(labels) == TENANTS_MAX + 1
@@ -131,9 +132,7 @@ async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> 
     assert seen["tenantq_call_seconds_count", (("action", "poll"),)] == 2
     assert seen["tenantq_call_seconds_sum", (("action", "poll"),)] < 1
     assert seen["tenantq_gate_wait_seconds_count", ()] == 0
-    while (
-        house.admission.rates.wait_ms("acme", house.shard.tenant_state("acme").config.limits, "mail", None, "read") == 0
-    ):
+    while house.admission.rates.wait_ms("acme", house.shard.tenant("acme").config.limits, "mail", None, "read") == 0:
         await house.take(key, "mail")
     late = asyncio.ensure_future(house.take(key, "mail", wait_ms=200_000))
     await house.pass_time(2_000)

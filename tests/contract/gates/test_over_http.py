@@ -13,6 +13,7 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
+from tests.administration import usage
 from tests.contract.http.raw_client import RawClient, RawReply
 from tests.shards import message, settled
 
@@ -165,7 +166,7 @@ async def test_41_a_tenant_in_body_header_or_query_does_not_count(site: Site) ->
         "Host-Tenant: acme",
         "Cookie: tenant=acme",
     )
-    before = site.server.shard.usage("acme"), site.server.shard.stats("acme", "work")
+    before = usage(site.server.shard, "acme"), site.server.shard.reads.stats("acme", "work")
     for given in (
         {"headers": headers},
         {"path": "/v1/queues/work/messages?tenant=acme"},
@@ -184,7 +185,7 @@ async def test_41_a_tenant_in_body_header_or_query_does_not_count(site: Site) ->
         assert reply.status in {200, 400, 422}, given
     polled = await site.ask("POST", "/v1/queues/work/poll", {"max": 10}, token=thief, headers=headers)
     assert {one["tenant"] for one in polled.json()["messages"]} == {"globex"}
-    assert (site.server.shard.usage("acme"), site.server.shard.stats("acme", "work")) == before
+    assert (usage(site.server.shard, "acme"), site.server.shard.reads.stats("acme", "work")) == before
     for named in (["acme"], ["globex", "acme"]):
         reply = await site.ask("POST", "/v1/poll", {"queue": "work", "tenants": named}, token=thief)
         assert code(reply) == (403, "forbidden")
@@ -193,7 +194,7 @@ async def test_41_a_tenant_in_body_header_or_query_does_not_count(site: Site) ->
 async def test_41_two_credentials_in_one_request_are_refused(site: Site) -> None:
     """Neither wins."""
     owner, thief = await site.tenant("acme"), await site.tenant("globex")
-    before = site.server.shard.usage("acme"), site.server.shard.usage("globex")
+    before = usage(site.server.shard, "acme"), usage(site.server.shard, "globex")
     reply = await site.ask(
         "POST",
         "/v1/queues/work/messages",
@@ -202,7 +203,7 @@ async def test_41_two_credentials_in_one_request_are_refused(site: Site) -> None
         headers=(f"Authorization: Bearer {owner}",),
     )
     assert reply.status in {400, 401}
-    assert (site.server.shard.usage("acme"), site.server.shard.usage("globex")) == before
+    assert (usage(site.server.shard, "acme"), usage(site.server.shard, "globex")) == before
 
 
 # ---- 42 ----
@@ -363,4 +364,4 @@ async def test_54_nothing_is_destroyed_over_http_without_name_and_reason(site: S
         ("DELETE", "/v1/tenants/acme", ADMIN),
     ):
         assert (await site.ask(method, path, body, token=who)).status in {400, 422}
-    assert site.server.shard.stats("acme", "work").ready == 1
+    assert site.server.shard.reads.stats("acme", "work").ready == 1

@@ -10,6 +10,7 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.errors import Invalid, QuotaExceeded, RateLimited, StoreFailed, Suspended, TenantqError, TooLarge
 from tenantq.service.audit_trail import AuditQuery
+from tests.administration import usage
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -229,11 +230,11 @@ async def test_44_limited_work_uses_up_no_attempt(house: House) -> None:
     """A poll that is refused leases nothing."""
     call = await limited(house, read={"ops_per_sec": 1})
     await house.add(call, "work")
-    queue = house.shard.stats("acme", "work")
+    queue = house.shard.reads.stats("acme", "work")
     await house.service.message_reads.peek(call, None, "work")
     for _ in range(5):
         await refused_for(house.take(call, "work"))
-    assert house.shard.stats("acme", "work") == queue
+    assert house.shard.reads.stats("acme", "work") == queue
     await house.pass_time(1_000)
     (got,) = await house.take(call, "work")
     assert got.attempt == 1
@@ -372,7 +373,7 @@ async def test_46_quotas_through_the_service_are_as_exact_and_use_up_no_rate(hou
     replies = await asyncio.gather(*(house.add(calls[n % 4], f"q{n % 3}") for n in range(100)))
     assert sum(reply[0].error is None for reply in replies) == 10
     assert {type(reply[0].error) for reply in replies} == {type(None), QuotaExceeded}
-    assert house.shard.usage("acme")["backlog"] == 100
+    assert usage(house.shard, "acme")["backlog"] == 100
     await house.tenant("acme", quotas={"backlog": None})
     await house.add(calls[0], "work", *["x"] * 190)
     await refused_for(house.add(calls[0], "work"))

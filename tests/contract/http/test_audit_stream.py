@@ -17,6 +17,7 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
+from tests.administration import put_tenant
 from tests.contract.http.raw_client import PATIENCE_S, RawClient
 from tests.shards import message
 
@@ -37,7 +38,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         for number in range(12):
             body = [message("=1+1") for _ in range(100)]
             await server.shard.add("default", f"q{number % 2}", body)
-        await server.shard.put_tenant("acme")
+        await put_tenant(server.shard, "acme")
         assert server._exporter is not None
         await server._exporter.export_now()
         yield server
@@ -157,7 +158,7 @@ async def test_who_loses_the_right_in_the_middle_gets_no_more(server: Server, mo
 async def test_a_messages_history_is_told_from_segments_too(server: Server) -> None:
     """Also when the store has trimmed its birth; a message of nobody is not found."""
     first = (await all_rows(server, "/v1/tenants/default/audit?action=add"))[0]
-    assert server.shard.journal_span[0] > first["seq"]
+    assert server.shard.journal.span[0] > first["seq"]
     (held,) = await server.shard.poll("default", "q0")
     assert held.id == first["message_id"]
     client = await RawClient.open(server.port)

@@ -39,19 +39,19 @@ async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(
 ) -> None:
     """Row for row; a restart goes on where it was; what is taken away is missed."""
     target = open_target("s3://evidence/journals/one")
-    index = SegmentIndex(target, shard.shard_name)
+    index = SegmentIndex(target, shard.name)
     await some_work(shard, 10)
-    exporter = Exporter(shard, target, key, clock, ExportSettings(segment_rows=9, keep_records=4), index)
+    exporter = Exporter(shard.journal, target, key, clock, ExportSettings(segment_rows=9, keep_records=4), index)
     await exporter.start()
     rows = await journal_rows(shard)
     await exporter.export_now()
-    assert shard.journal_span[0] > 5
+    assert shard.journal.span[0] > 5
     await some_work(shard, 2)
-    again = Exporter(shard, target, key, clock, ExportSettings(keep_records=4), index)
+    again = Exporter(shard.journal, target, key, clock, ExportSettings(keep_records=4), index)
     await again.start()
     assert again.exported_seq == exporter.exported_seq
     await again.close()
-    page = AuditReader(shard, SegmentIndex(target, shard.shard_name)).page(JournalFilter(), limit=1_000)
+    page = AuditReader(shard.journal, SegmentIndex(target, shard.name)).page(JournalFilter(), limit=1_000)
     assert page.rows[: len(rows)] == rows
     report = verify_segments(target, key.public)
     assert report.clean

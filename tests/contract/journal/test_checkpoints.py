@@ -26,7 +26,7 @@ def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> 
     def background(work: Coroutine[Any, Any, None]) -> None:
         tasks.add(asyncio.get_running_loop().create_task(work))
 
-    checkpointer = Checkpointer(shard, key, clock, AuditSettings(**settings), background)
+    checkpointer = Checkpointer(shard.journal, key, clock, AuditSettings(**settings), background)
     checkpointer.start()
     return checkpointer
 
@@ -39,9 +39,9 @@ async def test_a_checkpoint_comes_after_so_many_records(shard: Shard, key: Signi
         await pass_time(shard, clock, 1_000)
     rows = await journal_rows(shard, op="checkpoint")
     assert len(rows) == 2
-    assert [row.seq for row in rows] == [seq for seq, _ in shard.read_checkpoints(0)]
-    for seq, value in shard.read_checkpoints(0):
-        assert unpack(value).wrong(seq, shard.journal_link(seq), key.public) == ""
+    assert [row.seq for row in rows] == [seq for seq, _ in shard.journal.checkpoints(0)]
+    for seq, value in shard.journal.checkpoints(0):
+        assert unpack(value).wrong(seq, shard.journal.link(seq), key.public) == ""
         assert unpack(value).wrong(seq, bytes(32), key.public)
     await checkpointer.close()
 
@@ -57,9 +57,9 @@ async def test_a_checkpoint_comes_after_some_time_if_there_is_anything_new(
     for _ in range(5):
         await pass_time(shard, clock, 60_000)
     (row,) = await journal_rows(shard, op="checkpoint")
-    assert row.seq == shard.journal_span[1] == shard.last_checkpoint()
+    assert row.seq == shard.journal.span[1] == shard.journal.last_checkpoint()
     await checkpointer.close()
-    assert shard.journal_span[1] == row.seq
+    assert shard.journal.span[1] == row.seq
 
 
 async def test_looking_whether_to_sign_does_not_ask_the_store(
@@ -67,13 +67,13 @@ async def test_looking_whether_to_sign_does_not_ask_the_store(
 ) -> None:
     """It is asked at the start and after a signature: while it does not answer, nobody waits for a look."""
     asked: list[int] = []
-    real = shard.last_checkpoint
+    real = shard.journal.last_checkpoint
 
     def last_checkpoint() -> int:
         asked.append(real())
         return asked[-1]
 
-    monkeypatch.setattr(shard, "last_checkpoint", last_checkpoint)
+    monkeypatch.setattr(shard.journal, "last_checkpoint", last_checkpoint)
     checkpointer = made(shard, key, clock, checkpoint_records=10)
     for number in range(15):
         await shard.add(T, Q, [message(f"{number}")])
@@ -89,7 +89,7 @@ async def test_closing_signs_what_is_not_signed_yet(shard: Shard, key: SigningKe
     await shard.add(T, Q, [message()])
     await checkpointer.close()
     await checkpointer.close()
-    assert shard.last_checkpoint() == shard.journal_span[1]
+    assert shard.journal.last_checkpoint() == shard.journal.span[1]
     assert len(await journal_rows(shard, op="checkpoint")) == 1
 
 
@@ -97,11 +97,11 @@ async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: Sig
     """Those of records that are kept stay."""
     for _ in range(3):
         await shard.add(T, Q, [message()])
-        await shard.put_checkpoint(key)
-    signed = [seq for seq, _ in shard.read_checkpoints(0)]
-    await shard.trim_journal(signed[1])
+        await shard.journal.sign(key)
+    signed = [seq for seq, _ in shard.journal.checkpoints(0)]
+    await shard.journal.trim(signed[1])
     await settled(shard)
-    assert [seq for seq, _ in shard.read_checkpoints(0)] == signed[2:]
+    assert [seq for seq, _ in shard.journal.checkpoints(0)] == signed[2:]
 
 
 @pytest.mark.parametrize("wrong", [{"checkpoint_records": 0}, {"checkpoint_ms": 999}, {"checkpoint_ms": 1 << 50}])

@@ -18,6 +18,7 @@ from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.record import decode_record, rows
 from tenantq.journal.segment import decode
 from tenantq.journal.verify import verify_segments
+from tests.administration import put_queue
 from tests.shards import Q, T, message, pass_time, settled
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 def live_rows(shard: Shard) -> list[dict[str, Any]]:
     """Return every row of the live journal."""
-    first, last = shard.journal_span
+    first, last = shard.journal.span
     return [
         msgspec.structs.asdict(row)
-        for _, stored in shard.scan_journal(first, last, last)
+        for _, stored in shard.journal.scan(first, last, last)
         for row in rows(decode_record(stored)[1])
     ]
 
@@ -71,13 +72,13 @@ async def test_the_segments_hold_the_journal_row_for_row(
     """And they verify."""
     await some_work(shard)
     exporter = make_exporter(shard)
-    assert exporter.lag_records == shard.journal_span[1]
+    assert exporter.lag_records == shard.journal.span[1]
     await exporter.start()
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)
     report = verify()
     assert report.clean
-    assert (report.rows, report.records) == (exporter.rows_total, shard.journal_span[1])
+    assert (report.rows, report.records) == (exporter.rows_total, shard.journal.span[1])
     assert exporter.lag_records == 0
 
 
@@ -169,7 +170,7 @@ async def test_a_target_that_fails_loses_nothing_and_is_tried_again(
     await pass_time(shard, clock, 1_000)
     await until(lambda: exporter.failure)
     assert "No space left" in exporter.failure
-    assert exporter.lag_records == shard.journal_span[1]
+    assert exporter.lag_records == shard.journal.span[1]
     monkeypatch.undo()
     await pass_time(shard, clock, 2_000)
     await until(lambda: not exporter.lag_records)
@@ -188,7 +189,7 @@ async def test_what_is_exported_is_trimmed_and_the_chain_goes_on(
         exporter = make_exporter(shard, keep_records=8)
         await exporter.start()
         await exporter.close()
-        first, last = shard.journal_span
+        first, last = shard.journal.span
         assert last - first <= 12
         assert first > 1
         await shard.close()
@@ -217,7 +218,7 @@ async def test_a_trimmed_journal_without_its_segments_is_refused(
 ) -> None:
     """A gap in the archive must not go unnoticed."""
     await some_work(shard)
-    await shard.trim_journal(3)
+    await shard.journal.trim(3)
     with pytest.raises(Invalid, match="no segment of the earlier ones"):
         await make_exporter(shard).start()
 
@@ -236,7 +237,7 @@ async def test_a_long_journal_is_encoded_in_another_process_and_is_the_same(
     shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
     """More records than are encoded beside the callers' own work."""
-    await asyncio.gather(*(shard.put_queue(T, f"q{number}") for number in range(40)))
+    await asyncio.gather(*(put_queue(shard, T, f"q{number}") for number in range(40)))
     for number in range(600):
         await shard.add(T, Q, [message(f"{number}")])
     await make_exporter(shard).export_now()
@@ -329,13 +330,13 @@ async def test_a_journal_is_exported_to_whatever_fsspec_reaches(
     target = open_target("memory://tenantq-tests/archive")
     settings = ExportSettings(keep_records=2)
     await some_work(shard)
-    exporter = Exporter(shard, target, key, clock, settings)
+    exporter = Exporter(shard.journal, target, key, clock, settings)
     await exporter.start()
     await exporter.export_now()
-    assert shard.journal_span[0] > 1
+    assert shard.journal.span[0] > 1
     await exporter.close()
     await some_work(shard)
-    again = Exporter(shard, target, key, clock, settings)
+    again = Exporter(shard.journal, target, key, clock, settings)
     await again.start()
     assert again.exported_seq == exporter.exported_seq
     await again.close()
@@ -349,4 +350,4 @@ async def test_a_journal_is_exported_to_whatever_fsspec_reaches(
     other = await open_shard("other")
     await some_work(other, 30)
     with pytest.raises(StoreDamaged, match="another journal"):
-        await Exporter(other, target, key, clock, settings).start()
+        await Exporter(other.journal, target, key, clock, settings).start()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def bytes_behind(shard: Shard, seq: int) -> int:
     """Return the bytes of all records behind one."""
-    return sum(len(value) for _, value in shard.scan_journal(seq + 1, shard.journal_span[1], 100_000))
+    return sum(len(value) for _, value in shard.journal.scan(seq + 1, shard.journal.span[1], 100_000))
 
 
 async def test_the_lag_is_counted_to_the_byte(open_shard: OpenShard, make_exporter: MakeExporter) -> None:
@@ -75,7 +75,7 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     """Polls and acks go on; readiness and metrics tell; adding goes on by itself when the target is back."""
     house = await House(shard, clock).open()
     settings = ExportSettings(every_ms=1_000, journal_lag_max_bytes=20_000)
-    exporter = Exporter(shard, target, key, clock, settings)
+    exporter = Exporter(shard.journal, target, key, clock, settings)
     house.service = service = Service(shard, house.admission, clock, house.encryption, exporter=exporter)
     await exporter.start()
     owner = await house.key("default")
@@ -111,7 +111,7 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     await exporter.export_now()
     await house.add(owner, "work", "again")
     assert service.status.readiness()["adds"] == "taken"
-    assert shard.stats("default", "work").ready == added - 5 + 1
+    assert shard.reads.stats("default", "work").ready == added - 5 + 1
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)
     await house.close()

@@ -12,6 +12,7 @@ from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.row_filter import RESULTS, JournalFilter, result_of
 from tenantq.journal.segment_index import SegmentIndex
+from tests.administration import put_tenant
 from tests.contract.journal.test_export import some_work
 from tests.shards import Q, T, journal_rows, message, pass_time
 
@@ -42,7 +43,7 @@ def walk(reader: AuditReader, limit: int = 7, *, newest_first: bool = False, **w
 
 async def varied_work(shard: Shard, clock: ManualClock) -> None:
     """Do things in two tenants and several hours, some of which are refused."""
-    await shard.put_tenant("acme")
+    await put_tenant(shard, "acme")
     for hour in range(3):
         await some_work(shard, 4)
         ada = Caller("jwt:ada", "10.0.0.7", f"r-{hour}", "browser")
@@ -57,13 +58,13 @@ async def archived(
 ) -> tuple[AuditReader, list[JournalRow]]:
     """Return a reader of a journal most of which is in segments only, and all its rows."""
     await varied_work(shard, clock)
-    index = SegmentIndex(target, shard.shard_name)
+    index = SegmentIndex(target, shard.name)
     assert index.at(1) is None  # listed before there is any: the exporter tells of those it writes
     exporter = make_exporter(shard, index=index, segment_rows=9, keep_records=6)
     rows = await journal_rows(shard)
     await exporter.export_now()
-    assert shard.journal_span[0] > 20
-    return AuditReader(shard, index), rows + await journal_rows(shard, after=rows[-1].seq)
+    assert shard.journal.span[0] > 20
+    return AuditReader(shard.journal, index), rows + await journal_rows(shard, after=rows[-1].seq)
 
 
 CONDITIONS: list[dict[str, Any]] = [
@@ -92,7 +93,7 @@ async def test_every_condition_finds_the_same_rows_wherever_they_lie(
     for limit in (1, 5, 1_000):
         assert walk(reader, limit, **wanted) == expected
         assert walk(reader, limit, newest_first=True, **wanted) == expected[::-1]
-    fresh = AuditReader(shard, SegmentIndex(target, shard.shard_name))  # which lists the target by itself
+    fresh = AuditReader(shard.journal, SegmentIndex(target, shard.name))  # which lists the target by itself
     assert walk(fresh, **wanted) == expected
 
 
@@ -138,9 +139,9 @@ async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
 ) -> None:
     """Between any two pages: nothing is shown twice, nothing is left out."""
     await varied_work(shard, clock)
-    index = SegmentIndex(target, shard.shard_name)
+    index = SegmentIndex(target, shard.name)
     exporter = make_exporter(shard, index=index, segment_rows=20, keep_records=4)
-    reader = AuditReader(shard, index)
+    reader = AuditReader(shard.journal, index)
     rows = await journal_rows(shard)
     up: list[JournalRow] = []
     down: list[JournalRow] = []
@@ -166,10 +167,10 @@ async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: p
     await some_work(shard, 20)
     monkeypatch.setattr("tenantq.domain.limits.TRACE_RECORDS_MAX", 5)
     monkeypatch.setattr("tenantq.journal.audit_query._SLICE", 5)
-    page = AuditReader(shard, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
+    page = AuditReader(shard.journal, None).page(JournalFilter(ops=frozenset({"ack"})), limit=9)
     assert page.rows == []
     assert page.more is not None
-    assert len(walk(AuditReader(shard, None), ops=frozenset({"ack"}))) == 20
+    assert len(walk(AuditReader(shard.journal, None), ops=frozenset({"ack"}))) == 20
 
 
 async def test_a_segment_that_cannot_be_read_is_named(
@@ -186,11 +187,11 @@ async def test_a_segment_that_cannot_be_read_is_named(
 async def test_records_that_are_nowhere_are_told_of(shard: Shard, clock: ManualClock) -> None:
     """A journal that was trimmed, at a server that does not reach its segments."""
     await varied_work(shard, clock)
-    await shard.trim_journal(10)
+    await shard.journal.trim(10)
     for newest_first in (False, True):
-        page = AuditReader(shard, None).page(JournalFilter(), limit=1_000, newest_first=newest_first)
+        page = AuditReader(shard.journal, None).page(JournalFilter(), limit=1_000, newest_first=newest_first)
         assert page.incomplete
-        assert {row.seq for row in page.rows} == set(range(11, shard.journal_span[1] + 1))
+        assert {row.seq for row in page.rows} == set(range(11, shard.journal.span[1] + 1))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ async def test_segments_that_cannot_be_listed_are_an_error_for_older_rows_only(
         raise OSError(113, "No route to host")
 
     monkeypatch.setattr(target, "names", away)
-    reader = AuditReader(shard, SegmentIndex(target, shard.shard_name))
+    reader = AuditReader(shard.journal, SegmentIndex(target, shard.name))
     assert reader.page(JournalFilter(), limit=3, newest_first=True).rows
     with pytest.raises(Unavailable, match="cannot be reached now"):
         reader.page(JournalFilter(), limit=3)

@@ -121,7 +121,7 @@ async def test_a_frozen_tenant_keeps_its_queues_and_settings(house: House) -> No
     assert await written(await house.service.exports.export(house.admin, "acme")) == first
     await house.service.tenants.resume(house.admin, "acme")
     await house.settled()
-    assert "work" not in house.shard.tenant_state("acme").queues
+    assert "work" not in house.shard.tenant("acme").queues
 
 
 async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_thawed(house: House) -> None:
@@ -133,13 +133,13 @@ async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_tha
     await freeze_tenant(house)
     await house.service.legal_holds.release(house.admin, "acme", REASON)
     await house.settled()
-    queue = house.shard.tenant_state("acme").queues["work"]
+    queue = house.shard.tenant("acme").queues["work"]
     house.shard.state.push(DropQueue(queue))
     await house.settled()
     assert (queue.messages, queue.dropping) == (4, False)
     await house.service.tenants.resume(house.admin, "acme")
     await house.settled()
-    assert not house.shard.tenant_state("acme").queues
+    assert not house.shard.tenant("acme").queues
 
 
 async def test_the_platform_deletes_a_frozen_queue_by_force(house: House) -> None:
@@ -148,7 +148,7 @@ async def test_the_platform_deletes_a_frozen_queue_by_force(house: House) -> Non
     await freeze_queue(house)
     await house.service.queues.delete(house.admin, "acme", "work", confirm="work", reason=REASON, force=True)
     await house.settled()
-    assert "work" not in house.shard.tenant_state("acme").queues
+    assert "work" not in house.shard.tenant("acme").queues
 
 
 @pytest.mark.parametrize(("mode", "others"), [("freeze", ("settle", "fill")), ("fill", ("settle", "freeze"))])
@@ -184,10 +184,10 @@ async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) 
     owner, _ = await furnish(house)
     await freeze_tenant(house)
     await house.pass_time(2 * HOUR)
-    assert house.shard.stats("acme", "work").in_flight == 2
+    assert house.shard.reads.stats("acme", "work").in_flight == 2
     await house.service.tenants.resume(house.admin, "acme")
     await house.settled()
-    stats = house.shard.stats("acme", "work")
+    stats = house.shard.reads.stats("acme", "work")
     assert (stats.in_flight, stats.ready, stats.expired_total, stats.dead) == (0, 3, 1, 2)
     assert len(await house.take(owner, "work", max=9)) == 3
     assert (await house.service.tenants.get(house.admin, "acme")).suspension is None
@@ -201,11 +201,11 @@ async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(ho
     await house.service.queues.suspend(house.admin, "acme", "lost", REASON, mode)
     (one,) = await house.take(owner, "work")
     await house.service.settlement.nack(owner, None, "work", [one.receipt])
-    assert house.shard.stats("acme", "lost").ready == 0
+    assert house.shard.reads.stats("acme", "lost").ready == 0
     await house.service.queues.unsuspend(house.admin, "acme", "lost")
     await house.pass_time(10 * 60_000)
     await house.take(owner, "work", max=9)  # which looks at it again
-    assert house.shard.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
+    assert house.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
     with pytest.raises(NotFound):
         await house.service.queues.suspend(house.admin, "acme", "nothing", REASON)
     with pytest.raises(Invalid, match="mode"):
@@ -221,12 +221,12 @@ async def test_leased_work_that_fails_while_it_may_finish_has_its_dead_letters(
     await house.service.tenants.suspend(house.admin, "acme", REASON, mode)
     await house.service.settlement.nack(owner, None, "work", receipts[:1])
     await house.pass_time(60_001)  # the other lease ends
-    assert house.shard.tenant_state("acme").queues["work"].messages == 6 - dead
-    assert ("lost" in house.shard.tenant_state("acme").queues) == bool(dead)
+    assert house.shard.tenant("acme").queues["work"].messages == 6 - dead
+    assert ("lost" in house.shard.tenant("acme").queues) == bool(dead)
     await house.service.tenants.resume(house.admin, "acme")
     await house.pass_time(1_000)
     await house.take(owner, "work", max=9)  # which looks at them again
-    assert house.shard.stats("acme", "lost").ready == 2
+    assert house.shard.reads.stats("acme", "lost").ready == 2
 
 
 @pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
@@ -252,7 +252,7 @@ async def test_no_redrive_into_or_out_of_a_suspended_queue(house: House, mode: A
     await house.service.queues.suspend(house.admin, "acme", "lost", REASON, mode)
     await house.pass_time(10_000)
     slow = await house.service.redrives.get(owner, None, "work", slow.id)
-    assert (slow.state, slow.moved, house.shard.stats("acme", "lost").ready) == ("done", 1, 1)
+    assert (slow.state, slow.moved, house.shard.reads.stats("acme", "lost").ready) == ("done", 1, 1)
     with pytest.raises(Suspended, match="queue is suspended"):
         await house.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
 

@@ -25,6 +25,7 @@ from tenantq.service.self_checks import (
 )
 from tenantq.store.keys import be64, tenant_prefix
 from tenantq.store.rows import unpack_counters
+from tests.administration import usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,9 +69,9 @@ async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(house: H
         result = await probe.run()
         assert result == CheckResult(ok=True, text="another tenant's credential was refused everywhere")
     for tenant in PROBE_TENANTS:
-        keys = house.shard.access.keys(house.shard.tenant_state(tenant).id)
+        keys = house.shard.state.access.keys(house.shard.tenant(tenant).id)
         assert all(one.revoked_at is not None for one in keys.values())
-        assert house.shard.usage(tenant)["backlog"] == 0
+        assert usage(house.shard, tenant)["backlog"] == 0
         with pytest.raises(Conflict, match="server's own"):
             await house.service.tenants.put(house.admin, tenant, {})
     assert await house.rows(op="alert") == []
@@ -94,7 +95,7 @@ async def test_the_probe_finds_one_engine_key_for_all_tenants(house: House, monk
     """A right receipt in another tenant's queue must not settle anything."""
     probe = IsolationProbe(house.service, house.shard)
     assert (await probe.run()).ok
-    mine, other = (house.shard.tenant_state(name).queues["probe"] for name in PROBE_TENANTS)
+    mine, other = (house.shard.tenant(name).queues["probe"] for name in PROBE_TENANTS)
     monkeypatch.setattr(other, "prefix", mine.prefix)
     result = await probe.run()
     assert not result.ok
@@ -119,7 +120,7 @@ async def test_counters_that_are_right_pass_while_work_goes_on(house: House) -> 
 
 def edit_counters(house: House) -> None:
     """Change the stored counters of a queue."""
-    queue = house.shard.tenant_state("acme").queues["q0"]
+    queue = house.shard.tenant("acme").queues["q0"]
     stored = house.shard.state.store.get(house.shard.state.store.qc, queue.prefix)
     assert stored is not None
     row = msgspec.structs.replace(unpack_counters(stored), bytes=7)
@@ -128,31 +129,31 @@ def edit_counters(house: House) -> None:
 
 def lose_counters(house: House) -> None:
     """Take the stored counters of a queue away."""
-    tamper(house, "qc", house.shard.tenant_state("acme").queues["q0"].prefix, None)
+    tamper(house, "qc", house.shard.tenant("acme").queues["q0"].prefix, None)
 
 
 def edit_hour(house: House) -> None:
     """Change what is stored of the tenant's hour."""
-    state = house.shard.tenant_state("acme")
+    state = house.shard.tenant("acme")
     row = WindowsRow(state.usage.hour, 1, state.usage.day, state.usage.day_messages)
     tamper(house, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
 
 
 def lose_message(house: House) -> None:
     """Delete a message's row."""
-    store, prefix = house.shard.state.store, house.shard.tenant_state("acme").queues["q1"].prefix
+    store, prefix = house.shard.state.store, house.shard.tenant("acme").queues["q1"].prefix
     tamper(house, "m", store.scan(store.m, prefix, prefix + b"\xff" * 16, 1)[0], None)
 
 
 def lose_lease(house: House) -> None:
     """Delete a lease's row."""
-    store, prefix = house.shard.state.store, house.shard.tenant_state("acme").queues["q0"].prefix
+    store, prefix = house.shard.state.store, house.shard.tenant("acme").queues["q0"].prefix
     tamper(house, "li", store.scan(store.li, prefix, prefix + b"\xff" * 24, 1)[0], None)
 
 
 def edit_memory(house: House) -> None:
     """Change what the tenant is said to use."""
-    house.shard.tenant_state("acme").usage.messages += 1
+    house.shard.tenant("acme").usage.messages += 1
 
 
 @pytest.mark.parametrize(
@@ -185,11 +186,11 @@ async def test_new_records_are_verified_once_and_older_ones_in_turns(house: Hous
     """Over checkpoints and trims; never more than so many in one run."""
     await busy(house)
     check = AuditIntegrity(house.shard, key.public, records=1_000)
-    last = house.shard.journal_span[1]
+    last = house.shard.journal.span[1]
     assert (await check.run()).text == f"{last} new and {last} older records follow the chain"
-    await house.shard.put_checkpoint(key)
+    await house.shard.journal.sign(key)
     assert (await check.run()).text.startswith("1 new and")
-    await house.shard.trim_journal(4)
+    await house.shard.journal.trim(4)
     await house.settled()
     assert (await check.run()).ok
     bounded = AuditIntegrity(house.shard, key.public, records=5)
@@ -204,7 +205,7 @@ async def test_a_journal_row_that_was_edited_is_found(house: House, key: Signing
     await busy(house)
     check = AuditIntegrity(house.shard, key.public, records=1_000)
     assert (await check.run()).ok
-    value = bytearray(dict(house.shard.scan_journal(5, 5, 1))[5])
+    value = bytearray(dict(house.shard.journal.scan(5, 5, 1))[5])
     value[50] ^= 1
     tamper(house, "jn", be64(5), bytes(value))
     result = await check.run()
@@ -216,7 +217,7 @@ async def test_a_journal_row_that_was_deleted_is_found(house: House, key: Signin
     """In the middle, and at the end."""
     await busy(house)
     check = AuditIntegrity(house.shard, key.public, records=1_000)
-    last = house.shard.journal_span[1]
+    last = house.shard.journal.span[1]
     tamper(house, "jn", be64(last), None)
     result = await check.run()
     assert not result.ok
@@ -228,8 +229,8 @@ async def test_a_journal_row_that_was_deleted_is_found(house: House, key: Signin
 async def test_a_checkpoint_that_was_tampered_with_is_found(house: House, key: SigningKey) -> None:
     """Forged, or taken away."""
     await busy(house)
-    await house.shard.put_checkpoint(key)
-    seq, value = house.shard.read_checkpoints(0)[0]
+    await house.shard.journal.sign(key)
+    seq, value = house.shard.journal.checkpoints(0)[0]
     check = AuditIntegrity(house.shard, key.public, records=1_000)
     assert (await check.run()).ok
     tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value.replace(b'"ts":', b'"ts":1'))

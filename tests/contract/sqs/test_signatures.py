@@ -38,7 +38,7 @@ def test_a_key_signs_from_the_day_it_is_made_and_no_longer_than_it_holds(server:
 def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenant: str) -> None:
     """A wrong secret, an unknown key, the token in place of the secret: and all of it is in the audit trail."""
     key = server.key(tenant)
-    since = server.server.shard.journal_span[1]
+    since = server.server.shard.journal.span[1]
     for id, secret, wanted in (
         (key.key_id, key.secret[:-1] + "x", "SignatureDoesNotMatch"),
         (key.key_id, key.token, "SignatureDoesNotMatch"),

@@ -153,7 +153,7 @@ async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds:
     stdout = console()
     ends: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(signals.asked.wait()),
-        asyncio.ensure_future(server.shard.stopped.wait()),
+        asyncio.ensure_future(server.shard.loop.stopped.wait()),
     ]
     second = 0
     try:

@@ -305,7 +305,7 @@ async def closed(server: Server, grace_ms: int | None = None) -> int:
 
 async def _until_stopped(server: Server, signals: StopSignals) -> bool:
     """Wait for a signal or for a failure of the store; tell whether it was the latter."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.stopped)]
+    waits = [asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.loop.stopped)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -85,7 +85,7 @@ class ShardRunner:
         log.info("store open", extra={"data_dir": self._startup.settings.data_dir, "pid": os.getpid()})
         self._report(ShardStatus(state="ready"))
         reporting = asyncio.ensure_future(self._keep_reporting())
-        stops = [command, asyncio.ensure_future(server.shard.stopped.wait())]
+        stops = [command, asyncio.ensure_future(server.shard.loop.stopped.wait())]
         await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
         reporting.cancel()
         if server.shard.failure is not None:

@@ -38,12 +38,12 @@ class AuditIntegrity:
 
     def _run(self) -> CheckResult:
         findings: list[tuple[int, str]] = []
-        first, last = self._shard.journal_synced
+        first, last = self._shard.journal.synced_span
         fresh = self._fresh(first, last, findings)
         older = self._older(first, self._records - fresh, findings)
         for seq, text in findings[:_REMEMBERED_MAX]:
             self._bad.setdefault(seq, text)
-        kept_from = self._shard.journal_synced[0]
+        kept_from = self._shard.journal.synced_span[0]
         self._bad = {seq: text for seq, text in self._bad.items() if seq >= kept_from}
         bad = sorted(self._bad.items())[:_REMEMBERED_MAX]
         if bad:
@@ -75,17 +75,17 @@ class AuditIntegrity:
 
     def _link(self, seq: int, findings: list[tuple[int, str]]) -> bytes:
         try:
-            return self._shard.journal_link(seq)
+            return self._shard.journal.link(seq)
         except StoreDamaged:
             findings.append((seq, f"Record {seq} is missing."))
             return b""
 
     def _walk(self, seq: int, link: bytes, end: int, findings: list[tuple[int, str]]) -> ChainWalk:
         walk = ChainWalk(seq, link, lambda at, text: findings.append((at, text)), key=self._key)
-        for at, value in self._shard.read_checkpoints(seq + 1):
+        for at, value in self._shard.journal.checkpoints(seq + 1):
             if at <= end:
                 walk.expect_checkpoint(at, value)
-        while walk.seq < end and (page := self._shard.scan_journal(walk.seq + 1, end, _PAGE)):
+        while walk.seq < end and (page := self._shard.journal.scan(walk.seq + 1, end, _PAGE)):
             for at, value in page:
                 walk.record(at.to_bytes(8), value)
         if walk.seq < end:

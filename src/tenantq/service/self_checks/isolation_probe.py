@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.message import SYSTEM, NewMessage
 from tenantq.domain.names import PROBE_TENANTS
+from tenantq.engine.ops.access import PutKey, RevokeKey
+from tenantq.engine.ops.lifecycle import Purge, PutTenant
 from tenantq.errors import Forbidden, NotFound, TenantqError
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
@@ -45,29 +47,30 @@ class IsolationProbe:
             through = await self._try(calls[0], calls[1], mine, other, f"key:{keys[1][1]}")
         finally:
             for tenant, key_id in keys:
-                await self._shard.revoke_key(tenant, key_id, SYSTEM)
+                await self._shard.submit(RevokeKey(self._shard.tenant(tenant), SYSTEM, key_id))
         if through:
             return CheckResult(ok=False, text=f"another tenant's credential was let through: {', '.join(through)}")
         return CheckResult(ok=True, text="another tenant's credential was refused everywhere")
 
     async def _enter(self, tenant: str) -> tuple[Call, str]:
         """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
-        if tenant not in self._shard.tenants_served():
-            await self._shard.put_tenant(tenant, SYSTEM, quotas=_QUOTAS)
+        if tenant not in self._shard.state.catalog.tenants:
+            await self._shard.submit(PutTenant(self._shard.state.platform, SYSTEM, tenant, {"quotas": _QUOTAS}))
         made = self._service.admission.keys.new_key()
-        now = self._shard.wall_ms()
+        now = self._shard.state.wall_ms()
         key = StoredKey(
             id=made.id, tenant=tenant, name="isolation probe", created_at=now, created_by=SYSTEM.principal,
             grant=Grant(role="tenant-admin", expires_at=now + _VALID_MS), token_hash=made.token_hash,
         )  # fmt: skip
-        await self._shard.put_key(key, SYSTEM)
+        await self._shard.submit(PutKey(self._shard.tenant(tenant), SYSTEM, key))
         return Call(bearer=made.token, request_id="self-check", user_agent="tenantq self-check"), made.id
 
     async def _try(self, owner: Call, thief: Call, mine: str, theirs: str, principal: str) -> list[str]:
         """Return what the thief, who is that principal, was let through to."""
         service = self._service
-        if _QUEUE in self._shard.queues(mine):
-            await self._shard.purge(mine, _QUEUE, caller=SYSTEM)  # what a run that was cut short left
+        state = self._shard.tenant(mine)
+        if _QUEUE in state.queues:
+            await self._shard.submit(Purge(state, SYSTEM, _QUEUE))  # what an interrupted run left
         (added,) = await service.messages.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
         (held,) = await service.messages.poll(owner, None, _QUEUE, lease_ms=60_000)
         await service.queues.put(thief, None, _QUEUE, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tenantq.engine.recount import TenantRecount
 from tenantq.service.self_checks.check import CheckResult
 
 if TYPE_CHECKING:
@@ -27,22 +28,23 @@ class QuotaAccuracy:
 
     async def run(self) -> CheckResult:
         """Take each tenant's counters and rows at one moment, and count on a thread."""
-        names = sorted(self._shard.tenants_served())
+        names = sorted(self._shard.state.catalog.tenants)
         behind = [name for name in names if name > self._last]
         rows, tenants, skipped = 0, 0, 0
         for name in (behind + [name for name in names if name <= self._last])[: self._tenants]:
             if tenants and rows >= self._rows:
                 break
-            recount = self._shard.recount(name, self._rows - rows)
-            if recount is None:
+            tenant = self._shard.state.catalog.tenants.get(name)
+            if tenant is None:
                 continue  # it was deleted meanwhile
+            recount = TenantRecount(self._shard.state, tenant, self._rows - rows)
             try:
                 self._wrong[name] = await asyncio.to_thread(recount.run)
             finally:
                 recount.close()
             rows, tenants, skipped = rows + recount.rows, tenants + 1, skipped + recount.skipped
             self._last = name
-        served = self._shard.tenants_served()
+        served = self._shard.state.catalog.tenants
         self._wrong = {name: texts for name, texts in self._wrong.items() if texts and name in served}
         wrong = [text for texts in self._wrong.values() for text in texts]
         if wrong:

@@ -98,7 +98,7 @@ class SelfChecks:
             outcome = "ok" if result.ok else "failed"
             details = f"{check.name}: {result.text}"[:_TEXT_CHARS_MAX]
             entries.append(JournalEntry("self_check", "", "", "system", outcome=outcome, details=details))
-        await self._shard.note_entries(entries)
+        await self._shard.journal.note(entries)
 
     async def _result(self, check: SelfCheck) -> CheckResult:
         try:
