@@ -66,6 +66,16 @@ def test_every_how_to_answers_one_question() -> None:
         assert len(text.split()) < 600, name
 
 
+def test_paths_of_source_files_exist() -> None:
+    """Modules and packages that the internals name are in src/tenantq or in the repository."""
+    for name in ("architecture", "extending", "testing"):
+        text = (DOCS / "internals" / f"{name}.md").read_text()
+        found = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?|\w+\.py|(?:src|tests)/\w+)`", text)
+        assert found
+        for path in found:
+            assert (PROJECT / "src" / "tenantq" / path).exists() or (PROJECT / path).exists(), (name, path)
+
+
 def test_every_behaviour_that_tests_cite_is_listed() -> None:
     """By its number."""
     listed = set(map(int, re.findall(r"^(\d+)\. ", (DOCS / "internals" / "behaviours.md").read_text(), re.MULTILINE)))
