@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from bench.table import Table
 from tenantq.domain.rates import NO_LIMITS, Concurrency, Limits, Rate
+from tenantq.gates.call_notes import CallNote, CallNotes
+from tenantq.gates.charge import Charge
 from tenantq.gates.consumers import Consumers
 from tenantq.gates.rate_limit import RateLimits
-from tenantq.gates.refusals import Refusal, Refusals
 from tenantq.gates.signals import Signals, SignalSettings
 from tenantq.gates.slots import Slots
 from tenantq.runtime.clock import SystemClock
@@ -47,10 +48,10 @@ async def run(directory: Path, *, quick: bool) -> None:  # noqa: ARG001  # all s
 def _calls() -> dict[str, Callable[[], object]]:
     clock = SystemClock()
     rates, slots, consumers = RateLimits(clock), Slots(clock), Consumers(clock)
-    refusals = Refusals(clock, lambda _: None, rows_per_second=0)
+    refusals = CallNotes(clock, lambda _: None, rows_per_second=0)
     signals = Signals(clock, SignalSettings(), lambda _: None)
     concurrency, connection = Concurrency(), object()
-    refusal = Refusal(tenant="acme", queue="q", action="add", outcome="denied", error_code="forbidden")
+    refusal = CallNote(tenant="acme", queue="q", action="add", outcome="denied", error_code="forbidden")
 
     def slot() -> None:
         ticket = slots.try_take("acme", "q", "add", concurrency, connection)
@@ -58,9 +59,9 @@ def _calls() -> dict[str, Callable[[], object]]:
         ticket.release()
 
     return {
-        "rate limits, none set": lambda: rates.admit("acme", NO_LIMITS, "q", NO_LIMITS, "write", 1, 100),
-        "rate limits of the tenant": lambda: rates.admit("acme", _WIDE, "q", NO_LIMITS, "write", 1, 100),
-        "rate limits of tenant and queue": lambda: rates.admit("acme", _WIDE, "q", _WIDE, "write", 1, 100),
+        "rate limits, none set": lambda: rates.admit(Charge.of("acme", NO_LIMITS, "q", NO_LIMITS, "write", 1, 100)),
+        "rate limits of the tenant": lambda: rates.admit(Charge.of("acme", _WIDE, "q", NO_LIMITS, "write", 1, 100)),
+        "rate limits of tenant and queue": lambda: rates.admit(Charge.of("acme", _WIDE, "q", _WIDE, "write", 1, 100)),
         "slot taken and released": slot,
         "consumer noted, no limit": lambda: consumers.note("acme", "q", "worker-1", None),
         "consumer noted, limit set": lambda: consumers.note("acme", "q", "worker-1", 100),
@@ -77,8 +78,8 @@ def _memory(*, tenants: int) -> None:
     settings = tracemalloc.get_traced_memory()[0]
     rates = RateLimits(SystemClock())
     for name, allowed in zip(names, limits, strict=True):
-        rates.admit(name, allowed, "q", None, "write", 1, 100)
-        rates.admit(name, allowed, "q", None, "read", 1, 100)
+        rates.admit(Charge.of(name, allowed, "q", None, "write", 1, 100))
+        rates.admit(Charge.of(name, allowed, "q", None, "read", 1, 100))
     buckets = tracemalloc.get_traced_memory()[0] - settings
     tracemalloc.stop()
     print(

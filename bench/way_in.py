@@ -15,6 +15,7 @@ from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import LOCAL
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.shard import Shard
+from tenantq.gates.charge import Charge
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import SystemClock
 from tenantq.service import Admission, Call, GateSettings, Service, open_encryption
@@ -73,8 +74,8 @@ async def _memory(path: Path, tenants: int) -> None:
     async with Shard(path) as shard:
         rates = RateLimits(SystemClock())
         for name, state in shard.state.catalog.tenants.items():
-            rates.admit(name, state.config.limits, None, None, "write", 1, 100)
-            rates.admit(name, state.config.limits, None, None, "read", 1, 100)
+            rates.admit(Charge.of(name, state.config.limits, None, None, "write", 1, 100))
+            rates.admit(Charge.of(name, state.config.limits, None, None, "read", 1, 100))
         gc.collect()
         grown = _resident_mb() - before
     print(f"{tenants:,} tenants with limits, all in use: {grown:.0f} MB more resident (wanted at most 150 for 100,000)")

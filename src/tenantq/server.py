@@ -237,7 +237,7 @@ class Server:
             return HttpListener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
         peers, admission = self._peers, service.admission
         authenticator = admission.authenticator
-        authenticator.elsewhere = CredentialsElsewhere(peers, self.shard, authenticator, self.clock)
+        authenticator.other_shards = CredentialsElsewhere(peers, self.shard, authenticator, self.clock)
         admission.residency.mind_regions()
         other_shards.serve(service)
         admission.notes.note_entries = other_shards.note

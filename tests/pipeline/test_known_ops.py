@@ -7,7 +7,7 @@ import inspect
 from functools import cache
 
 from tenantq.domain.access import ACTIONS
-from tenantq.gates.refusals import ANY
+from tenantq.gates.call_notes import ANY
 from tenantq.pipeline.schemas import KNOWN_OPS
 from tenantq.service.admission import Admission
 from tenantq.service.audit_notes import AuditNotes

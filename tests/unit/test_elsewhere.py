@@ -13,7 +13,7 @@ from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import ShardDown, Unauthenticated
-from tenantq.gates.authenticate import ELSEWHERE_MS, Authenticator
+from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.elsewhere import CredentialsElsewhere
@@ -61,7 +61,7 @@ async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wal
     theirs = MemoryBook()
     certificates = CertificateMap(CertificateSettings(names=NAMES))
     gate = Authenticator(MemoryBook(), clock, verifier(clock, tmp_path), certificates)
-    gate.elsewhere = Another(theirs, clock)
+    gate.other_shards = Another(theirs, clock)
     key = theirs.put_key("acme", Grant(role="producer"))
     token = signed(claims(clock, tenant="acme", jti="one"))
     given: list[tuple[str | None, dict[str, Any] | None]] = [(key.token, None), (token, None), (None, CERTIFICATE)]
@@ -71,7 +71,7 @@ async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wal
         theirs.revoke("acme", principal.id, clock.wall_ms() + 10 * HOUR_MS)
     theirs.revoke_key(key, clock.wall_ms() - 2 * HOUR_MS)
     clock.jump_wall(-HOUR_MS)
-    clock.advance(ELSEWHERE_MS - 1)
+    clock.advance(REMOTE_TRUST_MS - 1)
     assert all(gate.cached(*one) is not None for one in given)
     clock.advance(1)
     for one in given:
@@ -88,15 +88,15 @@ async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: M
     class Own:
         access = book
 
-    gate.elsewhere = CredentialsElsewhere(peers, Own(), gate, clock)  # type: ignore[arg-type]  # all of a shard that it asks
+    gate.other_shards = CredentialsElsewhere(peers, Own(), gate, clock)  # type: ignore[arg-type]  # all of a shard that it asks
     token = signed(claims(clock, tenant="acme", jti="one"))
-    assert not gate.elsewhere.is_here("acme")
+    assert not gate.other_shards.is_here("acme")
     with pytest.raises(ShardDown):
         await gate.authenticate(token, None)
     for number in (0, 2):
         peers.directory.learn_all(number, [])
     assert (await gate.authenticate(token, None)).tenant == "acme"
-    clock.advance(ELSEWHERE_MS)
+    clock.advance(REMOTE_TRUST_MS)
     peers.directory.learn(2, ["acme"], [])
     with pytest.raises(ShardDown):  # whose word it is now, and whose shard does not answer
         await gate.authenticate(token, None)

@@ -34,7 +34,7 @@ class NewKey(msgspec.Struct, frozen=True):
     token_hash: bytes
 
 
-class KeyBook(Protocol):
+class KeySource(Protocol):
     """Where keys are found."""
 
     def key(self, token_hash: bytes) -> StoredKey | None:
@@ -63,9 +63,9 @@ def check_token(token: object) -> str:
     return token
 
 
-def find_key(book: KeyBook, hash: bytes, now_ms: int) -> StoredKey | None:
+def find_key(source: KeySource, hash: bytes, now_ms: int) -> StoredKey | None:
     """Return the key of this hash if there is one; raise Unauthenticated if it is revoked or expired."""
-    key = book.key(hash)
+    key = source.key(hash)
     if key is None:
         return None
     if is_over(key, now_ms):

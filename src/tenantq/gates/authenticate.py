@@ -1,8 +1,7 @@
-"""Who calls: from what a request carries, a key, a token or a certificate, to a principal.
+"""Authentication: from the key, token or certificate of a request to a principal.
 
-Credentials that were verified are remembered by a hash of them, so that a request with one costs a hash and a look-up. What
-is remembered stops counting when the credential ends, when the book of keys and revocations says so, and when the keys that
-sign tokens change.
+Verified credentials are cached by their hash, so that a repeated one costs a hash and a look-up. A cached credential becomes
+invalid when it expires, when stored keys or revocations change, and when the keys that sign tokens change.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tenantq.domain.access import Grant, Principal
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeyBook, find_key, is_over, key_principal
+from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeySource, find_key, is_over, key_principal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,45 +24,45 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
 ANONYMOUS: Final = Principal("anonymous", DEFAULT_TENANT, (Grant(role="producer"), Grant(role="consumer")))
-"""Who calls without a credential, where the server allows it."""
+"""The caller without a credential, if the server allows it."""
 
 CACHE_MAX: Final = 10_000
 _NEVER: Final = 1 << 62
 _NO_GENERATION: Final = -1
 _DOTS: Final = 2  # of a JSON web token
-_ASK: Final = -1  # the version of a book that was not asked yet
-_OF_ANOTHER: Final = -2  # that of another shard's book: what it said counts for a moment
-ELSEWHERE_MS: Final = 500
-"""How long it is believed what another shard has said of a credential."""
+_ASK: Final = -1  # version of a source that was not asked yet
+_OF_ANOTHER: Final = -2  # that of another shard's source: what it said counts for a moment
+REMOTE_TRUST_MS: Final = 500
+"""How long another shard's answer about a credential is trusted."""
 _TWO_TENANTS: Final = "The token and the certificate do not stand for the same tenant. Send credentials of one tenant."
 
 
-class CredentialBook(KeyBook, Protocol):
-    """What the gate asks of the book that keeps keys and revocations."""
+class CredentialSource(KeySource, Protocol):
+    """What authentication needs of the store of keys and revocations."""
 
     @property
     def version(self) -> int:
         """A number that grows with every change of keys and revocations."""
 
     def token_revoked(self, tenant: str | None, token_id: str | None, principal: str, now_ms: int) -> bool:
-        """Tell whether a token of this id, or every credential of this principal, is revoked."""
+        """Return whether the token of this ID, or every credential of this principal, is revoked."""
 
 
-class Elsewhere(Protocol):
-    """Other shards of the same server, which know credentials that this one's book does not."""
+class OtherShardCredentials(Protocol):
+    """Credentials that other shards of the same server have."""
 
     def is_here(self, tenant: str | None) -> bool:
-        """Tell whether this shard's own book says what is revoked in a tenant."""
+        """Return whether this shard stores the revocations of a tenant."""
 
     async def key(self, hash: bytes) -> StoredKey | None:
-        """Return the key of this hash that another shard has, revoked or not; Unavailable while one cannot be asked."""
+        """Return the key of this hash from another shard, revoked or not. Raises Unavailable if a shard cannot be asked."""
 
     async def token_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
-        """Ask the tenant's own shard what its book would be asked."""
+        """Ask the tenant's own shard whether a token is revoked."""
 
 
 class _Verified:
-    """A credential that was verified, and what has to stay true for that to count."""
+    """A verified credential, and the versions it was verified against."""
 
     __slots__ = ("believed_until_ms", "expires_at", "generation", "key_id", "principal", "token_id", "version")
 
@@ -78,16 +77,16 @@ class _Verified:
     ) -> None:
         self.principal = principal
         self.expires_at = _NEVER if principal.expires_at is None else principal.expires_at
-        self.version = version  # of the book, when it was last asked
+        self.version = version  # of the source, when last asked
         self.key_id = key_id  # None: not an API key
         self.token_id = token_id
         self.generation = generation  # of the keys that sign tokens
-        self.believed_until_ms = 0  # by the monotonic clock, where another shard has said so
+        self.believed_until_ms = 0  # monotonic clock, if another shard has answered
 
     def believe(self, now_ms: int) -> None:
-        """Have it count for a moment only, since it is another shard's word."""
+        """Trust it for a short time only, because another shard has answered."""
         self.version = _OF_ANOTHER
-        self.believed_until_ms = now_ms + ELSEWHERE_MS
+        self.believed_until_ms = now_ms + REMOTE_TRUST_MS
 
 
 _UNKNOWN: Final = _Verified(ANONYMOUS, _ASK)
@@ -98,14 +97,14 @@ class Authenticator:
 
     def __init__(
         self,
-        book: CredentialBook,
+        source: CredentialSource,
         clock: Clock,
         jwt: JwtVerifier | None = None,
         certificates: CertificateMap | None = None,
         *,
         anonymous_default: bool = False,
     ) -> None:
-        self._book = book
+        self._source = source
         self._clock = clock
         self._jwt = jwt
         self._certificates = certificates
@@ -116,11 +115,11 @@ class Authenticator:
         self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()  # by hash; the longest unused first
         self._holders: OrderedDict[object, _Verified | None] = OrderedDict()  # of certificates, by names and end
         self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's word counts
-        self.elsewhere: Elsewhere | None = None  # set by who wires several shards
+        self.other_shards: OtherShardCredentials | None = None  # set by who wires several shards
         self.last_used: dict[str, int] = {}  # key id: wall clock. Whoever stores it may clear it
 
     def cached(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal | None:
-        """Return who calls, if these credentials were verified before and still hold; None: ask ``authenticate``."""
+        """Return the principal if these credentials are cached and still valid; None: use ``authenticate``."""
         if bearer is None:
             return self._without_bearer(certificate)
         if len(bearer) > self._chars_max:
@@ -135,7 +134,7 @@ class Authenticator:
         now = self._clock.wall_ms()
         if (
             now >= verified.expires_at
-            or (verified.version != self._book.version and not self._still_holds(verified, hash, now))
+            or (verified.version != self._source.version and not self._still_holds(verified, hash, now))
             or (verified.generation != _NO_GENERATION and verified.generation != self._key_generation())
         ):
             del self._tokens[hash]
@@ -151,11 +150,11 @@ class Authenticator:
         return verified.principal
 
     async def authenticate(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal:
-        """Return who calls.
+        """Return the principal.
 
-        A bearer token goes before a certificate, and has to be of the same tenant if the certificate stands for one. Raise
-        Unauthenticated, with one text whatever is wrong with the credential; Forbidden, if it does not stand for exactly one
-        tenant; Unavailable, while the keys that sign tokens cannot be had.
+        A bearer token takes precedence over a certificate, and must belong to the same tenant. Raises Unauthenticated, with
+        the same text whatever is wrong; Forbidden, if the credential does not stand for exactly one tenant; Unavailable,
+        while the keys that sign tokens are not available.
         """
         principal = self.cached(bearer, certificate)
         if principal is not None:
@@ -164,7 +163,7 @@ class Authenticator:
             principal = self._holder(certificate) if certificate else None
             if principal is None:
                 raise Unauthenticated
-            if self.elsewhere is not None and not self.elsewhere.is_here(principal.tenant):
+            if self.other_shards is not None and not self.other_shards.is_here(principal.tenant):
                 await self._clear(principal)
             return principal
         principal = await self._bearer(bearer)
@@ -191,75 +190,77 @@ class Authenticator:
         except UnicodeEncodeError:
             raise Unauthenticated from None
         now = self._clock.wall_ms()
-        key = find_key(self._book, hash, now)
+        key = find_key(self._source, hash, now)
         if key is not None:
             self.last_used[key.id] = now
-            verified = _Verified(key_principal(key), self._book.version, key_id=key.id)
+            verified = _Verified(key_principal(key), self._source.version, key_id=key.id)
             self._remember(self._tokens, hash, verified)
             return verified.principal
-        if self._jwt is None or (self.elsewhere is not None and bearer.count(".") != _DOTS):
-            return await self._key_elsewhere(hash)
+        if self._jwt is None or (self.other_shards is not None and bearer.count(".") != _DOTS):
+            return await self._key_of_other_shard(hash)
         token = await self._jwt.verify(bearer)
-        verified = _Verified(token.principal, self._book.version, token_id=token.token_id, generation=token.generation)
+        verified = _Verified(
+            token.principal, self._source.version, token_id=token.token_id, generation=token.generation
+        )
         if self._revoked(verified, self._clock.wall_ms()):
             raise Unauthenticated
         tenant = verified.principal.tenant
-        if self.elsewhere is not None and tenant is not None and not self.elsewhere.is_here(tenant):
-            if await self.elsewhere.token_revoked(tenant, token.token_id, token.principal.id):
+        if self.other_shards is not None and tenant is not None and not self.other_shards.is_here(tenant):
+            if await self.other_shards.token_revoked(tenant, token.token_id, token.principal.id):
                 raise Unauthenticated
             verified.believe(self._clock.monotonic_ms())
         self._remember(self._tokens, hash, verified)
         return verified.principal
 
-    # ---- what other shards know ----
+    # ---- other shards ----
 
-    async def _key_elsewhere(self, hash: bytes) -> Principal:
-        """Return whose key it is that another shard has. That is believed for a moment only: it may be revoked there."""
-        key = await self.elsewhere.key(hash) if self.elsewhere is not None else None
+    async def _key_of_other_shard(self, hash: bytes) -> Principal:
+        """Return the principal of another shard's key. It is trusted for a short time only, because it may be revoked there."""
+        key = await self.other_shards.key(hash) if self.other_shards is not None else None
         now = self._clock.wall_ms()
         if key is None or is_over(key, now):
             raise Unauthenticated
-        verified = _Verified(key_principal(key), self._book.version)
+        verified = _Verified(key_principal(key), self._source.version)
         verified.believe(self._clock.monotonic_ms())
         self._remember(self._tokens, hash, verified)
         return verified.principal
 
     async def _clear(self, principal: Principal) -> None:
-        """Raise Unauthenticated if the tenant's own shard says that a certificate's holder is revoked."""
-        assert self.elsewhere is not None
+        """Raise Unauthenticated if the tenant's own shard has revoked the holder of a certificate."""
+        assert self.other_shards is not None
         assert principal.tenant is not None
-        if await self.elsewhere.token_revoked(principal.tenant, None, principal.id):
+        if await self.other_shards.token_revoked(principal.tenant, None, principal.id):
             raise Unauthenticated
         if len(self._cleared) >= self._cache_max:
             self._cleared.clear()
-        self._cleared[principal.id] = self._clock.monotonic_ms() + ELSEWHERE_MS
+        self._cleared[principal.id] = self._clock.monotonic_ms() + REMOTE_TRUST_MS
 
     def _is_clear(self, principal: Principal) -> bool:
-        if self.elsewhere is None or self.elsewhere.is_here(principal.tenant):
+        if self.other_shards is None or self.other_shards.is_here(principal.tenant):
             return True
         return self._cleared.get(principal.id, 0) > self._clock.monotonic_ms()
 
-    # ---- what holds still ----
+    # ---- validity ----
 
     def _still_holds(self, verified: _Verified, hash: bytes, now: int) -> bool:
-        """Ask the book again, which has changed since it was last asked; or see whether another shard's word still counts."""
+        """Check the source again, which has changed, or whether another shard's answer is still trusted."""
         if verified.version == _OF_ANOTHER:
             return self._clock.monotonic_ms() < verified.believed_until_ms and not self._revoked(verified, now)
         if verified.key_id is None:
-            is_here = self.elsewhere is None or self.elsewhere.is_here(verified.principal.tenant)
+            is_here = self.other_shards is None or self.other_shards.is_here(verified.principal.tenant)
             holds = is_here and not self._revoked(verified, now)
         else:
             try:
-                key = find_key(self._book, hash, now)
+                key = find_key(self._source, hash, now)
             except Unauthenticated:
                 return False
             holds = key is not None and key_principal(key) == verified.principal
-        verified.version = self._book.version
+        verified.version = self._source.version
         return holds
 
     def _revoked(self, verified: _Verified, now: int) -> bool:
         principal = verified.principal
-        return self._book.token_revoked(principal.tenant, verified.token_id, principal.id, now)
+        return self._source.token_revoked(principal.tenant, verified.token_id, principal.id, now)
 
     def _remember(self, cache: OrderedDict[Any, Any], key: object, what: _Verified | None) -> None:
         cache[key] = what
@@ -286,10 +287,10 @@ class Authenticator:
         now = self._clock.wall_ms()
         if now >= verified.expires_at:
             raise Unauthenticated
-        if verified.version != self._book.version:
+        if verified.version != self._source.version:
             if self._revoked(verified, now):
                 raise Unauthenticated
-            verified.version = self._book.version
+            verified.version = self._source.version
         return verified.principal
 
     def _check_same_tenant(self, principal: Principal, certificate: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""What a principal may do where: deny by default, decided by grants.
+"""Authorization: grants decide what a principal may do; everything else is denied.
 
 - What a credential brings itself counts in its own tenant; what is stored for its principal counts where it is stored.
 - Actions of the platform take a credential of the platform. A platform-admin that is stored in a tenant, or brought by a
-  tenant's credential, is a tenant-admin there and nothing elsewhere.
+  tenant's credential, is a tenant-admin there and nothing other_shards.
 - The platform's own administrator may do everything everywhere.
 """
 
@@ -28,8 +28,8 @@ _DENIED: Final = 0
 _ALWAYS: Final = 1 << 62
 
 
-class GrantBook(Protocol):
-    """What the gate asks of the book that keeps grants."""
+class GrantSource(Protocol):
+    """What authorization needs of the store of grants."""
 
     @property
     def version(self) -> int:
@@ -43,13 +43,13 @@ class GrantBook(Protocol):
 
 
 class Authorizer:
-    """Decides, and remembers decisions until the book changes or a grant ends."""
+    """Decides, and caches decisions until grants change or expire."""
 
-    def __init__(self, book: GrantBook, clock: Clock, *, decisions_max: int = DECISIONS_MAX) -> None:
-        self._book = book
+    def __init__(self, source: GrantSource, clock: Clock, *, decisions_max: int = DECISIONS_MAX) -> None:
+        self._source = source
         self._clock = clock
         self._decisions_max = decisions_max
-        self._version = book.version
+        self._version = source.version
         # By identity of the principal, which is cheaper than by all it holds. Each entry keeps its principal alive, so that
         # the identity stays its own. The number is the wall time at which an allowance ends.
         self._decisions: OrderedDict[tuple[int, str, str, str | None], tuple[int, Principal]] = OrderedDict()
@@ -62,7 +62,7 @@ class Authorizer:
 
     def allowed(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> bool:
         """Tell whether ``principal`` may do this; ``queue`` None: the action concerns no single queue."""
-        if self._version != self._book.version:
+        if self._version != self._source.version:
             self._forget()
         now = self._clock.wall_ms()
         what = (id(principal), tenant, action, queue)
@@ -76,11 +76,11 @@ class Authorizer:
 
     def is_stranger(self, principal: Principal, tenant: str) -> bool:
         """Tell whether ``principal`` has nothing to do with a tenant: neither of it, nor of the platform, nor ever granted anything there."""
-        return principal.tenant not in {None, tenant} and tenant not in self._book.tenants_of(principal.id)
+        return principal.tenant not in {None, tenant} and tenant not in self._source.tenants_of(principal.id)
 
     def tenants_for(self, principal: Principal, action: str, queue: str | None = None) -> list[str] | None:
         """Return the tenants where ``principal`` may do this, sorted; None: in every tenant."""
-        if self._version != self._book.version:
+        if self._version != self._source.version:
             self._forget()
         now = self._clock.wall_ms()
         what = (id(principal), action, queue)
@@ -133,7 +133,7 @@ class Authorizer:
         elif principal.tenant == tenant and not of_platform:
             yield from principal.grants
         if not of_platform and principal.id != ANONYMOUS:
-            yield from self._book.grants(tenant, principal.id)
+            yield from self._source.grants(tenant, principal.id)
 
     def _find_tenants(
         self, principal: Principal, action: str, queue: str | None, now: int
@@ -144,7 +144,7 @@ class Authorizer:
                 return until, principal, None
         own = () if principal.tenant is None else (principal.tenant,)
         found, ends = [], [_ALWAYS]
-        for tenant in sorted({*own, *self._book.tenants_of(principal.id)}):
+        for tenant in sorted({*own, *self._source.tenants_of(principal.id)}):
             until = self._until(principal, tenant, action, queue, now)
             if until != _DENIED:
                 found.append(tenant)
@@ -152,7 +152,7 @@ class Authorizer:
         return min(ends), principal, found
 
     def _forget(self) -> None:
-        self._version = self._book.version
+        self._version = self._source.version
         self._decisions.clear()
         self._tenants.clear()
 

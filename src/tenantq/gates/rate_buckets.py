@@ -1,8 +1,7 @@
-"""The token buckets of all tenants and queues for one kind of work. Only those from which something is missing are kept."""
+"""The token buckets of all tenants and queues for one kind of charge. Only those from which something is missing are kept."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -13,36 +12,23 @@ from tenantq.gates.token_bucket import TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Kind = Literal["read", "write"]
+    from tenantq.gates.charge import Charge
 
 
-class Work(msgspec.Struct, eq=False):
-    """What one call wants to do, and under which limits; a rate of None: no limit."""
+class LimitStatus(NamedTuple):
+    """One limit as it stands against one charge."""
 
-    kind: Kind
-    tenant: str
-    tenant_rate: Rate | None
-    queue: str | None
-    queue_rate: Rate | None
-    ops: int
-    bytes: int
-    served: asyncio.Future[bool] | None = None  # while it waits; False: its time is over
-
-
-class Bound(NamedTuple):
-    """One limit as it stands against one call."""
-
-    missing_ms: int  # until it would admit the call
+    missing_ms: int  # until it would admit the charge
     setting: str
     scope: Literal["tenant", "queue"]
     per_sec: int
     burst: int
-    amount: int  # what the call wants
+    amount: int  # what the charge needs
     left: int
 
 
-class _Pair(msgspec.Struct, gc=False):  # it refers to buckets and settings only, never back
-    """The buckets of one tenant or one queue. A bucket that is not there would be full."""
+class _BucketPair(msgspec.Struct, gc=False):  # it never refers back, so there are no cycles
+    """The buckets of one tenant or one queue. A bucket that is None is full."""
 
     rate: Rate  # as it was when last used
     ops: TokenBucket | None = None
@@ -77,85 +63,85 @@ class _Pair(msgspec.Struct, gc=False):  # it refers to buckets and settings only
                 self.bytes = TokenBucket.full(per_sec, now)
             self.bytes.charge(size, per_sec, per_sec, now)
 
-    def give_back(self, rate: Rate, ops: int, size: int, now: int) -> None:
+    def refund(self, rate: Rate, ops: int, size: int, now: int) -> None:
         if self.ops is not None and rate.ops_per_sec is not None:
-            self.ops.give_back(ops, rate.ops_per_sec, rate.ops_burst, now)
+            self.ops.refund(ops, rate.ops_per_sec, rate.ops_burst, now)
         if self.bytes is not None and rate.bytes_per_sec is not None:
-            self.bytes.give_back(size, rate.bytes_per_sec, rate.bytes_per_sec, now)
+            self.bytes.refund(size, rate.bytes_per_sec, rate.bytes_per_sec, now)
 
     def is_full(self, now: int) -> bool:
         return self.wait_ms(self.rate, self.rate.ops_burst, self.rate.bytes_per_sec or 0, now) == 0
 
 
 class Buckets:
-    """Buckets by tenant and by (tenant, queue), made when first used, forgotten when full again."""
+    """Buckets by tenant and by (tenant, queue). They are created when first used and dropped when full again."""
 
-    __slots__ = ("_queue_names", "_queues", "_tenants", "_to_visit")
+    __slots__ = ("_queue_names", "_queues", "_tenants", "_to_collect")
 
     def __init__(self) -> None:
-        self._tenants: dict[str, _Pair] = {}
-        self._queues: dict[tuple[str, str | None], _Pair] = {}
+        self._tenants: dict[str, _BucketPair] = {}
+        self._queues: dict[tuple[str, str | None], _BucketPair] = {}
         self._queue_names: dict[str, set[str | None]] = {}  # by tenant, of those in _queues
-        self._to_visit: list[str | tuple[str, str | None]] = []  # what this sweep of collect has not looked at yet
+        self._to_collect: list[str | tuple[str, str | None]] = []  # not checked yet by this sweep of collect
 
     def __len__(self) -> int:
         return len(self._tenants) + len(self._queues)
 
-    def take(self, work: Work, now: int) -> bool:
-        """Take what ``work`` uses from all buckets, or nothing from any if one lacks it."""
-        ops, size = work.ops, work.bytes
+    def take(self, charge: Charge, now: int) -> bool:
+        """Take the charge from all buckets, or nothing if one of them lacks tokens; return whether it was taken."""
+        ops, size = charge.ops, charge.bytes
         tenant_pair = queue_pair = None
-        if (tenant_rate := work.tenant_rate) is not None:
-            tenant_pair = self._tenants.get(work.tenant)
-            if not (tenant_pair or _Pair(tenant_rate)).has(tenant_rate, ops, size, now):
+        if (tenant_rate := charge.tenant_rate) is not None:
+            tenant_pair = self._tenants.get(charge.tenant)
+            if not (tenant_pair or _BucketPair(tenant_rate)).has(tenant_rate, ops, size, now):
                 return False
-        if (queue_rate := work.queue_rate) is not None:
-            queue_pair = self._queues.get((work.tenant, work.queue))
-            if not (queue_pair or _Pair(queue_rate)).has(queue_rate, ops, size, now):
+        if (queue_rate := charge.queue_rate) is not None:
+            queue_pair = self._queues.get((charge.tenant, charge.queue))
+            if not (queue_pair or _BucketPair(queue_rate)).has(queue_rate, ops, size, now):
                 return False
         if tenant_rate is not None:
-            (tenant_pair or self._tenant_pair(work, tenant_rate)).charge(tenant_rate, ops, size, now)
+            (tenant_pair or self._tenant_pair(charge, tenant_rate)).charge(tenant_rate, ops, size, now)
         if queue_rate is not None:
-            (queue_pair or self._queue_pair(work, queue_rate)).charge(queue_rate, ops, size, now)
+            (queue_pair or self._queue_pair(charge, queue_rate)).charge(queue_rate, ops, size, now)
         return True
 
-    def tenant_wait_ms(self, work: Work, now: int) -> int:
-        """Return in how many milliseconds the tenant's limits admit ``work``; 0: now."""
-        if work.tenant_rate is None:
+    def tenant_wait_ms(self, charge: Charge, now: int) -> int:
+        """Return in how many milliseconds the tenant's limits admit the charge."""
+        if charge.tenant_rate is None:
             return 0
-        pair = self._tenants.get(work.tenant)
-        return 0 if pair is None else pair.wait_ms(work.tenant_rate, work.ops, work.bytes, now)
+        pair = self._tenants.get(charge.tenant)
+        return 0 if pair is None else pair.wait_ms(charge.tenant_rate, charge.ops, charge.bytes, now)
 
-    def queue_wait_ms(self, work: Work, now: int) -> int:
-        """Return in how many milliseconds the queue's limits admit ``work``; 0: now."""
-        if work.queue_rate is None:
+    def queue_wait_ms(self, charge: Charge, now: int) -> int:
+        """Return in how many milliseconds the queue's limits admit the charge."""
+        if charge.queue_rate is None:
             return 0
-        pair = self._queues.get((work.tenant, work.queue))
-        return 0 if pair is None else pair.wait_ms(work.queue_rate, work.ops, work.bytes, now)
+        pair = self._queues.get((charge.tenant, charge.queue))
+        return 0 if pair is None else pair.wait_ms(charge.queue_rate, charge.ops, charge.bytes, now)
 
-    def wait_ms(self, work: Work, now: int) -> int:
-        """Return in how many milliseconds all limits admit ``work``; 0: now."""
-        return max(self.tenant_wait_ms(work, now), self.queue_wait_ms(work, now))
+    def wait_ms(self, charge: Charge, now: int) -> int:
+        """Return in how many milliseconds all limits admit the charge."""
+        return max(self.tenant_wait_ms(charge, now), self.queue_wait_ms(charge, now))
 
-    def charge(self, work: Work, now: int) -> None:
-        """Take what ``work`` uses from all buckets, whether or not it is there."""
-        if (rate := work.tenant_rate) is not None:
-            self._tenant_pair(work, rate).charge(rate, work.ops, work.bytes, now)
-        if (rate := work.queue_rate) is not None:
-            self._queue_pair(work, rate).charge(rate, work.ops, work.bytes, now)
+    def charge(self, charge: Charge, now: int) -> None:
+        """Take the charge from all buckets, into debt if tokens are missing."""
+        if (rate := charge.tenant_rate) is not None:
+            self._tenant_pair(charge, rate).charge(rate, charge.ops, charge.bytes, now)
+        if (rate := charge.queue_rate) is not None:
+            self._queue_pair(charge, rate).charge(rate, charge.ops, charge.bytes, now)
 
-    def give_back(self, work: Work, now: int) -> None:
-        """Put back what was taken for ``work``."""
-        if work.tenant_rate is not None and (pair := self._tenants.get(work.tenant)) is not None:
-            pair.give_back(work.tenant_rate, work.ops, work.bytes, now)
-        if work.queue_rate is not None and (pair := self._queues.get((work.tenant, work.queue))) is not None:
-            pair.give_back(work.queue_rate, work.ops, work.bytes, now)
+    def refund(self, charge: Charge, now: int) -> None:
+        """Return the tokens of the charge."""
+        if charge.tenant_rate is not None and (pair := self._tenants.get(charge.tenant)) is not None:
+            pair.refund(charge.tenant_rate, charge.ops, charge.bytes, now)
+        if charge.queue_rate is not None and (pair := self._queues.get((charge.tenant, charge.queue))) is not None:
+            pair.refund(charge.queue_rate, charge.ops, charge.bytes, now)
 
-    def bounds(self, work: Work, now: int) -> Iterator[Bound]:
-        """Return every limit that ``work`` is under, as it stands now."""
-        tenant, queue = self._tenants.get(work.tenant), self._queues.get((work.tenant, work.queue))
-        yield from _bounds(work, "tenant", work.tenant_rate, tenant, now)
-        yield from _bounds(work, "queue", work.queue_rate, queue, now)
+    def statuses(self, charge: Charge, now: int) -> Iterator[LimitStatus]:
+        """Yield every limit that applies to the charge, as it stands now."""
+        tenant, queue = self._tenants.get(charge.tenant), self._queues.get((charge.tenant, charge.queue))
+        yield from _statuses(charge, "tenant", charge.tenant_rate, tenant, now)
+        yield from _statuses(charge, "queue", charge.queue_rate, queue, now)
 
     def forget(self, tenant: str) -> None:
         """Drop all buckets of a tenant."""
@@ -164,12 +150,12 @@ class Buckets:
             del self._queues[tenant, queue]
 
     def collect(self, most: int, now: int) -> int:
-        """Drop what is full again, looking at ``most`` of all in turn; return how many went."""
-        if not self._to_visit:
-            self._to_visit = [*self._tenants, *self._queues]
+        """Drop full buckets, checking at most ``most`` in turn; return how many were dropped."""
+        if not self._to_collect:
+            self._to_collect = [*self._tenants, *self._queues]
         before = len(self)
-        for _ in range(min(most, len(self._to_visit))):
-            key = self._to_visit.pop()
+        for _ in range(min(most, len(self._to_collect))):
+            key = self._to_collect.pop()
             if isinstance(key, str):
                 if key in self._tenants and self._tenants[key].is_full(now):
                     del self._tenants[key]
@@ -181,31 +167,31 @@ class Buckets:
                     del self._queue_names[key[0]]
         return before - len(self)
 
-    def _tenant_pair(self, work: Work, rate: Rate) -> _Pair:
-        pair = self._tenants.get(work.tenant)
+    def _tenant_pair(self, charge: Charge, rate: Rate) -> _BucketPair:
+        pair = self._tenants.get(charge.tenant)
         if pair is None:
-            pair = self._tenants[work.tenant] = _Pair(rate)
+            pair = self._tenants[charge.tenant] = _BucketPair(rate)
         return pair
 
-    def _queue_pair(self, work: Work, rate: Rate) -> _Pair:
-        pair = self._queues.get((work.tenant, work.queue))
+    def _queue_pair(self, charge: Charge, rate: Rate) -> _BucketPair:
+        pair = self._queues.get((charge.tenant, charge.queue))
         if pair is None:
-            pair = self._queues[work.tenant, work.queue] = _Pair(rate)
-            self._queue_names.setdefault(work.tenant, set()).add(work.queue)
+            pair = self._queues[charge.tenant, charge.queue] = _BucketPair(rate)
+            self._queue_names.setdefault(charge.tenant, set()).add(charge.queue)
         return pair
 
 
-def _bounds(
-    work: Work, scope: Literal["tenant", "queue"], rate: Rate | None, pair: _Pair | None, now: int
-) -> Iterator[Bound]:
+def _statuses(
+    charge: Charge, scope: Literal["tenant", "queue"], rate: Rate | None, pair: _BucketPair | None, now: int
+) -> Iterator[LimitStatus]:
     if rate is None:
         return
     for setting, per_sec, burst, amount, bucket in (
-        ("ops_per_sec", rate.ops_per_sec, rate.ops_burst, work.ops, pair and pair.ops),
-        ("bytes_per_sec", rate.bytes_per_sec, rate.bytes_per_sec or 0, work.bytes, pair and pair.bytes),
+        ("ops_per_sec", rate.ops_per_sec, rate.ops_burst, charge.ops, pair and pair.ops),
+        ("bytes_per_sec", rate.bytes_per_sec, rate.bytes_per_sec or 0, charge.bytes, pair and pair.bytes),
     ):
         if per_sec is not None:
             kept = bucket or TokenBucket.full(burst, now)
             missing_ms = kept.wait_ms(amount, per_sec, burst, now)
             left = kept.tokens(per_sec, burst, now)
-            yield Bound(missing_ms, f"limits.{work.kind}.{setting}", scope, per_sec, burst, amount, left)
+            yield LimitStatus(missing_ms, f"limits.{charge.kind}.{setting}", scope, per_sec, burst, amount, left)

@@ -15,7 +15,7 @@ from tenantq.errors import SignatureRefused
 from tenantq.gates.api_key import token_hash
 
 if TYPE_CHECKING:
-    from tenantq.gates.api_key import KeyBook
+    from tenantq.gates.api_key import KeySource
     from tenantq.gates.key_maker import KeyMaker
     from tenantq.runtime.clock import Clock
 
@@ -58,8 +58,8 @@ class _SigningKey(msgspec.Struct, frozen=True):
 class Signatures:
     """Checks signatures. Keys derived for a day are remembered, within a bound."""
 
-    def __init__(self, book: KeyBook, keys: KeyMaker, clock: Clock) -> None:
-        self._book = book
+    def __init__(self, source: KeySource, keys: KeyMaker, clock: Clock) -> None:
+        self._source = source
         self._keys = keys
         self._clock = clock
         self._derived: OrderedDict[tuple[str, str, str, str], _SigningKey] = OrderedDict()
@@ -88,10 +88,10 @@ class Signatures:
         what = (signed.key_id, signed.day, signed.region, signed.service)
         found = self._derived.get(what)
         if found is not None:
-            if self._book.key(found.token_hash) is not None:
+            if self._source.key(found.token_hash) is not None:
                 return found
             del self._derived[what]
-        key = self._book.key_of_id(signed.key_id)
+        key = self._source.key_of_id(signed.key_id)
         if key is None:
             raise SignatureRefused(
                 "The key id that signed is not known here, or not valid any more.", aws_code=UNKNOWN_KEY

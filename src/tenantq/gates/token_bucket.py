@@ -53,7 +53,7 @@ class TokenBucket(msgspec.Struct, gc=False):  # it refers to numbers only, so th
         self.level = min(level, burst * _UNITS) - amount * _UNITS
         self.at_ms = now_ms
 
-    def give_back(self, amount: int, rate: int, burst: int, now_ms: int) -> None:
+    def refund(self, amount: int, rate: int, burst: int, now_ms: int) -> None:
         """Put tokens back that were taken for nothing: from now on it is as if they had never been taken."""
         self.level = min(burst * _UNITS, self._level_at(rate, burst, now_ms) + amount * _UNITS)
         self.at_ms = now_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.domain.access import KeyUse
 from tenantq.domain.message import SYSTEM, Caller
@@ -13,6 +13,7 @@ from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
+from tenantq.gates.charge import Charge
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
@@ -27,17 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from tenantq.domain.access import Grant, Principal
-    from tenantq.domain.rates import Limits
     from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
     from tenantq.gates.certificate import CertificateMap
+    from tenantq.gates.charge import RateKind
     from tenantq.gates.json_web_token import JwtVerifier
     from tenantq.gates.slots import SlotKind
     from tenantq.runtime.clock import Clock, Timer
     from tenantq.service.call import Call
     from tenantq.service.gate_settings import GateSettings
 
-RateKind = Literal["read", "write"]
 _CLEAN_UP_MS: Final = 1_000
 _PLATFORM: Final = ""  # owner of slots that belong to no tenant
 _STORE_KEY_USES_EVERY: Final = 60  # clean-ups between two writes of when keys were last used
@@ -188,11 +188,11 @@ class Admission:
             if self.residency.misplaced and action in MOVES_CONTENTS:
                 self.residency.check(name)
             if rate is not None:
-                bill = _bill(state, queue, rate, ops, size)
+                charge = charge_of(state, queue, rate, ops, size)
                 if wait_ms:
-                    waited = self.rates.wait_ms(*bill[:5]) > 0
-                    await self.rates.admit_within(*bill, wait_ms=wait_ms)  # before a slot is taken: it only waits
-                    paid = bill
+                    waited = self.rates.wait_ms(charge) > 0
+                    await self.rates.admit_within(charge, wait_ms)  # before a slot is taken: it only waits
+                    paid = charge
             ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
             if ticket is None:
                 waited = True
@@ -206,8 +206,8 @@ class Admission:
             admitted = AdmittedCall(principal, state, caller, ticket, self._clock, durations, since_us)
             try:
                 if rate is not None and paid is None:
-                    self.rates.admit(*bill)
-                    paid = bill
+                    self.rates.admit(charge)
+                    paid = charge
                 if waited:
                     await self._authorize_again(call, admitted, action, queue)
             except BaseException:
@@ -215,7 +215,7 @@ class Admission:
                 raise
         except BaseException as error:
             if paid is not None:
-                self.rates.give_back(*paid)
+                self.rates.refund(paid)
             if isinstance(error, TenantqError):
                 self.notes.note_refusal(call, principal, name, action, queue, error)
             raise
@@ -233,7 +233,7 @@ class Admission:
         """Admit a poll over many tenants. It takes a slot of the credential's own tenant, or of the platform."""
         name = principal.tenant
         is_here = name is not None and (
-            self.authenticator.elsewhere is None or self.authenticator.elsewhere.is_here(name)
+            self.authenticator.other_shards is None or self.authenticator.other_shards.is_here(name)
         )
         try:
             state = self._shard.tenant(name if is_here and name is not None else DEFAULT_TENANT)
@@ -295,15 +295,15 @@ class Admission:
 
     def charge(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Charge what a call used beyond what it paid on admission."""
-        self.rates.charge(*_bill(admitted.state, queue, kind, ops, size))
+        self.rates.charge(charge_of(admitted.state, queue, kind, ops, size))
 
     def refund(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Refund what was paid for work that was not done."""
-        self.rates.give_back(*_bill(admitted.state, queue, kind, ops, size))
+        self.rates.refund(charge_of(admitted.state, queue, kind, ops, size))
 
     def remaining(self, admitted: AdmittedCall, queue: str, kind: RateKind) -> int | None:
         """Return how many more operations the rate limits would admit now; None means any number."""
-        return self.rates.left(*_bill(admitted.state, queue, kind, 0, 0)[:5])
+        return self.rates.remaining(charge_of(admitted.state, queue, kind, 0, 0))
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop the state of a deleted tenant, so that a new one of the same name starts fresh."""
@@ -335,11 +335,11 @@ def own_tenant(principal: Principal) -> str:
     return principal.tenant if principal.tenant is not None else DEFAULT_TENANT
 
 
-def _bill(
-    state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int
-) -> tuple[str, Limits, str | None, Limits | None, RateKind, int, int]:
+def charge_of(state: TenantState, queue: str | None, kind: RateKind, ops: int, size: int) -> Charge:
+    """Return a charge against the current limits of a tenant and its queue."""
     found = state.queues.get(queue) if queue is not None else None
-    return state.name, state.config.limits, queue, found.config.limits if found is not None else None, kind, ops, size
+    limits = found.config.limits if found is not None else None
+    return Charge.of(state.name, state.config.limits, queue, limits, kind, ops, size)
 
 
 def _check_is_text(name: object) -> None:

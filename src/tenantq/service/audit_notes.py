@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.message import Caller
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
-from tenantq.gates.refusals import CountedRefusal, Outcome, Refusal, Refusals
+from tenantq.gates.call_notes import CallNote, CallNotes, CountedCallNote, Outcome
 from tenantq.gates.signals import Alert, Signals
 from tenantq.journal.record import JournalEntry
 
@@ -41,8 +41,8 @@ class AuditNotes:
         self._in_background = background
         self._counters = counters
         self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.journal.note
-        self._refusals = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
-        self._reads = Refusals(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
+        self._refusals = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
+        self._reads = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
 
@@ -104,7 +104,7 @@ class AuditNotes:
         self._refusals.note(_note(caller, tenant, action, queue or "", _outcome(error), error.code, details))
         self._counters.refused[action, error.code] += 1
 
-    def _write(self, refusals: list[CountedRefusal]) -> None:
+    def _write(self, refusals: list[CountedCallNote]) -> None:
         entries = [
             JournalEntry(
                 one.action, one.tenant, one.queue, one.principal, one.remote, one.request_id, outcome=one.outcome,
@@ -125,8 +125,8 @@ def audit_entry(action: str, tenant: str, caller: Caller, details: str, queue: s
 
 def _note(
     caller: Caller, tenant: str, action: str, queue: str, outcome: Outcome, error_code: str, details: str
-) -> Refusal:
-    return Refusal(
+) -> CallNote:
+    return CallNote(
         tenant=tenant,
         queue=queue,
         action=action,

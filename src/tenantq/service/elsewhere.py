@@ -11,7 +11,7 @@ import msgspec
 from tenantq.cluster.peers import QUICK_MS
 from tenantq.domain.access import StoredKey
 from tenantq.gates.api_key import is_over
-from tenantq.gates.authenticate import ELSEWHERE_MS
+from tenantq.gates.authenticate import REMOTE_TRUST_MS
 
 if TYPE_CHECKING:
     from tenantq.cluster.peers import Peers
@@ -39,7 +39,7 @@ _decode_token: Final = msgspec.msgpack.Decoder(_Token).decode
 
 
 class CredentialsElsewhere:
-    """Asks the other shards, and answers them. See ``gates.authenticate.Elsewhere``."""
+    """Asks the other shards, and answers them. See ``gates.authenticate.OtherShardCredentials``."""
 
     def __init__(self, peers: Peers, shard: Shard, authenticator: Authenticator, clock: Clock) -> None:
         self._peers = peers
@@ -72,7 +72,7 @@ class CredentialsElsewhere:
         found = await self._peers.ask_for_one(_KEY, hash)  # raises where it may be a key of one that could not be asked
         if found:
             return _decode_key(found)
-        self._unknown[hash] = self._clock.monotonic_ms() + ELSEWHERE_MS
+        self._unknown[hash] = self._clock.monotonic_ms() + REMOTE_TRUST_MS
         while len(self._unknown) > UNKNOWN_MAX:
             self._unknown.popitem(last=False)
         return None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from tenantq.domain import limits
 from tenantq.engine.polls import check_poll
 from tenantq.errors import Invalid, TenantqError
+from tenantq.service.admission import charge_of
 from tenantq.service.messages import check_consumer
 
 if TYPE_CHECKING:
     from tenantq.domain.access import Principal
     from tenantq.domain.message import Delivery
-    from tenantq.domain.rates import Limits
     from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import Clock
     from tenantq.service.admission import Admission
@@ -146,8 +146,8 @@ class FleetPolls:
         """
         excluded: dict[str, int] = {}
         for tenant, name in list(self._debts):
-            limits = self._limits(tenant, name)
-            wait_ms = self._admission.rates.wait_ms(*limits, "read") if limits is not None else 0
+            state = self._shard.state.catalog.tenants.get(tenant)
+            wait_ms = self._admission.rates.wait_ms(charge_of(state, name, "read", 1, 0)) if state is not None else 0
             if not wait_ms:
                 del self._debts[tenant, name]
             elif name == queue:
@@ -160,19 +160,11 @@ class FleetPolls:
 
     def _charge(self, tenant: str, queue: str, size: int) -> None:
         """Charge a tenant for a message that a fleet leased."""
-        limits = self._limits(tenant, queue)
-        if limits is not None:
-            rates = self._admission.rates
-            rates.charge(*limits, "read", 1, size)
-            if rates.wait_ms(*limits, "read"):
-                self._debts[tenant, queue] = None
-
-    def _limits(self, tenant: str, queue: str) -> tuple[str, Limits, str, Limits | None] | None:
         state = self._shard.state.catalog.tenants.get(tenant)
-        if state is None:
-            return None
-        found = state.queues.get(queue)
-        return tenant, state.config.limits, queue, found.config.limits if found is not None else None
+        if state is not None:
+            self._admission.rates.charge(charge_of(state, queue, "read", 1, size))
+            if self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0)):
+                self._debts[tenant, queue] = None
 
     async def _keep_allowed(
         self, call: Call, admitted: AdmittedCall, queue: str, tenants: list[str] | None, got: list[Delivery]

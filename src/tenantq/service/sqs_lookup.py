@@ -10,7 +10,7 @@ from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import check_int
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
-from tenantq.service.admission import own_tenant
+from tenantq.service.admission import charge_of, own_tenant
 
 if TYPE_CHECKING:
     from tenantq.domain.access import Principal
@@ -143,10 +143,8 @@ class SqsLookup:
         self, call: Call, principal: Principal, state: TenantState, action: str, queue: str | None
     ) -> None:
         """Charge one read. Only lookups that are the whole action are charged here; other actions are charged when done."""
-        found = state.queues.get(queue) if queue is not None else None
-        limits = found.config.limits if found is not None else None
         try:
-            self._admission.rates.admit(state.name, state.config.limits, queue, limits, "read", 1, 0)
+            self._admission.rates.admit(charge_of(state, queue, "read", 1, 0))
         except TenantqError as error:
             self._admission.notes.note_refusal(call, principal, state.name, action, queue, error)
             raise

@@ -355,7 +355,7 @@ async def test_no_place_is_lost_however_callers_vanish(open_house: OpenHouse, se
     assert not wrong, wrong
     slots = house.admission.slots
     assert (slots.in_flight, slots.waiting) == (0, 0)
-    assert not any(bound.in_flight or bound.lines for bound in slots._bounds())
+    assert not any(scope.in_flight or scope.queues for scope in slots._scopes())
     assert slots.reconcile() == 0
     assert house.admission.rates.waiting("acme") + house.admission.rates.waiting("globex") == 0
     await house.pass_time(60_000)

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tenantq.errors import Forbidden, NotFound, TenantqError
+from tenantq.gates.charge import Charge
 from tenantq.service.metrics import OTHER, TENANTS_MAX
 from tests.administration import put_tenant
 from tests.shards import message
@@ -132,7 +133,10 @@ async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> 
     assert seen["tenantq_call_seconds_count", (("action", "poll"),)] == 2
     assert seen["tenantq_call_seconds_sum", (("action", "poll"),)] < 1
     assert seen["tenantq_gate_wait_seconds_count", ()] == 0
-    while house.admission.rates.wait_ms("acme", house.shard.tenant("acme").config.limits, "mail", None, "read") == 0:
+    while (
+        house.admission.rates.wait_ms(Charge.of("acme", house.shard.tenant("acme").config.limits, "mail", None, "read"))
+        == 0
+    ):
         await house.take(key, "mail")
     late = asyncio.ensure_future(house.take(key, "mail", wait_ms=200_000))
     await house.pass_time(2_000)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tenantq.domain.rates import NO_LIMITS, Limits, Rate
 from tenantq.errors import RateLimited, TooLarge
+from tenantq.gates.charge import Charge
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import ManualClock
 
@@ -31,7 +32,7 @@ def admitted(limits: RateLimits, tenant: str, allowed: Limits, times: int, queue
     passed = 0
     for _ in range(times):
         try:
-            limits.admit(tenant, allowed, queue, None, "write", 1)
+            limits.admit(Charge.of(tenant, allowed, queue, None, "write", 1))
         except RateLimited:
             continue
         passed += 1
@@ -59,9 +60,9 @@ def test_44_rate_limit_is_per_tenant_and_two_tenants_never_share(clock: ManualCl
 def test_44_refusal_says_when_to_come_back_and_then_it_succeeds(clock: ManualClock) -> None:
     """And which limit it was, how high it is and what is left."""
     limits, allowed = RateLimits(clock), writes(50, burst=20)
-    limits.admit("acme", allowed, "work", None, "write", 18)
+    limits.admit(Charge.of("acme", allowed, "work", None, "write", 18))
     with pytest.raises(RateLimited) as raised:
-        limits.admit("acme", allowed, "work", None, "write", 5)
+        limits.admit(Charge.of("acme", allowed, "work", None, "write", 5))
     error = raised.value
     assert (error.limit, error.current, error.retry_after_ms) == (50, 2, 60)
     assert (error.tenant, error.queue, error.code, error.status) == ("acme", "work", "rate_limited", 429)
@@ -70,9 +71,9 @@ def test_44_refusal_says_when_to_come_back_and_then_it_succeeds(clock: ManualClo
     )
     clock.advance(59)
     with pytest.raises(RateLimited):
-        limits.admit("acme", allowed, "work", None, "write", 5)
+        limits.admit(Charge.of("acme", allowed, "work", None, "write", 5))
     clock.advance(1)
-    limits.admit("acme", allowed, "work", None, "write", 5)
+    limits.admit(Charge.of("acme", allowed, "work", None, "write", 5))
 
 
 def test_44_rate_limit_is_configurable_online(clock: ManualClock) -> None:
@@ -89,11 +90,11 @@ def test_reading_and_writing_are_apart(clock: ManualClock) -> None:
     """Used-up writes leave reads alone."""
     limits = RateLimits(clock)
     allowed = Limits(write=Rate(ops_per_sec=1), read=Rate(ops_per_sec=2))
-    limits.admit("acme", allowed, "q", None, "write")
-    limits.admit("acme", allowed, "q", None, "read", 2)
+    limits.admit(Charge.of("acme", allowed, "q", None, "write"))
+    limits.admit(Charge.of("acme", allowed, "q", None, "read", 2))
     for kind, limit in (("write", 1), ("read", 2)):
         with pytest.raises(RateLimited, match=rf"limits\.{kind}\.ops_per_sec: {limit} a second"):
-            limits.admit("acme", allowed, "q", None, kind)  # type: ignore[arg-type]  # one of the two
+            limits.admit(Charge.of("acme", allowed, "q", None, kind))  # type: ignore[arg-type]  # one of the two
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,9 @@ def test_each_of_the_four_limits_holds_and_is_named(
     """Whichever is the narrowest."""
     limits = RateLimits(clock)
     for _ in range(5):
-        limits.admit("acme", tenant_limits, "q", queue_limits, "write", 1, 100)
+        limits.admit(Charge.of("acme", tenant_limits, "q", queue_limits, "write", 1, 100))
     with pytest.raises(RateLimited) as raised:
-        limits.admit("acme", tenant_limits, "q", queue_limits, "write", 1, 100)
+        limits.admit(Charge.of("acme", tenant_limits, "q", queue_limits, "write", 1, 100))
     assert raised.value.message.startswith(named)
     assert raised.value.retry_after_ms == 200
 
@@ -123,25 +124,25 @@ def test_each_of_the_four_limits_holds_and_is_named(
 def test_a_queues_limit_is_its_own(clock: ManualClock) -> None:
     """Other queues of the tenant, and queues of the same name elsewhere, have their own buckets."""
     limits, allowed = RateLimits(clock), writes(3)
-    limits.admit("acme", None, "q", allowed, "write", 3)
-    limits.admit("acme", None, "q2", allowed, "write", 3)
-    limits.admit("bolt", None, "q", allowed, "write", 3)
+    limits.admit(Charge.of("acme", None, "q", allowed, "write", 3))
+    limits.admit(Charge.of("acme", None, "q2", allowed, "write", 3))
+    limits.admit(Charge.of("bolt", None, "q", allowed, "write", 3))
     with pytest.raises(RateLimited):
-        limits.admit("acme", None, "q", allowed, "write")
+        limits.admit(Charge.of("acme", None, "q", allowed, "write"))
 
 
 def test_what_one_bucket_refuses_is_taken_from_none(clock: ManualClock) -> None:
     """Refused work uses up nothing: what is remembered is the same, byte for byte, and no bucket came into being."""
     limits, wide, narrow = RateLimits(clock), writes(100, 10_000), writes(2)
-    limits.admit("acme", wide, "q", narrow, "write", 2, 50)
+    limits.admit(Charge.of("acme", wide, "q", narrow, "write", 2, 50))
     clock.advance(7)
     before = state(limits)
     with pytest.raises(RateLimited):
-        limits.admit("acme", wide, "q", narrow, "write", 1, 50)
+        limits.admit(Charge.of("acme", wide, "q", narrow, "write", 1, 50))
     with pytest.raises(TooLarge):
-        limits.admit("acme", wide, "other", narrow, "write", 3, 50)
+        limits.admit(Charge.of("acme", wide, "other", narrow, "write", 3, 50))
     assert state(limits) == before
-    limits.admit("acme", wide, "q3", narrow, "write", 2, 9_950)
+    limits.admit(Charge.of("acme", wide, "q3", narrow, "write", 2, 9_950))
 
 
 @pytest.mark.parametrize(
@@ -174,34 +175,34 @@ def test_more_than_a_burst_is_too_large_not_limited(
     limits = RateLimits(clock)
     for _ in range(2):
         with pytest.raises(TooLarge, match=text):
-            limits.admit("acme", allowed, "q", None, "write", ops, bytes)
-        limits.admit("acme", allowed, "q", None, "write", 1, 1)
+            limits.admit(Charge.of("acme", allowed, "q", None, "write", ops, bytes))
+        limits.admit(Charge.of("acme", allowed, "q", None, "write", 1, 1))
     with pytest.raises(TooLarge, match=text.replace("tenant", "queue")):
-        limits.admit("acme", None, "q", allowed, "write", ops, bytes)
+        limits.admit(Charge.of("acme", None, "q", allowed, "write", ops, bytes))
 
 
 def test_a_read_is_charged_afterwards_and_the_next_one_waits(clock: ManualClock) -> None:
     """Its size was not known when it was let in."""
     limits, allowed = RateLimits(clock), Limits(read=Rate(ops_per_sec=100, bytes_per_sec=1_000))
-    limits.admit("acme", allowed, "q", None, "read", 1)
-    limits.charge("acme", allowed, "q", None, "read", 9, 3_000)
+    limits.admit(Charge.of("acme", allowed, "q", None, "read", 1))
+    limits.charge(Charge.of("acme", allowed, "q", None, "read", 9, 3_000))
     with pytest.raises(RateLimited) as raised:
-        limits.admit("acme", allowed, "q", None, "read", 1)
+        limits.admit(Charge.of("acme", allowed, "q", None, "read", 1))
     assert raised.value.message.startswith("limits.read.bytes_per_sec: 1000 a second")
     assert (raised.value.current, raised.value.retry_after_ms) == (0, 2_000)
     clock.advance(2_000)
-    limits.admit("acme", allowed, "q", None, "read", 1)
+    limits.admit(Charge.of("acme", allowed, "q", None, "read", 1))
 
 
 def test_work_that_was_not_done_is_given_back(clock: ManualClock) -> None:
     """As when a quota refuses what the rate let in."""
     limits, allowed = RateLimits(clock), writes(10, 1_000)
-    limits.admit("acme", allowed, "q", allowed, "write", 4, 100)
+    limits.admit(Charge.of("acme", allowed, "q", allowed, "write", 4, 100))
     before = state(limits)
-    limits.admit("acme", allowed, "q", allowed, "write", 6, 900)
-    limits.give_back("acme", allowed, "q", allowed, "write", 6, 900)
+    limits.admit(Charge.of("acme", allowed, "q", allowed, "write", 6, 900))
+    limits.refund(Charge.of("acme", allowed, "q", allowed, "write", 6, 900))
     assert state(limits) == before
-    limits.give_back("none", allowed, "q", allowed, "write", 6, 900)
+    limits.refund(Charge.of("none", allowed, "q", allowed, "write", 6, 900))
     assert state(limits) == before
 
 
@@ -209,9 +210,9 @@ def test_no_limits_leave_nothing_behind(clock: ManualClock) -> None:
     """Which is the default for every tenant."""
     limits = RateLimits(clock)
     for kind in ("read", "write"):
-        limits.admit("acme", NO_LIMITS, "q", NO_LIMITS, kind, 1_000, 1 << 20)
-        limits.charge("acme", None, "q", None, kind, 1_000, 1 << 20)
-        limits.give_back("acme", None, None, None, kind)
+        limits.admit(Charge.of("acme", NO_LIMITS, "q", NO_LIMITS, kind, 1_000, 1 << 20))
+        limits.charge(Charge.of("acme", None, "q", None, kind, 1_000, 1 << 20))
+        limits.refund(Charge.of("acme", None, None, None, kind))
     assert len(limits) == 0
 
 
@@ -219,7 +220,7 @@ def test_idle_buckets_are_collected_in_slices(clock: ManualClock) -> None:
     """Those that are full again, and only those."""
     limits, allowed = RateLimits(clock), writes(10)
     for n in range(500):
-        limits.admit(f"tenant-{n}", allowed, "q", allowed, "write", 10 if n % 2 else 1)
+        limits.admit(Charge.of(f"tenant-{n}", allowed, "q", allowed, "write", 10 if n % 2 else 1))
     assert limits.collect(most=1_000) == 0
     assert len(limits) == 1_000
     clock.advance(100)
@@ -250,7 +251,7 @@ def test_a_deleted_tenant_is_forgotten(clock: ManualClock) -> None:
     limits, allowed = RateLimits(clock), writes(10)
     for tenant in ("acme", "acme-2"):
         for queue in ("a", "b"):
-            limits.admit(tenant, allowed, queue, allowed, "write", 5)
+            limits.admit(Charge.of(tenant, allowed, queue, allowed, "write", 5))
     limits.forget("acme")
     limits.forget("nobody")
     assert len(limits) == 3
@@ -288,7 +289,7 @@ def test_no_window_of_any_bucket_is_ever_overshot(
         limits.collect(looked_at)
         before = state(limits)
         try:
-            limits.admit(tenant, of_tenant, queue, of_queue, "write", ops, size)
+            limits.admit(Charge.of(tenant, of_tenant, queue, of_queue, "write", ops, size))
         except RateLimited:
             assert state(limits) == before
         else:
@@ -315,13 +316,13 @@ def test_a_refusals_hint_is_exact(ops: int, later: int) -> None:
     """A caller that comes back when told to is let in, and one millisecond earlier it is not."""
     clock = ManualClock()
     limits, allowed = RateLimits(clock), writes(7, burst=20)
-    limits.charge("acme", allowed, "q", None, "write", 33)
+    limits.charge(Charge.of("acme", allowed, "q", None, "write", 33))
     clock.advance(later)
     try:
-        limits.admit("acme", allowed, "q", None, "write", ops)
+        limits.admit(Charge.of("acme", allowed, "q", None, "write", ops))
     except RateLimited as error:
         clock.advance(error.retry_after_ms - 1)
         with pytest.raises(RateLimited):
-            limits.admit("acme", allowed, "q", None, "write", ops)
+            limits.admit(Charge.of("acme", allowed, "q", None, "write", ops))
         clock.advance(1)
-        limits.admit("acme", allowed, "q", None, "write", ops)
+        limits.admit(Charge.of("acme", allowed, "q", None, "write", ops))

@@ -29,7 +29,7 @@ def is_empty(slots: Slots) -> bool:
         slots.in_flight == slots.waiting == 0
         and not slots._tickets
         and not slots._waiting
-        and not any(bound.in_flight or bound.lines for bound in slots._bounds())
+        and not any(scope.in_flight or scope.queues for scope in slots._scopes())
     )
 
 
@@ -400,11 +400,11 @@ class _Crowd:
         for (_, _, kind), count in Counter((tenant, queue, kind) for tenant, queue, kind, _ in held).items():
             assert count <= {"add": 2, "poll": 3}.get(str(kind), 8)
         assert all(n <= 4 for wire, n in Counter(wire for *_, wire in held).items() if wire is not None)
-        for bound, most in zip(self.slots._bounds(), (4, 2, 3, 5, 8), strict=True):
-            assert all(0 < count <= most for count in bound.in_flight.values())
-        counted = [dict(bound.in_flight) for bound in self.slots._bounds()]
+        for scope, most in zip(self.slots._scopes(), (4, 2, 3, 5, 8), strict=True):
+            assert all(0 < count <= most for count in scope.in_flight.values())
+        counted = [dict(scope.in_flight) for scope in self.slots._scopes()]
         self.slots._recount()
-        assert [bound.in_flight for bound in self.slots._bounds()] == counted
+        assert [scope.in_flight for scope in self.slots._scopes()] == counted
 
 
 async def _play(script: list[tuple[str, tuple[str, str, SlotKind | None, str | None], int, bool]]) -> None:

@@ -106,7 +106,7 @@ def test_what_is_given_back_was_never_taken(
     one.charge(spent, rate, burst, 0)
     other.charge(spent, rate, burst, 0)
     one.charge(amount, rate, burst, taken_at)
-    one.give_back(amount, rate, burst, back_at)
+    one.refund(amount, rate, burst, back_at)
     other.charge(0, rate, burst, seen_at)
     one.charge(0, rate, burst, seen_at)
     assert one == other

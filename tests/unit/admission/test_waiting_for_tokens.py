@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tenantq.domain.rates import Limits, Rate
 from tenantq.errors import RateLimited, TooLarge
-from tenantq.gates.rate_buckets import Buckets, Work
+from tenantq.gates.charge import Charge
+from tenantq.gates.rate_buckets import Buckets
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import ManualClock
 
@@ -34,7 +35,7 @@ def wait_for(
     limits: RateLimits, ops: int, wait_ms: int, *, queue: str = "q", of_queue: Limits | None = None
 ) -> Coroutine[Any, Any, None]:
     """Return a call that waits for a write."""
-    return limits.admit_within("acme", TEN, queue, of_queue, "write", ops, wait_ms=wait_ms)
+    return limits.admit_within(Charge.of("acme", TEN, queue, of_queue, "write", ops), wait_ms=wait_ms)
 
 
 async def test_work_waits_until_its_tokens_are_there(clock: ManualClock) -> None:
@@ -49,13 +50,13 @@ async def test_work_waits_until_its_tokens_are_there(clock: ManualClock) -> None
     await call
     assert limits.waiting("acme") == 0
     with pytest.raises(RateLimited):
-        limits.admit("acme", TEN, "q", None, "write")
+        limits.admit(Charge.of("acme", TEN, "q", None, "write"))
 
 
 async def test_waiting_calls_are_served_in_order(clock: ManualClock) -> None:
     """A small one does not pass a large one that came before, nor does one that would not wait."""
     limits, served = RateLimits(clock), list[int]()
-    limits.admit("acme", TEN, "q", None, "write", 10)
+    limits.admit(Charge.of("acme", TEN, "q", None, "write", 10))
 
     async def call(n: int, ops: int) -> None:
         await wait_for(limits, ops, 10_000)
@@ -66,9 +67,9 @@ async def test_waiting_calls_are_served_in_order(clock: ManualClock) -> None:
     await pass_time(clock, 950, 10)
     assert served == [0]
     with pytest.raises(RateLimited, match="others wait already"):
-        limits.admit("acme", TEN, "q", None, "write", 1)
+        limits.admit(Charge.of("acme", TEN, "q", None, "write", 1))
     with pytest.raises(TooLarge):
-        limits.admit("acme", TEN, "q", None, "write", 11)
+        limits.admit(Charge.of("acme", TEN, "q", None, "write", 11))
     await pass_time(clock, 1_000, 10)
     assert served == [0, 1, 2, 3, 4][: len(served)]
     await pass_time(clock, 1_000, 10)
@@ -103,7 +104,7 @@ async def test_when_its_time_is_over_a_call_is_refused_and_has_used_nothing(cloc
     await pass_time(clock, 200, 10)
     assert calls[2].done()
     with pytest.raises(RateLimited) as raised:
-        limits.admit("acme", TEN, "q", None, "write")
+        limits.admit(Charge.of("acme", TEN, "q", None, "write"))
     assert raised.value.current == 0
 
 
@@ -121,7 +122,7 @@ async def test_a_cancelled_call_leaves_no_trace(clock: ManualClock) -> None:
     assert limits.waiting("acme") == 0
     assert len(limits._lines) == 0
     clock.advance(1_000)
-    limits.admit("acme", TEN, "q", None, "write", 10)
+    limits.admit(Charge.of("acme", TEN, "q", None, "write", 10))
 
 
 async def test_one_that_is_admitted_and_cancelled_in_the_same_moment_gives_back(clock: ManualClock) -> None:
@@ -144,7 +145,7 @@ async def test_given_back_tokens_go_to_those_who_wait(clock: ManualClock) -> Non
     await wait_for(limits, 10, 0)
     call = asyncio.ensure_future(wait_for(limits, 4, 5_000))
     await settle()
-    limits.give_back("acme", TEN, "q", None, "write", 4)
+    limits.refund(Charge.of("acme", TEN, "q", None, "write", 4))
     await settle()
     assert call.done()
 
@@ -155,11 +156,11 @@ async def test_a_narrow_queue_does_not_hold_up_the_others(clock: ManualClock) ->
     await wait_for(limits, 1, 0, queue="narrow", of_queue=narrow)
     waiting = [asyncio.ensure_future(wait_for(limits, 1, 5_000, queue="narrow", of_queue=narrow)) for _ in range(2)]
     await settle()
-    limits.admit("acme", TEN, "wide", None, "write", 5)
+    limits.admit(Charge.of("acme", TEN, "wide", None, "write", 5))
     with pytest.raises(RateLimited, match="for this queue"):
-        limits.admit("acme", TEN, "narrow", narrow, "write")
+        limits.admit(Charge.of("acme", TEN, "narrow", narrow, "write"))
     five = Limits(write=Rate(ops_per_sec=5, burst=1))
-    limits.admit("acme", TEN, "brisk", five, "write")
+    limits.admit(Charge.of("acme", TEN, "brisk", five, "write"))
     brisk = asyncio.ensure_future(wait_for(limits, 1, 5_000, queue="brisk", of_queue=five))
     await pass_time(clock, 200, 10)
     assert brisk.done()
@@ -176,12 +177,12 @@ async def test_nobody_passes_one_that_waits_for_its_queues_tokens(clock: ManualC
     call = asyncio.ensure_future(wait_for(limits, 4, 5_000, of_queue=of_queue))
     await settle()
     with pytest.raises(RateLimited, match="others wait already") as raised:
-        limits.admit("acme", TEN, "q", of_queue, "write", 1)
+        limits.admit(Charge.of("acme", TEN, "q", of_queue, "write", 1))
     assert raised.value.retry_after_ms == 200
     await pass_time(clock, 200, 10)
     await call
     assert not any(timer.callback for *_, timer in clock._timers)
-    limits.admit("acme", TEN, "q2", of_queue, "write", 1)
+    limits.admit(Charge.of("acme", TEN, "q2", of_queue, "write", 1))
 
 
 async def test_how_many_may_wait_is_bounded(clock: ManualClock) -> None:
@@ -192,8 +193,8 @@ async def test_how_many_may_wait_is_bounded(clock: ManualClock) -> None:
     await settle()
     with pytest.raises(RateLimited):
         await wait_for(limits, 1, 60_000)
-    limits.admit("bolt", TEN, "q", None, "write", 10)
-    other = asyncio.ensure_future(limits.admit_within("bolt", TEN, "q", None, "write", wait_ms=1_000))
+    limits.admit(Charge.of("bolt", TEN, "q", None, "write", 10))
+    other = asyncio.ensure_future(limits.admit_within(Charge.of("bolt", TEN, "q", None, "write"), wait_ms=1_000))
     await settle()
     assert (limits.waiting("acme"), limits.waiting("bolt")) == (3, 1)
     await pass_time(clock, 400, 10)
@@ -206,12 +207,12 @@ async def test_one_timer_per_line_wakes_only_who_can_go(clock: ManualClock, monk
     await wait_for(limits, 10, 0)
     calls = [asyncio.ensure_future(wait_for(limits, 1, 200_000)) for _ in range(1_000)]
     await settle()
-    looks: list[Work] = []
+    looks: list[Charge] = []
     wait_ms = Buckets.tenant_wait_ms
 
-    def counted(self: Buckets, work: Work, now: int) -> int:
-        looks.append(work)
-        return wait_ms(self, work, now)
+    def counted(self: Buckets, charge: Charge, now: int) -> int:
+        looks.append(charge)
+        return wait_ms(self, charge, now)
 
     monkeypatch.setattr(Buckets, "tenant_wait_ms", counted)
     await pass_time(clock, 10_000, 100)
@@ -257,7 +258,7 @@ async def _play(script: list[tuple[str, int, int]]) -> None:
             await pass_time(clock, number, 25)
         elif action == "try":
             try:
-                limits.admit("acme", TEN, "q", None, "write", ops)
+                limits.admit(Charge.of("acme", TEN, "q", None, "write", ops))
             except RateLimited:
                 continue
             passed.append((clock.monotonic_ms(), ops))

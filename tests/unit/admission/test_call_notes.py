@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.gates.refusals import ANY, CountedRefusal, Outcome, Refusal, Refusals
+from tenantq.gates.call_notes import ANY, CallNote, CallNotes, CountedCallNote, Outcome
 from tenantq.runtime.clock import ManualClock
 
 
-def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> Refusal:
+def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> CallNote:
     """Return a call that was refused."""
-    call = Refusal(
+    call = CallNote(
         tenant=tenant,
         queue="q",
         action="add",
@@ -32,17 +32,17 @@ class Journal:
     """Where rows go; it can be out of order."""
 
     def __init__(self) -> None:
-        self.batches: list[list[CountedRefusal]] = []
+        self.batches: list[list[CountedCallNote]] = []
         self.fails = False
 
-    def write(self, rows: list[CountedRefusal]) -> None:
+    def write(self, rows: list[CountedCallNote]) -> None:
         """Keep rows."""
         if self.fails:
             raise OSError("no space left")
         self.batches.append(rows)
 
     @property
-    def rows(self) -> list[CountedRefusal]:
+    def rows(self) -> list[CountedCallNote]:
         """All rows so far."""
         return [row for batch in self.batches for row in batch]
 
@@ -50,7 +50,7 @@ class Journal:
 def test_few_refusals_are_written_singly_and_at_once(clock: ManualClock) -> None:
     """With everything that is known of each."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write)
+    refusals = CallNotes(clock, journal.write)
     for n in range(20):
         refusals.note(refusal(n=n))
         assert len(journal.batches) == n + 1
@@ -63,7 +63,7 @@ def test_few_refusals_are_written_singly_and_at_once(clock: ManualClock) -> None
 def test_a_flood_is_merged_with_counts_and_times(clock: ManualClock) -> None:
     """Written once a flush, by the clock."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write)
+    refusals = CallNotes(clock, journal.write)
     start = clock.wall_ms()
     for n in range(1_020):
         refusals.note(refusal(n=n))
@@ -86,7 +86,7 @@ def test_a_flood_is_merged_with_counts_and_times(clock: ManualClock) -> None:
 def test_a_new_second_has_new_single_rows(clock: ManualClock) -> None:
     """So that the first ones of the next burst are seen in full again."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=2)
+    refusals = CallNotes(clock, journal.write, rows_per_second=2)
     for _ in range(3):
         for n in range(5):
             refusals.note(refusal(n=n))
@@ -97,7 +97,7 @@ def test_a_new_second_has_new_single_rows(clock: ManualClock) -> None:
 def test_kinds_differ_in_everything_but_the_call_itself(clock: ManualClock) -> None:
     """Tenant, queue, action, principal, remote, outcome and code each make another row; request id and agent do not."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=0)
+    refusals = CallNotes(clock, journal.write, rows_per_second=0)
     kinds: tuple[dict[str, str], ...] = (
         {},
         {"queue": "p"},
@@ -118,7 +118,7 @@ def test_kinds_differ_in_everything_but_the_call_itself(clock: ManualClock) -> N
 def test_one_tenants_flood_leaves_anothers_rows_alone(clock: ManualClock) -> None:
     """They stay single and detailed."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, kinds_max=50)
+    refusals = CallNotes(clock, journal.write, kinds_max=50)
     for n in range(5_000):
         refusals.note(refusal(n=n, queue=f"q{n}", remote=f"10.0.{n // 256}.{n % 256}"))
     refusals.note(refusal("bolt"))
@@ -133,7 +133,7 @@ def test_one_tenants_flood_leaves_anothers_rows_alone(clock: ManualClock) -> Non
 def test_beyond_the_kinds_calls_are_counted_by_tenant_and_outcome(clock: ManualClock) -> None:
     """In a row that says so; beyond that by outcome alone. Nothing is left out."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=0, kinds_max=10)
+    refusals = CallNotes(clock, journal.write, rows_per_second=0, kinds_max=10)
     for tenant in range(30):
         for queue in range(5):
             refusals.note(refusal(f"tenant-{tenant}", queue=f"q{queue}"))
@@ -153,7 +153,7 @@ def test_beyond_the_kinds_calls_are_counted_by_tenant_and_outcome(clock: ManualC
 def test_the_single_rows_of_all_tenants_together_are_bounded(clock: ManualClock) -> None:
     """A caller that knows many names gains nothing by it."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=3)
+    refusals = CallNotes(clock, journal.write, rows_per_second=3)
     for n in range(1_000):
         refusals.note(refusal(f"tenant-{n}"))
     assert len(journal.rows) == 30
@@ -164,7 +164,7 @@ def test_the_single_rows_of_all_tenants_together_are_bounded(clock: ManualClock)
 def test_what_could_not_be_written_is_kept(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     """And written with the next flush, by itself or by hand."""
     journal = Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=2)
+    refusals = CallNotes(clock, journal.write, rows_per_second=2)
     journal.fails = True
     for _ in range(5):
         refusals.note(refusal())
@@ -204,7 +204,7 @@ def test_counts_are_exact_and_rows_are_bounded_under_any_flood(
 ) -> None:
     """By tenant and outcome as far as rows tell it, and in total always; rows by the time that passed."""
     clock, journal = ManualClock(), Journal()
-    refusals = Refusals(clock, journal.write, rows_per_second=3, kinds_max=20, flush_ms=1_000)
+    refusals = CallNotes(clock, journal.write, rows_per_second=3, kinds_max=20, flush_ms=1_000)
     noted: Counter[str] = Counter()
     noted_of: Counter[tuple[str, str]] = Counter()
     start = clock.monotonic_ms()

@@ -1,6 +1,6 @@
-"""Denied, throttled and refused calls, and looks at contents, on their way to the journal: one by one while they are few, counted when they flood.
+"""Notes about refused calls and reads on their way to the journal: row by row while there are few, counted during a flood.
 
-A flood costs a bounded number of rows whoever sends it, and no call is ever left out of the counts.
+A flood costs a bounded number of rows, and no call is left out of the counts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ANY: Final = "*"
 """Stands in a row for values of many kinds of calls that were counted together."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that was not let through, or with ``ok`` one that was and changes nothing. Empty text where something does not apply or is not known."""
+class CallNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that was refused, or with outcome ``ok`` one that only read. Empty text means unknown or not applicable."""
 
     tenant: str
     queue: str = ""
@@ -39,7 +39,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     details: str = ""
 
 
-class CountedRefusal(Refusal, frozen=True, kw_only=True):
+class CountedCallNote(CallNote, frozen=True, kw_only=True):
     """A row for the journal: a call, or what several have in common and the first one's details."""
 
     count: int
@@ -47,21 +47,21 @@ class CountedRefusal(Refusal, frozen=True, kw_only=True):
     last_at: int
 
 
-class _Tally:
+class _NoteCount:
     """Calls of one kind since the last flush."""
 
-    __slots__ = ("count", "first_at", "last_at", "refusal")
+    __slots__ = ("count", "first_at", "last_at", "note")
 
-    def __init__(self, refusal: Refusal, at: int) -> None:
-        self.refusal = refusal
+    def __init__(self, note: CallNote, at: int) -> None:
+        self.note = note
         self.count = 0
         self.first_at = self.last_at = at
 
-    def row(self) -> CountedRefusal:
-        return _row(self.refusal, self.count, self.first_at, self.last_at)
+    def row(self) -> CountedCallNote:
+        return _row(self.note, self.count, self.first_at, self.last_at)
 
 
-class Refusals:
+class CallNotes:
     """Hands refusals to ``write``: the first of each second singly and at once, the rest merged every ``flush_ms``.
 
     ``rows_per_second`` is for each tenant, and ten times that for all. Beyond ``kinds_max`` kinds between two flushes, or a
@@ -86,7 +86,7 @@ class Refusals:
     def __init__(
         self,
         clock: Clock,
-        write: Callable[[list[CountedRefusal]], None],
+        write: Callable[[list[CountedCallNote]], None],
         rows_per_second: int = 20,
         kinds_max: int = 1_000,
         flush_ms: int = 1_000,
@@ -98,28 +98,28 @@ class Refusals:
         self._flush_ms = flush_ms
         self._second = 0
         self._rows_now: Counter[str] = Counter()  # written singly in this second, by tenant
-        self._kinds: dict[tuple[str, ...], _Tally] = {}
+        self._kinds: dict[tuple[str, ...], _NoteCount] = {}
         self._kinds_of: Counter[str] = Counter()  # by tenant
-        self._overflow: dict[tuple[str, Outcome], _Tally] = {}
+        self._overflow: dict[tuple[str, Outcome], _NoteCount] = {}
         self._timer: Timer | None = None
 
     @property
     def pending(self) -> int:
         """How many calls are counted but not written yet."""
-        return sum(tally.count for tallies in (self._kinds, self._overflow) for tally in tallies.values())
+        return sum(counter.count for counters in (self._kinds, self._overflow) for counter in counters.values())
 
-    def note(self, refusal: Refusal) -> None:
+    def note(self, note: CallNote) -> None:
         """Write a refused call, or count it. Never raises."""
         now = self._clock.wall_ms()
-        if not (self._may_go_singly(refusal.tenant) and self._written([_row(refusal, 1, now, now)])):
-            self._count(refusal, now)
+        if not (self._may_go_singly(note.tenant) and self._written([_row(note, 1, now, now)])):
+            self._count(note, now)
 
     def flush(self) -> None:
         """Write whatever is counted; to be called once more before the journal closes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        rows = [tally.row() for tally in (*self._kinds.values(), *self._overflow.values())]
+        rows = [counter.row() for counter in (*self._kinds.values(), *self._overflow.values())]
         if not rows:
             return
         if self._written(rows):
@@ -140,50 +140,50 @@ class Refusals:
         self._rows_now[tenant] += 1
         return True
 
-    def _written(self, rows: list[CountedRefusal]) -> bool:
+    def _written(self, rows: list[CountedCallNote]) -> bool:
         try:
             self._write(rows)
-        except Exception:  # a refusal must not turn into another error; what was not written is kept
+        except Exception:  # a note must not turn into another error; what was not written is kept
             log.exception(
                 "%d rows about refused calls could not be journaled; they are kept for the next try", len(rows)
             )
             return False
         return True
 
-    def _count(self, refusal: Refusal, at: int) -> None:
-        tally = self._tally(refusal, at)
-        tally.count += 1
-        tally.first_at = min(tally.first_at, at)
-        tally.last_at = max(tally.last_at, at)
+    def _count(self, note: CallNote, at: int) -> None:
+        counter = self._counter(note, at)
+        counter.count += 1
+        counter.first_at = min(counter.first_at, at)
+        counter.last_at = max(counter.last_at, at)
         if self._timer is None:
             self._timer = self._clock.call_later(self._flush_ms, self.flush)
 
-    def _tally(self, refusal: Refusal, at: int) -> _Tally:
+    def _counter(self, note: CallNote, at: int) -> _NoteCount:
         """Return where a call is counted: with its kind, or where there are too many, with its tenant and outcome."""
-        tenant, outcome = refusal.tenant, refusal.outcome
-        key = (tenant, refusal.queue, refusal.action, refusal.principal, refusal.remote, outcome, refusal.error_code)
-        tally = self._kinds.get(key)
-        if tally is not None:
-            return tally
+        tenant, outcome = note.tenant, note.outcome
+        key = (tenant, note.queue, note.action, note.principal, note.remote, outcome, note.error_code)
+        counter = self._kinds.get(key)
+        if counter is not None:
+            return counter
         if len(self._kinds) < self._kinds_max and self._kinds_of[tenant] < max(1, self._kinds_max // 10):
             self._kinds_of[tenant] += 1
-            tally = self._kinds[key] = _Tally(msgspec.structs.replace(refusal, request_id="", user_agent=""), at)
-            return tally
+            counter = self._kinds[key] = _NoteCount(msgspec.structs.replace(note, request_id="", user_agent=""), at)
+            return counter
         if (tenant, outcome) not in self._overflow and len(self._overflow) >= self._kinds_max:
             tenant = ""
-        tally = self._overflow.get((tenant, outcome))
-        if tally is None:
-            tally = self._overflow[tenant, outcome] = _Tally(_overflow_row(tenant, outcome), at)
-        return tally
+        counter = self._overflow.get((tenant, outcome))
+        if counter is None:
+            counter = self._overflow[tenant, outcome] = _NoteCount(_overflow_row(tenant, outcome), at)
+        return counter
 
 
-def _row(refusal: Refusal, count: int, first_at: int, last_at: int) -> CountedRefusal:
-    fields = msgspec.structs.asdict(refusal)
-    return CountedRefusal(**fields, count=count, first_at=first_at, last_at=last_at)
+def _row(note: CallNote, count: int, first_at: int, last_at: int) -> CountedCallNote:
+    fields = msgspec.structs.asdict(note)
+    return CountedCallNote(**fields, count=count, first_at=first_at, last_at=last_at)
 
 
-def _overflow_row(tenant: str, outcome: Outcome) -> Refusal:
-    return Refusal(
+def _overflow_row(tenant: str, outcome: Outcome) -> CallNote:
+    return CallNote(
         tenant=tenant,
         queue=ANY,
         action=ANY,

@@ -1,0 +1,53 @@
+"""A charge: what a call costs, and the rate limits it counts against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tenantq.domain.rates import Rate
+
+if TYPE_CHECKING:
+    from tenantq.domain.rates import Limits
+
+RateKind = Literal["read", "write"]
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """Operations and bytes of one call. A rate of None does not limit; ``queue`` None means that the call concerns no queue."""
+
+    kind: RateKind
+    tenant: str
+    tenant_rate: Rate | None
+    queue: str | None
+    queue_rate: Rate | None
+    ops: int
+    bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        tenant: str,
+        tenant_limits: Limits | None,
+        queue: str | None,
+        queue_limits: Limits | None,
+        kind: RateKind,
+        ops: int = 1,
+        bytes: int = 0,
+    ) -> Charge:
+        """Return a charge against the current limits of a tenant and of one of its queues."""
+        queue_rate = _rate(queue_limits, kind) if queue is not None else None
+        return cls(kind, tenant, _rate(tenant_limits, kind), queue, queue_rate, ops, bytes)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no rate limit applies."""
+        return self.tenant_rate is None and self.queue_rate is None
+
+
+def _rate(limits: Limits | None, kind: RateKind) -> Rate | None:
+    if limits is None:
+        return None
+    rate = limits.write if kind == "write" else limits.read
+    return None if rate.ops_per_sec is None and rate.bytes_per_sec is None else rate
