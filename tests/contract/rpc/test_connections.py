@@ -147,7 +147,7 @@ async def test_logins_side_by_side_keep_to_the_bound_of_sessions(
         await everybody.wait()
         return await log_in(call)
 
-    monkeypatch.setattr(server.service, "log_in", log_in_together)
+    monkeypatch.setattr(server.service.access, "log_in", log_in_together)
     replies = await asyncio.gather(*(client.door.login(token=ADMIN) for _ in range(6)))
     assert sorted(reply.which() for reply in replies) == ["error"] * 4 + ["ok"] * 2
     assert {reply.error.code for reply in replies if reply.which() == "error"} == {"unavailable"}
