@@ -8,10 +8,10 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from bench.table import Table, percentile
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import LOCAL, NewMessage
 from tenantq.engine.fair_lines import FairLines, TenantLine
 from tenantq.engine.ops.lifecycle import PutQueue, PutTenant
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain.access import Grant
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import LOCAL
 from tenantq.engine.ops.lifecycle import PutTenant
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.gates.charge import Charge
 from tenantq.gates.rate_limit import RateLimits

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tenantq.client import Client as Client
     from tenantq.client import Received as Received
     from tenantq.domain.config import QueueConfig as QueueConfig
-    from tenantq.domain.config import ShardSettings as ShardSettings
     from tenantq.domain.config import TenantConfig as TenantConfig
     from tenantq.domain.message import Caller as Caller
     from tenantq.domain.message import Delivery as Delivery
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tenantq.domain.message import Outcome as Outcome
     from tenantq.domain.message import Result as Result
     from tenantq.engine.ops.redrive import RedriveFilter as RedriveFilter
+    from tenantq.engine.settings import ShardSettings as ShardSettings
     from tenantq.engine.shard import Shard as Shard
     from tenantq.errors import BadAnswer as BadAnswer
     from tenantq.errors import Busy as Busy
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "tenantq.client": ("Added", "AsyncClient", "Client", "Received"),
     "tenantq.runtime.clock": ("ManualClock", "SystemClock"),
-    "tenantq.domain.config": ("QueueConfig", "ShardSettings", "TenantConfig"),
+    "tenantq.domain.config": ("QueueConfig", "TenantConfig"),
+    "tenantq.engine.settings": ("ShardSettings",),
     "tenantq.engine.ops.redrive": ("RedriveFilter",),
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (

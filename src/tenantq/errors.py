@@ -136,7 +136,7 @@ class QuotaExceeded(Limited):
     code = "quota_exceeded"
 
 
-class Invalid(TenantqError):
+class Invalid(TenantqError, ValueError):
     """An argument is out of range or malformed."""
 
     code = "invalid"

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import tomllib
 import types
-from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tenantq.cluster.settings import ShardsSettings, check_shards
-from tenantq.domain.config import ShardSettings, check_shard
-from tenantq.domain.message import check_int
+from tenantq.cluster.settings import ShardsSettings
+from tenantq.domain.validation import about, between, build
+from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
 from tenantq.gates.certificate import CertificateSettings
 from tenantq.gates.json_web_token import JwtSettings
-from tenantq.http.settings import HttpSettings, check_http
-from tenantq.journal.checkpoint import AuditSettings, check_audit
-from tenantq.journal.export_settings import ExportSettings, check_export
-from tenantq.kms.settings import KmsSettings, check_kms
-from tenantq.rpc.settings import RpcSettings, check_rpc
+from tenantq.http.settings import HttpSettings
+from tenantq.journal.checkpoint import AuditSettings
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.kms.settings import KmsSettings
+from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.tls import TlsFiles
-from tenantq.service.gate_settings import GateSettings, check_gates
-from tenantq.service.self_checks import CheckSettings, check_checks
-from tenantq.sqs.settings import SqsSettings, check_sqs
+from tenantq.service.gate_settings import GateSettings
+from tenantq.service.self_checks import CheckSettings
+from tenantq.sqs.settings import SqsSettings
 from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.settings import RedisSettings, check_redis
-from tenantq.vault.settings import VaultSettings, check_vault
+from tenantq.store.redis.settings import RedisSettings
+from tenantq.vault.settings import VaultSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,21 +54,25 @@ _NOT_SETTINGS: Final = {
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set for one server."""
+    """All settings of one server."""
 
-    data_dir: str = "./tenantq-data"  # made if it is not there
-    backup_dir: str | None = None  # where backups go; none: the data directory's name with -backups behind it
-    http: str = "127.0.0.1:7070"  # address of the HTTP listener
-    rpc: str | None = (
-        None  # address of the Cap'n Proto listener, or "off"; none: RPC_DEFAULT where `tenantq serve` can have it
+    data_dir: Annotated[str, about("Data directory, created if missing.")] = "./tenantq-data"
+    backup_dir: Annotated[str, about("Directory of backups; none: the data directory's name with -backups.")] | None = (
+        None
     )
-    store: str | None = None  # URL of a Redis store; none: the embedded store, in the data directory
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    notice_ms: int = 0  # how long before a stop readiness says so, while everything is still served
-    grace_ms: int = 30_000  # how long a stop waits for requests in flight
+    http: Annotated[str, about("Address of the HTTP listener.")] = "127.0.0.1:7070"
+    rpc: (
+        Annotated[str, about(f'Address of the Cap\'n Proto listener, or "off"; none: {RPC_DEFAULT} if free.')] | None
+    ) = None
+    store: Annotated[str, about("URL of a Redis store; none: the embedded store in the data directory.")] | None = None
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], about("Least severe level to log.")] = "info"
+    log_format: Annotated[Literal["text", "json"], about("Format of log lines.")] = "text"
+    notice_ms: Annotated[
+        int, between(0, NOTICE_MS_MAX, "How long /readyz reports a stop in advance while everything is still served.")
+    ] = 0
+    grace_ms: Annotated[int, between(0, 86_400_000, "How long a stop waits for requests in flight.")] = 30_000
     shard: ShardSettings = ShardSettings()
-    redis: RedisSettings = RedisSettings()  # of a Redis store only
+    redis: RedisSettings = RedisSettings()
     shards: ShardsSettings = ShardsSettings()
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
@@ -81,7 +85,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     vault: VaultSettings = VaultSettings()
     tls: TlsFiles | None = None  # none: plain HTTP
     jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
-    certificates: CertificateSettings | None = None  # none: client certificates stand for nobody
+    certificates: CertificateSettings | None = None  # none: client certificates identify nobody
 
     def __repr__(self) -> str:
         """Show everything but the store's URL, in which a password may stand."""
@@ -96,24 +100,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
         given = _from_file(file)
     _merge(given, _from_environment(environment))
     _merge(given, {name: value for name, value in flags.items() if value is not None})
-    try:
-        settings = msgspec.convert(given, ServerSettings)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"settings: {error}") from error
-    check_int("notice_ms", settings.notice_ms, 0, NOTICE_MS_MAX)
-    check_int("grace_ms", settings.grace_ms, 0, 86_400_000)
-    check_shard(settings.shard)
-    check_shards(settings.shards)
-    check_http(settings.listener)
-    check_rpc(settings.rpc_listener)
-    check_sqs(settings.sqs)
-    check_export(settings.export)
-    check_audit(settings.audit)
-    check_checks(settings.checks)
-    check_gates(settings.gates)
-    check_kms(settings.kms)
-    check_vault(settings.vault)
-    check_redis(settings.redis)
+    settings = build(ServerSettings, given)
     if settings.store is not None:
         parse_address(settings.store)
     split_address("http", settings.http)

@@ -22,8 +22,8 @@ from tenantq.client.async_client import AsyncClient
 from tenantq.client.loop_thread import LoopThread
 from tenantq.client.settings import Settings, parse
 from tenantq.client.sync_client import Client
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError
 from tenantq.gates.key_maker import KeyMaker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.runtime.clock import ManualClock

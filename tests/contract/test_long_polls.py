@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import Delivery
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Draining, Invalid, NotFound, Unavailable
 from tenantq.runtime.clock import ManualClock, SystemClock

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.domain.config import ShardSettings
-from tenantq.domain.quotas import DAY_MS, HOUR_MS
+from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
 from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tenantq.domain import limits
-from tenantq.domain.config import ShardSettings
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.round import Round
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import JournalRow, decode_record, rows

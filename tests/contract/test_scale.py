@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict
 
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import Result
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, decode_record
 from tenantq.runtime.clock import ManualClock

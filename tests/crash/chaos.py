@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tenantq.doctor import examine, open_embedded
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import SystemClock
 from tests.administration import queues, tenants

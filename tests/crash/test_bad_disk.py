@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed, StoreFormat, StoreLocked
 from tenantq.store.rocks import RocksStore
 from tests.crash import chaos, events

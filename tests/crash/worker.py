@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import NewMessage, Result
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import SystemClock

@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenantq.domain.access import ACTIONS, ROLES, Grant, matches
-from tenantq.domain.config import QueueConfig, ShardSettings
+from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import NewMessage, Result
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.authorize import covers

@@ -31,7 +31,7 @@ from tests.redis_servers import OnRedis, RedisNodes, RedisServer, ResettingProxy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.domain.config import ShardSettings
+    from tenantq.engine.settings import ShardSettings
     from tenantq.store.interface import Store
 
 NAME = "chaos"

@@ -11,9 +11,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from tenantq.domain.config import ShardSettings
 from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.store.keys import queue_prefix

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import DiskFull, Invalid, StoreFailed
 from tenantq.server import Server

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tenantq.cli.options import options
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, Unavailable
 from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.settings import RedisSettings, check_redis
+from tenantq.store.redis.settings import RedisSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,5 +60,5 @@ def open_redis(url: str, name: str, shard: str) -> Callable[[Path], Store]:
         from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
     except ImportError as error:
         raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
-    address, settings = parse_address(url), check_redis(RedisSettings(name=name))
+    address, settings = parse_address(url), validated(RedisSettings(name=name), "redis.")
     return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)

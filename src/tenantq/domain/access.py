@@ -1,7 +1,7 @@
-"""Who may do what: actions, roles and grants. The matrix of roles and actions is the one table here.
+"""Principals, actions, roles and grants.
 
-A principal is text: ``key:<key id>``, ``jwt:<subject>``, ``cert:<name>``, ``anonymous`` or ``system``. What it may do in a
-tenant is the union of the grants that come with its credential and those stored for it; whatever no grant allows is denied.
+A principal is text: ``key:<key id>``, ``jwt:<subject>``, ``cert:<name>``, ``anonymous`` or ``system``. It may do in a tenant
+what the grants of its credential and its stored grants allow together. Everything else is denied.
 """
 
 from __future__ import annotations
@@ -9,78 +9,80 @@ from __future__ import annotations
 import fnmatch
 import re
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.domain import limits
-from tenantq.domain.message import check_int
+from tenantq.domain.limits import WallTime
+from tenantq.domain.names import QueuePattern
+from tenantq.domain.schema_rules import at_least_one, given
+from tenantq.domain.validation import items, matching, validated
 from tenantq.errors import Invalid
 
 Role = Literal["platform-admin", "tenant-admin", "operator", "producer", "consumer", "auditor", "viewer"]
 ROLES: Final[tuple[str, ...]] = get_args(Role)
 
-Action = Literal[
+TenantAction = Literal[
     # work
     "add", "poll", "ack", "nack", "release", "extend",
-    # looking; ``read_body`` is what lets bodies, attributes and result values through
+    # reading; ``read_body`` shows bodies, attributes and result values
     "peek", "get", "result", "trace", "read_body",
-    # mending
+    # repair
     "remove", "purge", "redrive",
     # queues
     "list_queues", "get_queue", "put_queue", "pause_queue", "resume_queue", "delete_queue",
     # the tenant
     "get_tenant", "usage", "audit", "export", "import",
-    # its encryption
+    # encryption
     "get_encryption", "rotate_keys", "rewrap_keys",
     # access
     "list_keys", "create_key", "revoke_key", "list_grants", "put_grant", "delete_grant", "revoke_token",
-    # the platform
+]  # fmt: skip
+PlatformAction = Literal[
     "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
     "list_platform_keys", "create_platform_key", "revoke_platform_key",
     "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups",
 ]  # fmt: skip
+Action = Literal[TenantAction, PlatformAction]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
-_PLATFORM: Final = {
-    "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
-    "list_platform_keys", "create_platform_key", "revoke_platform_key",
-    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups",
-}  # fmt: skip
-_LOOK: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
+_READ: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
 
 MATRIX: Final[dict[str, frozenset[str]]] = {
     "platform-admin": frozenset(ACTIONS),
-    "tenant-admin": frozenset(ACTIONS) - _PLATFORM,
+    "tenant-admin": frozenset(get_args(TenantAction)),
     "operator": frozenset(
-        _LOOK
+        _READ
         | {"peek", "get", "result", "trace", "read_body", "remove", "purge", "redrive"}
         | {"put_queue", "pause_queue", "resume_queue", "delete_queue"}
     ),
     "producer": frozenset({"add", "result", "get_queue", "read_body"}),
     "consumer": frozenset({"poll", "ack", "nack", "release", "extend", "get_queue", "read_body"}),
-    "auditor": frozenset(_LOOK | {"audit", "trace", "list_keys", "list_grants"}),
-    "viewer": frozenset(_LOOK | {"peek", "get", "result", "trace"}),
+    "auditor": frozenset(_READ | {"audit", "trace", "list_keys", "list_grants"}),
+    "viewer": frozenset(_READ | {"peek", "get", "result", "trace"}),
 }
-"""What each role may do inside the tenant it is granted in; ``platform-admin`` may do it in every tenant."""
+"""Actions of each role in the tenant of the grant. ``platform-admin`` applies to every tenant."""
 
 PRINCIPALS: Final = ("key", "jwt", "cert")
-"""The kinds of principals to whom something can be granted, before a colon and who it is."""
+"""Kinds of principals that can have stored grants: the part before the colon."""
 
 PATTERNS_MAX: Final = 32
-_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,80}")
+QueuePatterns = Annotated[tuple[QueuePattern, ...], items(1, PATTERNS_MAX)]  # names, with * and ? as wildcards
+_RoleName = Annotated[str, matching("|".join(ROLES), ", ".join(ROLES))]
+_ActionName = Annotated[str, matching("|".join(ACTIONS), ", ".join(ACTIONS))]
+GRANTS_SOMETHING: Final = at_least_one(given("role"), given("actions", minItems=1))
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a principal may do in one tenant: a role, single actions, or both."""
 
-    role: str | None = None
-    actions: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ("*",)  # names, with * and ? as wildcards
-    expires_at: int | None = None  # wall clock
+    role: _RoleName | None = None
+    actions: tuple[_ActionName, ...] = ()
+    queues: QueuePatterns = ("*",)
+    expires_at: WallTime | None = None
 
     def allows(self, action: str, queue: str | None, now_ms: int) -> bool:
-        """Tell whether this grant lets ``action`` through; ``queue`` None: the action concerns no queue."""
+        """Tell whether this grant allows ``action``. ``queue`` is None for actions without a queue."""
         if self.expires_at is not None and self.expires_at <= now_ms:
             return False
         if action not in self.actions and (self.role is None or action not in MATRIX[self.role]):
@@ -95,58 +97,44 @@ def matches(pattern: str, queue: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(pattern))  # its stars do not backtrack, so no pattern is slow
+    return re.compile(fnmatch.translate(pattern))  # fnmatch makes atomic groups of stars, so no pattern backtracks
 
 
 def check_grant(grant: Grant) -> Grant:
-    """Return ``grant`` if it is well formed and grants anything, else raise Invalid naming the field."""
+    """Return ``grant`` if it is well formed and grants something. Raises Invalid otherwise."""
     if type(grant) is not Grant:
         raise Invalid(f"grant: must be a Grant, not {type(grant).__name__}")
-    for field in ("actions", "queues"):
-        if not isinstance(getattr(grant, field), tuple):
-            raise Invalid(f"{field}: must be a list, not {type(getattr(grant, field)).__name__}")
-    if grant.role is not None and grant.role not in ROLES:
-        raise Invalid(f"role: there is no such role; there are {', '.join(ROLES)}")
-    for action in grant.actions:
-        if action not in ACTIONS:
-            raise Invalid(f"actions: there is no such action; there are {', '.join(ACTIONS)}")
+    validated(grant)
     if grant.role is None and not grant.actions:
-        raise Invalid("a grant needs a role or actions")
-    if not 1 <= len(grant.queues) <= PATTERNS_MAX:
-        raise Invalid(f"queues: {len(grant.queues)} patterns, allowed are 1 to {PATTERNS_MAX}")
-    for pattern in grant.queues:
-        if type(pattern) is not str or _PATTERN.fullmatch(pattern) is None:
-            raise Invalid("queues: a pattern is 1 to 80 characters of A-Z, a-z, 0-9, '_', '-', '.', '*' and '?'")
-    if grant.expires_at is not None:
-        check_int("expires_at", grant.expires_at, 0, limits.TIME_MS_MAX)
+        raise Invalid("role, actions: a grant requires one of them")
     return grant
 
 
 def can_be_granted_to(principal: str) -> bool:
-    """Tell whether a text names somebody to whom something can be granted; ``anonymous`` and ``system`` are not."""
+    """Tell whether a principal can have stored grants. ``anonymous`` and ``system`` cannot."""
     kind, _, who = principal.partition(":")
     return kind in PRINCIPALS and bool(who)
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who calls, once authenticated."""
+    """An authenticated caller."""
 
     id: str
-    tenant: str | None  # the credential's own tenant; None: it belongs to the platform
-    grants: tuple[Grant, ...] = ()  # what the credential itself brings, for its own tenant
-    expires_at: int | None = None  # wall clock; the credential is not valid afterwards
+    tenant: str | None  # tenant of the credential; None: a credential of the platform
+    grants: tuple[Grant, ...] = ()  # of the credential, for its own tenant
+    expires_at: int | None = None  # wall clock; end of the credential
 
     @property
     def is_platform_admin(self) -> bool:
-        """Whether the credential is one of the platform's administrators, with power in every tenant."""
+        """Whether the credential is a platform administrator's, which is valid in every tenant."""
         return self.tenant is None and any(grant.role == "platform-admin" for grant in self.grants)
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key as it is stored: whoever reads it cannot use it."""
+    """An API key as stored. The token cannot be derived from it."""
 
     id: str
-    tenant: str | None  # None: it belongs to the platform
+    tenant: str | None  # None: a key of the platform
     name: str
     grant: Grant
     token_hash: bytes  # SHA-256 of the whole token
@@ -156,12 +144,12 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str:
-        """What the journal calls the key."""
+        """The principal of the key."""
         return f"key:{self.id}"
 
 
 class KeyUse(msgspec.Struct, frozen=True):
-    """When and from where a key was used last."""
+    """When and from where a key was last used."""
 
     last_used_at: int
-    places: tuple[str, ...] = ()  # networks that are known for it
+    places: tuple[str, ...] = ()  # known networks

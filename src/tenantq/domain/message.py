@@ -1,4 +1,4 @@
-"""What goes into a queue and what comes out: frozen value objects, times in milliseconds."""
+"""Messages, deliveries and results: frozen value objects, times in milliseconds."""
 
 from __future__ import annotations
 
@@ -8,40 +8,51 @@ from typing import Literal
 import msgspec
 
 from tenantq.domain import limits
+from tenantq.domain.limits import (
+    Attempts,
+    AttributeName,
+    DelayMs,
+    GroupName,
+    IdempotencyKey,
+    Priority,
+    Reason,
+    TtlMs,
+)
+from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.runtime.randomness import id_text
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a producer wants added."""
+    """A message to add."""
 
     body: bytes
-    priority: int = 0  # 0 to 9, 9 is delivered first
-    delay_ms: int = 0  # hidden that long
-    ttl_ms: int | None = None  # discarded that long after it became visible; None: the queue's
-    key: str | None = None  # idempotency key, remembered for the queue's window
-    group: str | None = None  # messages of one group are delivered one at a time, in order
+    priority: Priority = 0  # 9 is delivered first
+    delay_ms: DelayMs = 0  # how long it stays invisible
+    ttl_ms: TtlMs | None = None  # discarded this long after it became visible; None: the queue's
+    key: IdempotencyKey | None = None  # remembered for the queue's window
+    group: GroupName | None = None  # messages of one group are delivered one at a time, in order
     attributes: dict[str, str] = {}
-    max_attempts: int | None = None  # deliveries before it is a dead letter; 0: no bound; None: the queue's
-    key_alone: bool = False  # the key tells a repetition, whatever its body
-    # Of an encrypted tenant's message, set by the service, which seals before the engine sees it:
-    raw_id: bytes | None = None  # its id, handed out beforehand, since the seal is bound to it
+    max_attempts: Attempts | None = None  # deliveries before it becomes a dead letter; 0: no limit; None: the queue's
+    key_alone: bool = False  # the same key is a repetition even with another body
+    # The service sets the following for encrypted tenants, because it encrypts before the engine sees the message:
+    raw_id: bytes | None = None  # its id, which the encryption is bound to
     sealed: bool = False  # the body is encrypted
-    sealed_attributes: bytes = b""  # the attributes that are secret, encrypted
-    digest: bytes | None = None  # what stands for the plaintext where an idempotency key remembers it
-    known_as: bytes | None = None  # what stood for it before encryption was switched on or off
+    sealed_attributes: bytes = b""  # the secret attributes, encrypted
+    digest: bytes | None = None  # hash of the plaintext, kept with the idempotency key
+    known_as: bytes | None = None  # its hash before encryption was switched on or off
 
     @property
     def size(self) -> int:
-        """Bytes of the body, as charged: of the plaintext."""
+        """Size of the body in plaintext, as charged."""
         return len(self.body) - limits.SEAL_BYTES if self.sealed else len(self.body)
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """What became of one added message: its id, or the error that refused it."""
+    """The result of adding one message: its id, or the error that refused it."""
 
     raw_id: bytes
-    duplicate: bool = False  # the key was known: the id is the earlier message's
+    duplicate: bool = False  # the key was known; the id is the earlier message's
     error: TenantqError | None = None
 
     @property
@@ -64,10 +75,10 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     tenant: str
     queue: str
-    sealed: bool = False  # the body is encrypted as it stands here; the service hands it out opened
+    sealed: bool = False  # the body is encrypted; the service decrypts it before delivery
     sealed_attributes: bytes = b""
-    origin: str = ""  # of a dead letter: the queue it came from, which its seal is bound to
-    first_at: int = 0  # when the first delivery began; 0: this is the first, or it is not known
+    origin: str = ""  # of a dead letter: its source queue, which the encryption is bound to
+    first_at: int = 0  # start of the first delivery; 0: this is the first, or unknown
 
     @property
     def id(self) -> str:
@@ -76,7 +87,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """Whether one receipt or id of a batch did what was asked."""
+    """The outcome of one receipt or id of a batch."""
 
     ok: bool
     error: TenantqError | None = None
@@ -84,12 +95,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a consumer reports of finished work."""
+    """The result of finished work."""
 
     status: Literal["completed", "failed", "pending"]
     value: bytes | None = None
     error: str | None = None
-    sealed: bool = False  # the value is value and error, encrypted
+    sealed: bool = False  # the value holds value and error, encrypted
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +122,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Everything known of one message that is still stored."""
+    """A stored message."""
 
     raw_id: bytes
     tenant: str
@@ -130,14 +141,14 @@ class Facts(msgspec.Struct, frozen=True):
     history: tuple[HistoryEntry, ...]
     dead: DeadLetter | None
     size: int = 0  # body and attributes, as charged
-    hidden: bool = False  # body, attributes and group were taken out for a caller who may not read them
+    hidden: bool = False  # body, attributes and group are removed because the caller may not read them
     sealed: bool = False  # the body is encrypted at rest
     sealed_attributes: bytes = b""
-    body_error: str = ""  # the code of the error for which body and attributes cannot be shown
+    body_error: str = ""  # code of the error that hides body and attributes
 
     @property
     def origin(self) -> str:
-        """The queue that its seal is bound to."""
+        """The queue that the encryption is bound to."""
         return self.dead.source if self.dead is not None else self.queue
 
     @property
@@ -147,14 +158,14 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of messages and where the next one starts."""
+    """A page of messages, and the cursor of the next page."""
 
     messages: list[Facts]
     cursor: str | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """A queue in figures. ``ready + delayed + in_flight`` is everything in it."""
+    """Counters of a queue. ``ready + delayed + in_flight`` is all of its messages."""
 
     ready: int  # deliverable now, or waiting for their group
     delayed: int
@@ -177,7 +188,7 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, for the journal."""
+    """The caller as journaled."""
 
     principal: str = "local"
     remote: str = ""
@@ -186,7 +197,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 LOCAL = Caller()
-SYSTEM = Caller("system")  # of the background work of the platform itself
+SYSTEM = Caller("system")  # background work of the platform
 
 
 def check_int(field: str, value: object, low: int, high: int) -> int:
@@ -224,16 +235,16 @@ def check_message(message: NewMessage) -> None:
         raise Invalid(f"body: must be bytes, not {type(message.body).__name__}")
     if message.size > limits.BODY_BYTES_MAX:
         raise TooLarge(f"body: {message.size} bytes, the limit is {limits.BODY_BYTES_MAX}")
-    check_int("priority", message.priority, 0, limits.PRIORITY_MAX)
-    check_int("delay_ms", message.delay_ms, 0, limits.DELAY_MS_MAX)
+    check_field("priority", message.priority, Priority)
+    check_field("delay_ms", message.delay_ms, DelayMs)
     if message.ttl_ms is not None:
-        check_int("ttl_ms", message.ttl_ms, 1, limits.TTL_MS_MAX)
+        check_field("ttl_ms", message.ttl_ms, TtlMs)
     if message.max_attempts is not None:
-        check_int("max_attempts", message.max_attempts, 0, limits.ATTEMPTS_MAX)
+        check_field("max_attempts", message.max_attempts, Attempts)
     if message.key is not None:
-        check_text("key", message.key, limits.KEY_CHARS_MAX)
+        check_field("key", message.key, IdempotencyKey)
     if message.group is not None:
-        check_text("group", message.group, limits.GROUP_CHARS_MAX)
+        check_field("group", message.group, GroupName)
     if type(message.attributes) is not dict or message.attributes:
         _check_attributes(message.attributes)
     if message.sealed or message.raw_id is not None or message.sealed_attributes:
@@ -241,7 +252,7 @@ def check_message(message: NewMessage) -> None:
 
 
 def _check_sealed(message: NewMessage) -> None:
-    """Raise Invalid unless what the service has set is whole."""
+    """Raise Invalid if the fields of an encrypted message are incomplete."""
     if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
         raise Invalid("raw_id: a sealed message needs the 16 bytes that it was sealed for")
     if type(message.sealed) is not bool or type(message.sealed_attributes) is not bytes:
@@ -251,7 +262,7 @@ def _check_sealed(message: NewMessage) -> None:
 
 
 def is_plain(message: NewMessage) -> bool:
-    """Tell, in few steps, that a message is nothing but a body of allowed size, as most are."""
+    """Tell quickly whether a message is just a body of allowed size, as most are. Then it needs no further check."""
     return (
         type(message) is NewMessage
         and type(message.body) is bytes
@@ -276,7 +287,7 @@ def _check_attributes(attributes: object) -> None:
         raise too_many_attributes()
     size = 0
     for name, value in attributes.items():
-        check_text("attributes: a name", name, limits.ATTRIBUTE_NAME_CHARS_MAX)
+        check_field("attributes: name", name, AttributeName)
         if type(value) is not str:
             raise Invalid(f"attributes: the value of {name!r} must be text, not {type(value).__name__}")
         try:
@@ -300,9 +311,9 @@ def check_result(result: Result) -> None:
         if len(result.value) > limits.RESULT_BYTES_MAX + (8 * limits.REASON_CHARS_MAX if result.sealed else 0):
             raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
     if result.error is not None:
-        check_text("result: the error", result.error, limits.REASON_CHARS_MAX)
+        check_field("result: error", result.error, Reason)
     if result.sealed:
-        return  # what is in it was checked before it was sealed
+        return  # its content was checked before encryption
     if result.status == "completed" and result.value is None:
         raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")
     if result.status == "failed" and result.error is None:
@@ -310,7 +321,7 @@ def check_result(result: Result) -> None:
 
 
 def check_caller(caller: Caller) -> None:
-    """Raise Invalid if the journal could not name the caller."""
+    """Raise Invalid if a field of the caller cannot be journaled."""
     if type(caller) is not Caller:
         raise Invalid(f"caller: must be a Caller, not {type(caller).__name__}")
     for field in ("principal", "remote", "request_id", "user_agent"):
@@ -328,10 +339,10 @@ def check_batch(field: str, items: object) -> None:
 
 
 def wrong_number(field: str, count: int) -> Invalid:
-    """Return what is told of a batch that is empty or too long."""
+    """Return the error for a batch that is empty or too long."""
     return Invalid(f"{field}: {count} in one batch, allowed are 1 to {limits.BATCH_MESSAGES_MAX}")
 
 
 def too_many_attributes() -> Invalid:
-    """Return what is told of a message with more attributes than it may have."""
+    """Return the error for a message with too many attributes."""
     return Invalid(f"attributes: must be a mapping of at most {limits.ATTRIBUTES_MAX} names to texts")

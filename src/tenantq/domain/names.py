@@ -1,47 +1,61 @@
-"""The names of tenants and queues: what is allowed, checked in one place."""
+"""Names of tenants, queues, shards and regions."""
 
 from __future__ import annotations
 
-import re
 import zlib
+from typing import Annotated, Final
 
-from tenantq.errors import Invalid
+from tenantq.domain.validation import check_field, matching
 
-_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,30})[a-z0-9]")
-_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
-_SHARD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+TenantName = Annotated[
+    str,
+    matching(
+        "[a-z0-9][a-z0-9-]{1,30}[a-z0-9]",
+        "3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
+    ),
+]
+QueueName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo",
+        "1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'",
+    ),
+]
+QueuePattern = Annotated[
+    str, matching("[A-Za-z0-9_.*?-]{1,80}", "1 to 80 characters of A-Z, a-z, 0-9, '_', '-', '.', '*' and '?'")
+]
+ShardName = Annotated[
+    str,
+    matching(
+        "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?",
+        "1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-', with a letter or digit at both ends",
+    ),
+]
+_REGION: Final = "[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?"
+_REGION_IN_WORDS: Final = "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
+RegionName = Annotated[str, matching(_REGION, _REGION_IN_WORDS)]
+OptionalRegionName = Annotated[str, matching(f"(?:{_REGION})?", f"empty, or {_REGION_IN_WORDS}")]
 
-DEFAULT_TENANT = "default"
-PROBE_TENANTS = ("tenantq-probe-a", "tenantq-probe-b")  # the server's own, between which it probes their isolation
-FIFO_SUFFIX = ".fifo"
-QUEUE_CHARS_MAX = 80
+DEFAULT_TENANT: Final = "default"
+PROBE_TENANTS: Final = ("tenantq-probe-a", "tenantq-probe-b")  # the server's own, to probe the isolation of tenants
+FIFO_SUFFIX: Final = ".fifo"
+QUEUE_CHARS_MAX: Final = 80
 
 
 def check_tenant_name(name: object) -> str:
-    """Return ``name`` if it may name a tenant, else raise Invalid."""
-    if type(name) is not str or _TENANT.fullmatch(name) is None:
-        raise Invalid("tenant: a name is 3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends")
-    return name
+    """Return ``name`` if it is a valid tenant name. Raises Invalid otherwise."""
+    return check_field("tenant", name, TenantName)  # type: ignore[no-any-return]  # text, as just checked
 
 
 def check_queue_name(name: object) -> str:
-    """Return ``name`` if it may name a queue, else raise Invalid."""
-    if type(name) is not str or _QUEUE.fullmatch(name) is None:
-        raise Invalid("queue: a name is 1 to 80 characters of A-Z, a-z, 0-9, '_' and '-', optionally ending in '.fifo'")
-    return name
-
-
-def check_shard_name(field: str, name: str) -> str:
-    """Return ``name`` if it may name a shard, else raise Invalid that begins with ``field``."""
-    if type(name) is not str or _SHARD.fullmatch(name) is None:
-        raise Invalid(f"{field}: a name is 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
-    return name
+    """Return ``name`` if it is a valid queue name. Raises Invalid otherwise."""
+    return check_field("queue", name, QueueName)  # type: ignore[no-any-return]  # text, as just checked
 
 
 def dead_letter_name(queue: str) -> str:
-    """Return the name of the dead-letter queue of ``queue`` where none is configured.
+    """Return the default name of a queue's dead-letter queue.
 
-    A FIFO queue's dead letters keep their groups, so their queue is FIFO as well.
+    The dead letters of a FIFO queue keep their groups, so their queue is FIFO as well.
     """
     stem, fifo = (queue[: -len(FIFO_SUFFIX)], FIFO_SUFFIX) if queue.endswith(FIFO_SUFFIX) else (queue, "")
     tail = "-dlq" + fifo

@@ -14,14 +14,14 @@ bytes = 500000000000               # optional: capacity
 from __future__ import annotations
 
 import hashlib
-import re
 import tomllib
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from tenantq.domain.names import check_shard_name
+from tenantq.domain.names import OptionalRegionName, ShardName
+from tenantq.domain.validation import between, build
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -32,23 +32,28 @@ SHARDS_MAX: Final = 100_000
 MULTIPLIER: Final = 2_862_933_555_777_941_757
 KEY_BITS: Final = 64
 _MASK: Final = (1 << KEY_BITS) - 1
-_REGION: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)?")
+_Capacity = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TopologyShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One shard of a topology. A capacity of None is unknown."""
 
-    name: str
-    region: str = ""
+    name: ShardName
+    region: OptionalRegionName = ""
     address: str = ""
-    operations_per_hour: int | None = None
-    bytes: int | None = None
+    operations_per_hour: _Capacity | None = None
+    bytes: _Capacity | None = None
 
 
 class _Entry(TopologyShard, frozen=True, forbid_unknown_fields=True):
     """One table of the file. ``count`` stands for that many shards: name-1, name-2, …."""
 
-    count: int | None = None
+    count: Annotated[int, between(1, SHARDS_MAX)] | None = None
+
+    def expanded(self) -> list[TopologyShard]:
+        """Return the shards that the table stands for."""
+        names = [self.name] if self.count is None else [f"{self.name}-{at}" for at in range(1, self.count + 1)]
+        return [TopologyShard(name, self.region, self.address, self.operations_per_hour, self.bytes) for name in names]
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,42 +112,22 @@ class Topology(msgspec.Struct, frozen=True):
 
 def load_topology(file: Path) -> Topology:
     """Read a topology file. Raises Invalid if it is malformed."""
+    where = f"topology {file}: "
     try:
-        given = msgspec.convert(tomllib.loads(file.read_text()), _File)
+        given = tomllib.loads(file.read_text())
     except OSError as error:
-        raise Invalid(f"topology {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise Invalid(f"topology {file}: {error}") from error
-    shards: list[TopologyShard] = []
-    for entry in given.shards:
-        _check(f"topology {file}: shard {entry.name!r}", entry, len(shards))
-        names = [entry.name] if entry.count is None else [f"{entry.name}-{at}" for at in range(1, entry.count + 1)]
-        shards += [
-            TopologyShard(name, entry.region, entry.address, entry.operations_per_hour, entry.bytes) for name in names
-        ]
+        raise Invalid(f"{where}{error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{where}{error}") from error
+    entries = build(_File, given, where).shards
+    if sum(entry.count or 1 for entry in entries) > SHARDS_MAX:
+        raise Invalid(f"{where}more than {SHARDS_MAX} shards")
+    shards = [shard for entry in entries for shard in entry.expanded()]
     if not shards:
-        raise Invalid(f"topology {file}: names no shard")
+        raise Invalid(f"{where}names no shard")
     if len({shard.name for shard in shards}) < len(shards):
-        raise Invalid(f"topology {file}: two shards have the same name")
+        raise Invalid(f"{where}two shards have the same name")
     return Topology(tuple(shards))
-
-
-def check_region(where: str, region: str) -> str:
-    """Return ``region`` if it is empty or a valid name. Raises Invalid otherwise."""
-    if _REGION.fullmatch(region) is None:
-        raise Invalid(f"{where}: region {region!r}: 1 to 32 characters of a-z, 0-9 and '-', alphanumeric at both ends")
-    return region
-
-
-def _check(where: str, entry: _Entry, before: int) -> None:
-    check_shard_name(where, entry.name)
-    check_region(where, entry.region)
-    for name in ("operations_per_hour", "bytes", "count"):
-        value = getattr(entry, name)
-        if value is not None and value < 1:
-            raise Invalid(f"{where}: {name} must be 1 or more")
-    if before + (entry.count or 1) > SHARDS_MAX:
-        raise Invalid(f"{where}: more than {SHARDS_MAX} shards")
 
 
 def tenant_key(name: str) -> int:

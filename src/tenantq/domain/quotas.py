@@ -1,61 +1,43 @@
-"""What a tenant may use, and how its use stands against it."""
+"""Quotas of a tenant, and the state of its usage against them."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tenantq.domain import limits
-from tenantq.domain.message import check_int
+from tenantq.domain.limits import ATTRIBUTES_BYTES_MAX, BODY_BYTES_MAX, QUEUE_ID_MAX
+from tenantq.domain.validation import about, between
 
 QuotaState = Literal["good", "warning", "critical"]
 
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 86_400_000
-_COUNT_MAX: Final = 1 << 53  # what JSON carries exactly everywhere
+
+_Count = Annotated[int, between(0, 1 << 53)]  # JSON carries no larger number exactly
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The most that a tenant may have or do; None: no limit."""
+    """The most that a tenant may have or do. None means no limit."""
 
-    messages_per_hour: int | None = None  # added in one hour of the clock, UTC
-    messages_per_day: int | None = None  # added in one day, UTC
-    backlog: int | None = None  # messages stored, in whatever state, in all queues
-    stored_bytes: int | None = None  # bodies and attributes of those
-    in_flight: int | None = None  # messages leased at one time
-    message_bytes: int | None = None  # body and attributes of one message
-    queues: int | None = None  # made by callers; dead-letter queues that the system makes are not counted
-    consumers_per_queue: int | None = None
-    soft_percent: int = 80  # of a quota: from here on its state is "warning"
+    messages_per_hour: Annotated[_Count, about("Messages added in one clock hour, UTC.")] | None = None
+    messages_per_day: Annotated[_Count, about("Messages added in one day, UTC.")] | None = None
+    backlog: Annotated[_Count, about("Messages stored in all queues, in any state.")] | None = None
+    stored_bytes: Annotated[_Count, about("Bodies and attributes of the stored messages.")] | None = None
+    in_flight: Annotated[_Count, about("Messages leased at one time.")] | None = None
+    message_bytes: (
+        Annotated[int, between(1, BODY_BYTES_MAX + ATTRIBUTES_BYTES_MAX, "Body and attributes of one message.")] | None
+    ) = None
+    queues: (
+        Annotated[int, between(0, QUEUE_ID_MAX, "Queues, without dead-letter queues that the server created.")] | None
+    ) = None
+    consumers_per_queue: Annotated[int, between(1, 1_000_000, "Consumers of one queue at one time.")] | None = None
+    soft_percent: Annotated[int, between(1, 100, "Share of a quota from which its state is `warning`.")] = 80
 
 
 NO_QUOTAS: Final = Quotas()
 
-_RANGES: Final[dict[str, tuple[int, int]]] = {
-    "messages_per_hour": (0, _COUNT_MAX),
-    "messages_per_day": (0, _COUNT_MAX),
-    "backlog": (0, _COUNT_MAX),
-    "stored_bytes": (0, _COUNT_MAX),
-    "in_flight": (0, _COUNT_MAX),
-    "message_bytes": (1, limits.BODY_BYTES_MAX + limits.ATTRIBUTES_BYTES_MAX),
-    "queues": (0, limits.QUEUE_ID_MAX),
-    "consumers_per_queue": (1, 1_000_000),
-    "soft_percent": (1, 100),
-}
-
-
-def check_quotas(quotas: Quotas) -> Quotas:
-    """Return ``quotas`` if each is in its range, else raise Invalid."""
-    for field, (low, high) in _RANGES.items():
-        value = getattr(quotas, field)
-        if value is not None or field == "soft_percent":
-            check_int(f"quotas.{field}", value, low, high)
-    return quotas
-
 
 def state_of(used: int, limit: int | None, soft_percent: int) -> QuotaState:
-    """Return how ``used`` stands against ``limit``."""
+    """Return the state of ``used`` against ``limit``."""
     if limit is None:
         return "good"
     if used >= limit:

@@ -1,12 +1,13 @@
-"""How fast and how much at once: the rate and concurrency limits that can be set, with their ranges."""
+"""Rate limits and concurrency limits of tenants and queues."""
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.schema_rules import at_least_one, given
+from tenantq.domain.validation import between
 from tenantq.errors import Invalid
 
 OPS_PER_SEC_MAX: Final = 1_000_000_000
@@ -15,78 +16,44 @@ CONCURRENCY_MAX: Final = 100_000
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be done a second, in the long run; None: as much as one likes."""
+    """Sustained rate limit. None means no limit."""
 
-    ops_per_sec: int | None = None  # messages, or calls that concern no message
-    bytes_per_sec: int | None = None  # of bodies; so many may also come at once
-    burst: int | None = None  # operations that may come at once after a rest; None: one second's worth
+    json_rules: ClassVar[Any] = at_least_one({"properties": {"burst": {"type": "null"}}}, given("ops_per_sec"))
+    ops_per_sec: (
+        Annotated[int, between(1, OPS_PER_SEC_MAX, "Messages, or calls without messages, per second.")] | None
+    ) = None
+    bytes_per_sec: (
+        Annotated[int, between(1, BYTES_PER_SEC_MAX, "Bytes of bodies per second, also the burst.")] | None
+    ) = None
+    burst: (
+        Annotated[int, between(1, OPS_PER_SEC_MAX, "Operations at once after a pause; none: one second's worth.")]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        """Refuse a burst without a rate."""
+        if self.burst is not None and self.ops_per_sec is None:
+            raise Invalid("burst: requires ops_per_sec")
 
     @property
     def ops_burst(self) -> int:
-        """The most operations that may come at once."""
+        """The most operations at once."""
         return self.burst or self.ops_per_sec or 0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rate limits of a tenant or a queue; writing and reading never share one."""
+    """Rate limits of a tenant or a queue. Writing and reading are limited separately."""
 
     write: Rate = Rate()
     read: Rate = Rate()
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a tenant's work may be in flight at a time; what is beyond waits its turn."""
+    """How much of a tenant's work may be in flight at one time. More work waits for its turn."""
 
-    requests: int = 1_000  # of the tenant
-    adds: int = 256  # to one queue
-    polls: int = 256  # of one queue
+    requests: Annotated[int, between(1, CONCURRENCY_MAX, "Requests of the tenant.")] = 1_000
+    adds: Annotated[int, between(1, CONCURRENCY_MAX, "Adds to one queue.")] = 256
+    polls: Annotated[int, between(1, CONCURRENCY_MAX, "Polls of one queue.")] = 256
 
 
 NO_LIMITS: Final = Limits()
-
-_Settings = TypeVar("_Settings", bound=msgspec.Struct)
-
-
-def check_limits(limits: object, field: str = "limits") -> Limits:
-    """Return limits, also if given as plain mappings, or raise Invalid naming the field, the value and the range."""
-    checked = _built(limits, Limits, field)
-    write = check_rate(checked.write, f"{field}.write")
-    read = check_rate(checked.read, f"{field}.read")
-    return Limits(write=write, read=read)
-
-
-def check_rate(rate: object, field: str) -> Rate:
-    """Return a rate, also if given as a plain mapping, or raise Invalid naming the field, the value and the range."""
-    checked = _built(rate, Rate, field)
-    if checked.ops_per_sec is not None:
-        check_int(f"{field}.ops_per_sec", checked.ops_per_sec, 1, OPS_PER_SEC_MAX)
-    if checked.bytes_per_sec is not None:
-        check_int(f"{field}.bytes_per_sec", checked.bytes_per_sec, 1, BYTES_PER_SEC_MAX)
-    if checked.burst is not None:
-        check_int(f"{field}.burst", checked.burst, 1, OPS_PER_SEC_MAX)
-        if checked.ops_per_sec is None:
-            raise Invalid(f"{field}.burst: {checked.burst} operations at once mean nothing without {field}.ops_per_sec")
-    return checked
-
-
-def check_concurrency(concurrency: object, field: str = "concurrency") -> Concurrency:
-    """Return the bounds, also if given as a plain mapping, or raise Invalid naming the field, the value and the range."""
-    checked = _built(concurrency, Concurrency, field)
-    for name in Concurrency.__struct_fields__:
-        check_int(f"{field}.{name}", getattr(checked, name), 1, CONCURRENCY_MAX)
-    return checked
-
-
-def _built(value: object, kind: type[_Settings], field: str) -> _Settings:
-    """Return ``value`` as settings of ``kind``; what stands in its fields is not checked here."""
-    if isinstance(value, kind):
-        return value
-    known = kind.__struct_fields__
-    if not isinstance(value, dict):
-        raise Invalid(f"{field}: must be an object with {', '.join(known)}, not {type(value).__name__}")
-    settings: dict[str, Any] = {}
-    for name, setting in value.items():
-        if name not in known:
-            raise Invalid(f"{field}: there is no setting {str(name)[:80]!r}; there are {', '.join(known)}")
-        settings[name] = setting
-    return kind(**settings)

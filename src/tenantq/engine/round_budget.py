@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tenantq.domain.config import ShardSettings
     from tenantq.engine.fair_lines import FairLines, TenantLine
     from tenantq.engine.operation import Operation
+    from tenantq.engine.settings import ShardSettings
     from tenantq.runtime.clock import Clock
 
 SHARED_LATELY_MS: Final = 1_000

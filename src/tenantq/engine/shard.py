@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.config import ShardSettings, check_shard
 from tenantq.domain.message import LOCAL, SYSTEM, check_caller, check_int
 from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.domain.validation import validated
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.ops.add import Add
@@ -23,6 +23,7 @@ from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.reads import Reads
 from tenantq.engine.round_loop import RoundLoop
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_journal import ShardJournal
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
 from tenantq.errors import Closed, Invalid, StoreFailed
@@ -81,7 +82,7 @@ class Shard:
         A new store numbers its tenants from ``first_tenant_id`` on. ``open_store`` None: an embedded store in ``path``.
         """
         self.path = Path(path)
-        self.settings = check_shard(settings or ShardSettings())
+        self.settings = validated(settings or ShardSettings())
         self.name = name  # every row of the journal contains it
         self._clock = clock or SystemClock()
         self._randomness = randomness or system_randomness()

@@ -23,9 +23,9 @@ from tenantq.runtime.randomness import MessageIds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.domain.config import ShardSettings
     from tenantq.engine.fair_lines import Work
     from tenantq.engine.queue_state import QueueState
+    from tenantq.engine.settings import ShardSettings
     from tenantq.runtime.clock import Clock
     from tenantq.runtime.randomness import Randomness
     from tenantq.store.interface import Store

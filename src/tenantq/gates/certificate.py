@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.domain.access import Grant, Principal, check_grant
+from tenantq.domain.access import Grant, Principal
 from tenantq.domain.names import check_tenant_name
+from tenantq.domain.validation import build
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CertificateMap:
             if entry.role == "platform-admin":
                 raise Invalid("certificates: a certificate stands for a tenant; use a token for platform-admin")
             try:
-                grant = check_grant(Grant(role=entry.role, queues=entry.queues))
+                grant = build(Grant, {"role": entry.role, "queues": entry.queues})
                 self._names[normal] = (check_tenant_name(entry.tenant), grant)
             except Invalid as error:
                 raise Invalid(f"certificates: {name[:80]!r}: {error.message}") from error

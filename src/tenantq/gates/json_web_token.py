@@ -11,17 +11,18 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import jwt
 import msgspec
 
-from tenantq.domain.access import ACTIONS, ROLES, Grant, Principal, check_grant
+from tenantq.domain.access import ACTIONS, ROLES, Grant, Principal
 from tenantq.domain.limits import TIME_MS_MAX
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_tenant_name
+from tenantq.domain.urls import check_secure_url
+from tenantq.domain.validation import about, between, build, items, validated
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
-from tenantq.gates.key_set import KeyFile, KeyUrl, check_url
+from tenantq.gates.key_set import KeyFile, KeyUrl
 from tenantq.gates.verification_key import PUBLIC_ALGORITHMS, SHARED_ALGORITHM, parse_key_set, parse_secrets
 
 if TYPE_CHECKING:
@@ -32,71 +33,61 @@ log = logging.getLogger("tenantq")
 
 _THREE_PARTS: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _TEXT_CHARS_MAX: Final = 256
-_CLAIM_NAMES_MAX: Final = 16
 _NO_ONE_TENANT: Final = (
     "The token does not name exactly one tenant: its tenant claim is missing, malformed or contradicted by another. "
     "Get a token that names one."
 )
 _MALFORMED_CLAIM: Final = "A claim of the token is malformed or there twice. Get a token with well-formed claims."
+_NotEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tokens are accepted, and what their claims are called."""
+    """Which tokens are accepted, and the names of their claims."""
 
-    algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")  # of public keys; a secret file adds HS256
-    issuer: str | None = None  # None: any
-    audience: str | None = None  # None: only tokens that name none
-    leeway_s: int = 30  # how far the issuer's clock may be off
-    secret_file: str | None = None  # shared secrets for HS256, one a line
-    jwks_file: str | None = None  # public keys: a file ...
-    jwks_url: str | None = None  # ... or an address
-    jwks_refresh_s: int = 300  # how often the address is asked
-    jwks_stale_s: int = 3_600  # how long the last good keys are used when no new ones can be had
-    tenant_claims: tuple[str, ...] = ("tenant",)  # the canonical one, then its aliases
-    role_claim: str = "role"  # text or a list
-    scope_claim: str = "scope"  # names of actions, with spaces between
-    queues_claim: str = "queues"  # a list of patterns
-    platform_admin: bool = False  # whether a token without a tenant may bring the role platform-admin
-    token_bytes_max: int = 8_192
-    cache_max: int = 10_000  # verified credentials that are remembered
+    algorithms: Annotated[tuple[str, ...], about("Algorithms of public keys; a secret file adds HS256.")] = (
+        "RS256",
+        "ES256",
+        "EdDSA",
+    )
+    issuer: Annotated[_NotEmpty, about("Accepted issuer; none: any.")] | None = None
+    audience: Annotated[_NotEmpty, about("Accepted audience; none: only tokens without one.")] | None = None
+    leeway_s: Annotated[int, between(0, 3_600, "Tolerated difference from the issuer's clock.")] = 30
+    secret_file: Annotated[str, about("Shared secrets for HS256, one per line.")] | None = None
+    jwks_file: Annotated[str, about("File with the public keys.")] | None = None
+    jwks_url: Annotated[str, about("Address of the public keys, instead of a file.")] | None = None
+    jwks_refresh_s: Annotated[int, between(10, 86_400, "How often the keys are fetched from jwks_url.")] = 300
+    jwks_stale_s: Annotated[
+        int, between(10, 30 * 86_400, "How long the last good keys are used when none can be fetched.")
+    ] = 3_600
+    tenant_claims: Annotated[tuple[_NotEmpty, ...], items(1, 16, "Claim of the tenant, then its aliases.")] = (
+        "tenant",
+    )
+    role_claim: Annotated[_NotEmpty, about("Claim of the role: text or a list.")] = "role"
+    scope_claim: Annotated[_NotEmpty, about("Claim of the actions, separated by spaces.")] = "scope"
+    queues_claim: Annotated[_NotEmpty, about("Claim of the queue patterns, a list.")] = "queues"
+    platform_admin: Annotated[bool, about("Accept the role platform-admin in tokens without a tenant.")] = False
+    token_bytes_max: Annotated[int, between(256, 65_536, "Longest token.")] = 8_192
+    cache_max: Annotated[int, between(1, 10_000_000, "Verified tokens kept in memory.")] = 10_000
 
-
-_RANGES: Final = {
-    "leeway_s": (0, 3_600),
-    "jwks_refresh_s": (10, 86_400),
-    "jwks_stale_s": (10, 30 * 86_400),
-    "token_bytes_max": (256, 65_536),
-    "cache_max": (1, 10_000_000),
-}
-
-
-def check_jwt(settings: JwtSettings) -> JwtSettings:
-    """Return ``settings`` if each fits the others and its range, else raise Invalid naming the field."""
-    for field, (low, high) in _RANGES.items():
-        check_int(field, getattr(settings, field), low, high)
-    if settings.jwks_stale_s < settings.jwks_refresh_s:
-        raise Invalid("jwks_stale_s: it cannot be less than jwks_refresh_s")
-    if settings.jwks_file is not None and settings.jwks_url is not None:
-        raise Invalid("jwks_file, jwks_url: only one of them can be set")
-    if settings.jwks_file is None and settings.jwks_url is None and settings.secret_file is None:
-        raise Invalid("jwks_file, jwks_url, secret_file: one of them is needed to verify tokens")
-    if settings.jwks_url is not None:
-        check_url(settings.jwks_url)
-    for algorithm in settings.algorithms:
-        if algorithm not in PUBLIC_ALGORITHMS and algorithm != SHARED_ALGORITHM:
-            known = ", ".join([*sorted(PUBLIC_ALGORITHMS), SHARED_ALGORITHM])
-            raise Invalid(f"algorithms: {algorithm[:40]!r} is none of {known}")
-    if SHARED_ALGORITHM in settings.algorithms and settings.secret_file is None:
-        raise Invalid(f"algorithms: {SHARED_ALGORITHM} needs a secret_file")
-    for field in ("issuer", "audience"):
-        if getattr(settings, field) == "":
-            raise Invalid(f"{field}: it cannot be empty; leave it out to accept any issuer or tokens without audience")
-    if not 1 <= len(settings.tenant_claims) <= _CLAIM_NAMES_MAX:
-        raise Invalid(f"tenant_claims: {len(settings.tenant_claims)} names, allowed are 1 to {_CLAIM_NAMES_MAX}")
-    names = (*settings.tenant_claims, settings.role_claim, settings.scope_claim, settings.queues_claim)
-    if "" in names or len(set(names)) < len(names):
-        raise Invalid("tenant_claims, role_claim, scope_claim, queues_claim: names cannot be empty or used twice")
-    return settings
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.jwks_stale_s < self.jwks_refresh_s:
+            raise Invalid("jwks_stale_s: must not be less than jwks_refresh_s")
+        if self.jwks_file is not None and self.jwks_url is not None:
+            raise Invalid("jwks_file, jwks_url: only one of them can be set")
+        if self.jwks_file is None and self.jwks_url is None and self.secret_file is None:
+            raise Invalid("jwks_file, jwks_url, secret_file: one of them is required to verify tokens")
+        if self.jwks_url is not None:
+            check_secure_url("jwks_url", self.jwks_url)
+        for algorithm in self.algorithms:
+            if algorithm not in PUBLIC_ALGORITHMS and algorithm != SHARED_ALGORITHM:
+                known = ", ".join([*sorted(PUBLIC_ALGORITHMS), SHARED_ALGORITHM])
+                raise Invalid(f"algorithms: unknown algorithm ({algorithm[:40]!r}, allowed: {known})")
+        if SHARED_ALGORITHM in self.algorithms and self.secret_file is None:
+            raise Invalid(f"algorithms: {SHARED_ALGORITHM} requires secret_file")
+        names = (*self.tenant_claims, self.role_claim, self.scope_claim, self.queues_claim)
+        if len(set(names)) < len(names):
+            raise Invalid("tenant_claims, role_claim, scope_claim, queues_claim: each name can be used only once")
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
@@ -112,7 +103,7 @@ class JwtVerifier:
 
     def __init__(self, settings: JwtSettings, clock: Clock) -> None:
         """Check the settings and read the files they name; raise Invalid if either is wrong."""
-        self.settings = check_jwt(settings)
+        self.settings = validated(settings)
         self._clock = clock
         self._sources: dict[str, KeySource] = {}  # by algorithm: the one place its keys come from
         stale_s = settings.jwks_stale_s
@@ -219,17 +210,17 @@ class JwtVerifier:
         queues = claims.get(self.settings.queues_claim, ["*"])
         if not isinstance(queues, list):
             raise Forbidden(_MALFORMED_CLAIM)
-        granted = [
-            Grant(role=role, queues=tuple(queues))
+        granted: list[dict[str, Any]] = [
+            {"role": role, "queues": queues}
             for role in dict.fromkeys(_words(claims, self.settings.role_claim))
             if role in ROLES and (role != "platform-admin" or self.settings.platform_admin)
         ]
         scopes = dict.fromkeys(_words(claims, self.settings.scope_claim))
         actions = tuple(action for action in scopes if action in ACTIONS)
         if actions:
-            granted.append(Grant(actions=actions, queues=tuple(queues)))
+            granted.append({"actions": actions, "queues": queues})
         try:
-            return tuple(map(check_grant, granted))
+            return tuple(build(Grant, one) for one in granted)
         except Invalid:
             raise Forbidden(_MALFORMED_CLAIM) from None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import logging
 import urllib.error
 import urllib.parse
@@ -15,6 +14,7 @@ import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tenantq.domain.urls import check_secure_url
 from tenantq.errors import Invalid, Unavailable
 from tenantq.gates.verification_key import VerificationKey, parse_key_set
 
@@ -157,7 +157,7 @@ class KeyUrl(_Held):
 
     def __init__(self, url: str, clock: Clock, *, refresh_s: int, stale_s: int) -> None:
         super().__init__(clock, stale_s)
-        self._url = check_url(url)
+        self._url = check_secure_url("jwks_url", url)
         self._refresh_ms = refresh_s * 1_000
         self._thread = ThreadPoolExecutor(1, "tenantq-key-set")
         self._closed = False
@@ -219,29 +219,6 @@ class KeyUrl(_Held):
             self._due_at = self._fetched_at + self._refresh_ms
 
 
-def check_url(url: str) -> str:
-    """Return ``url`` if keys may be fetched from there, else raise Invalid."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise Invalid("jwks_url: this is not a URL") from error
-    if parts.username is not None or parts.password is not None:
-        raise Invalid("jwks_url: no user or password can be in it")
-    if not host or not url.isprintable() or " " in url:
-        raise Invalid("jwks_url: this is not a URL with a host")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
-        raise Invalid("jwks_url: only https is allowed, or http from this machine itself")
-    return url
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect could lead away from https, or to where nobody meant to fetch keys from."""
 
@@ -269,7 +246,7 @@ def _download(url: str) -> bytes:
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
     if url.startswith("http:"):
         handlers.append(urllib.request.ProxyHandler({}))  # this machine is not asked for through a proxy
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310  # checked by check_url
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310  # checked by check_secure_url
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=FETCH_TIMEOUT_S) as answer:
             document: bytes = answer.read(DOCUMENT_BYTES_MAX + 1)

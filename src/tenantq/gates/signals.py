@@ -6,11 +6,11 @@ import ipaddress
 import logging
 from collections import OrderedDict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import about, between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,30 +27,18 @@ PLACES_MAX: Final = 64
 """Places remembered of one key; beyond, the one not seen for longest is forgotten."""
 
 _STEPS: Final = 12  # of a window: a burst is noticed in any eleven twelfths of it
+_Count = Annotated[int, between(1, 1_000_000)]
 
 
 class SignalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is still unremarkable; one more raises an alert."""
+    """Normal levels. One more event raises an alert."""
 
-    denials_per_minute: int = 50  # of one principal, and of one tenant
-    cross_tenant_per_minute: int = 5  # calls of one principal to tenants it has no grant in
-    new_places_per_hour: int = 3  # networks (/24, /48) that one key was never used from before
-    quiet_ms: int = 300_000  # after an alert, until the next of the same kind about the same subject
-
-
-_RANGES: Final[dict[str, tuple[int, int]]] = {
-    "denials_per_minute": (1, 1_000_000),
-    "cross_tenant_per_minute": (1, 1_000_000),
-    "new_places_per_hour": (1, 1_000_000),
-    "quiet_ms": (0, 7 * 24 * HOUR_MS),
-}
-
-
-def check_signals(settings: SignalSettings, field: str = "signals") -> SignalSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid naming the field, the value and the range."""
-    for name, (low, high) in _RANGES.items():
-        check_int(f"{field}.{name}", getattr(settings, name), low, high)
-    return settings
+    denials_per_minute: Annotated[_Count, about("Denied calls of one principal, and of one tenant.")] = 50
+    cross_tenant_per_minute: Annotated[_Count, about("Calls of one principal to tenants without a grant.")] = 5
+    new_places_per_hour: Annotated[_Count, about("Networks (/24, /48) that one key was not used from before.")] = 3
+    quiet_ms: Annotated[
+        int, between(0, 7 * 24 * HOUR_MS, "Between two alerts of the same kind about the same subject.")
+    ] = 300_000
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """HTTP/1.1: the transport that speaks JSON. It parses, dispatches and renders; every rule stands behind the service."""
 
 from tenantq.http.listener import HttpListener
-from tenantq.http.settings import HttpSettings, check_http
+from tenantq.http.settings import HttpSettings
 from tenantq.runtime.tls import TlsFiles
 
-__all__ = ["HttpListener", "HttpSettings", "TlsFiles", "check_http"]
+__all__ = ["HttpListener", "HttpSettings", "TlsFiles"]

@@ -1,80 +1,77 @@
-"""The items of a batch, counted while they are read: a request that has too many is refused at the first too many.
+"""A limit on the items of a batch, enforced while they are decoded.
 
-A few kilobytes, once inflated, can hold millions of empty items. To make objects of them all would take gigabytes, and seconds in which
-nobody else is served.
+A few kilobytes, once inflated, can hold millions of empty items. Creating objects for all of them would take gigabytes of
+memory and block the event loop for seconds. So the decoder stops at the first item beyond the limit.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import types
+from functools import cache
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
 
 from tenantq.domain.limits import BATCH_MESSAGES_MAX
-from tenantq.wire import (
-    AckRequest,
-    AddRequest,
-    ExportedKey,
-    ExportedMessage,
-    ExportedResult,
-    ImportRequest,
-    WireMessage,
-    WireResult,
-)
 
 
-class _Reading:
-    """How many items may still be read of the request that is decoded just now: the event loop decodes one at a time."""
+class _Decoding:
+    """Items that may still be decoded of the current request. The event loop decodes one request at a time."""
 
     __slots__ = ("left",)
     left: int
 
 
-_reading: Final = _Reading()
+_decoding: Final = _Decoding()
 
 
-def begin_reading() -> None:
-    """Count from the start. To be called before each request is decoded."""
-    _reading.left = BATCH_MESSAGES_MAX
+def begin_decoding() -> None:
+    """Reset the count. Call this before a request is decoded."""
+    _decoding.left = BATCH_MESSAGES_MAX
 
 
 class _Counted:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        _reading.left -= 1
-        if _reading.left < 0:
-            raise ValueError(f"is one too many: allowed are 1 to {BATCH_MESSAGES_MAX} in one batch")
+        _decoding.left -= 1
+        if _decoding.left < 0:
+            raise ValueError(f"too many items in one batch (allowed: 1 to {BATCH_MESSAGES_MAX})")
 
 
-class _Message(_Counted, WireMessage, frozen=True, kw_only=True, gc=False): ...
+def with_counted_items(request: Any) -> Any:
+    """Return a subtype of a request whose lists of structs are counted, or the type itself if it has none."""
+    if not isinstance(request, type) or not issubclass(request, msgspec.Struct):
+        return request
+    changed = []
+    for field in msgspec.structs.fields(request):
+        counted = _counted(field.type)
+        if counted != field.type:
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            changed.append((field.name, counted) if field.required else (field.name, counted, default))
+    return (
+        msgspec.defstruct(request.__name__, changed, bases=(request,), frozen=True, kw_only=True)
+        if changed
+        else request
+    )
 
 
-class CountedAdd(AddRequest, frozen=True, kw_only=True):
-    """Messages to add."""
-
-    messages: list[_Message]  # type: ignore[assignment]  # nobody puts others into it
-
-
-class _Result(_Counted, WireResult, frozen=True, kw_only=True, gc=False): ...
-
-
-class CountedAck(AckRequest, frozen=True, kw_only=True):
-    """Messages to finish, with results."""
-
-    results: list[_Result | None] | None = None  # type: ignore[assignment]  # likewise
+def _counted(hint: Any) -> Any:
+    """Return a type with the structs in its lists replaced by counted ones."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Annotated[_counted(arguments[0]), *hint.__metadata__]
+    if origin in {Union, types.UnionType}:
+        return Union[tuple(_counted(one) for one in arguments)]  # noqa: UP007  # of a tuple that is known only here
+    if origin is list:
+        return list[_counted_item(arguments[0])]  # type: ignore[misc]  # a type that is known only here
+    return hint
 
 
-class _ExportedMessage(_Counted, ExportedMessage, frozen=True, kw_only=True): ...
-
-
-class _ExportedResult(_Counted, ExportedResult, frozen=True, kw_only=True): ...
-
-
-class _ExportedKey(_Counted, ExportedKey, frozen=True, kw_only=True): ...
-
-
-class CountedImport(ImportRequest, frozen=True, kw_only=True):
-    """One part of an export."""
-
-    messages: list[_ExportedMessage] = []  # type: ignore[assignment]  # noqa: RUF012  # likewise; msgspec gives every object a list of its own
-    results: list[_ExportedResult] = []  # type: ignore[assignment]  # noqa: RUF012  # likewise
-    idempotency: list[_ExportedKey] = []  # type: ignore[assignment]  # noqa: RUF012  # likewise
+@cache
+def _counted_item(item: Any) -> Any:
+    if get_origin(item) in {Union, types.UnionType}:
+        return Union[tuple(_counted_item(one) for one in get_args(item))]  # noqa: UP007  # likewise
+    if not isinstance(item, type) or not issubclass(item, msgspec.Struct):
+        return item
+    return msgspec.defstruct(item.__name__, [], bases=(_Counted, item), frozen=True, kw_only=True)

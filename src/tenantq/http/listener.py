@@ -5,6 +5,7 @@ from __future__ import annotations
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from tenantq.domain.validation import validated
 from tenantq.gates.turns import Turns
 from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
@@ -13,7 +14,7 @@ from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request_head import HeadCache
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
-from tenantq.http.settings import HttpSettings, check_http
+from tenantq.http.settings import HttpSettings
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.listener import Listener
 from tenantq.service.problems import no_room
@@ -45,7 +46,7 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
         routes: Iterable[Route] = ROUTES,
         turns: Turns | None = None,
     ) -> None:
-        settings = check_http(settings or HttpSettings())
+        settings = validated(settings or HttpSettings(), "listener.")
         super().__init__(settings, clock or SystemClock(), HttpMetrics(self), handshake_ms=settings.head_timeout_ms)
         self.service = service
         self.router = Router(routes)

@@ -6,17 +6,25 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import inspect
 
-from tenantq.http import ranges
+from tenantq.domain.names import QueueName, TenantName
+from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty
 from tenantq.wire import Problem
+from tenantq.wire.messages import MessageId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tenantq.http.route import Route
 
 Schema = dict[str, Any]
+
+
+def _schema(kind: Any) -> Schema:
+    return plain_schema(msgspec.json.schema(kind))  # type: ignore[no-any-return]  # of a dict it returns one
+
 
 _REF: Final = "#/components/schemas/{name}"
 _TAGS: Final = {
@@ -41,9 +49,9 @@ PROBLEMS: Final = {
     503: "The server cannot take this now",
 }
 _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
-    "tenant": (ranges.TENANT, "The tenant's name."),
-    "queue": (ranges.QUEUE, "The queue's name."),
-    "id": (ranges.MESSAGE_ID, "The message's id."),
+    "tenant": (_schema(TenantName), "The tenant's name."),
+    "queue": (_schema(QueueName), "The queue's name."),
+    "id": (_schema(MessageId), "The message's id."),
     "task": ({"type": "string", "minLength": 1}, "The redrive's id."),
     "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's id."),
     "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
@@ -96,7 +104,7 @@ def openapi(routes: Iterable[Route]) -> Schema:
 
 
 class _Schemas:
-    """The schemas of every type in the table, with ranges, and references to them."""
+    """The schemas of all types in the route table, and references to them."""
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
         kinds: list[Any] = [Problem]
@@ -107,7 +115,8 @@ class _Schemas:
         made, components = msgspec.json.schema_components(kinds, ref_template=_REF)
         self._made = list(zip(kinds, made, strict=True))
         self._queries = {kind.__name__ for kind in (route.query for route in routes) if kind is not None}
-        self._all = {name: _with_ranges(name, schema) for name, schema in components.items()}
+        structs = {one.__name__: one for kind in kinds for one in _structs(inspect.type_info(kind))}
+        self._all = {name: _with_rules(structs.get(name), plain_schema(schema)) for name, schema in components.items()}
         self.components = {name: schema for name, schema in sorted(self._all.items()) if name not in self._queries}
 
     def of(self, kind: Any) -> Schema:
@@ -125,22 +134,26 @@ class _Schemas:
         return fields
 
 
-def _with_ranges(name: str, schema: Schema) -> Schema:
-    fields = ranges.FIELDS.get(name, {})
-    for field, bounds in fields.items():
-        assert field in schema["properties"], f"ranges.py: {name} has no field {field}"
-        _narrow(schema["properties"][field], bounds)
-    whole = ranges.WHOLE.get(name, {})
-    for field in whole.get("required", ()):  # the service itself asks for it, and says what for
+def _structs(info: Any) -> Iterator[type[msgspec.Struct]]:
+    """Yield the structs that a type is made of."""
+    if isinstance(info, inspect.StructType):
+        yield info.cls
+        for field in info.fields:
+            yield from _structs(field.type)
+    for name in ("type", "item_type", "value_type"):
+        if isinstance(inner := getattr(info, name, None), inspect.Type):
+            yield from _structs(inner)
+    if isinstance(info, inspect.UnionType):
+        for option in info.types:
+            yield from _structs(option)
+
+
+def _with_rules(struct: type[msgspec.Struct] | None, schema: Schema) -> Schema:
+    """Return the schema of a struct with the rules between its fields."""
+    rules: Schema = getattr(struct, "json_rules", {})
+    for field in rules.get("required", ()):  # the service requires it, and its error says what for
         schema["properties"][field].pop("default", None)
-    return schema | whole
-
-
-def _narrow(schema: Schema, bounds: Schema) -> None:
-    """Put bounds on a schema, or on that option of it that is not null."""
-    for option in schema.get("anyOf", [schema]):
-        if option.get("type") != "null":
-            option.update(bounds)
+    return schema | rules
 
 
 def _operation(name: str, route: Route, schemas: _Schemas) -> Schema:

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from tenantq.domain.validation import build
 from tenantq.errors import Invalid
 from tenantq.http.problem import malformed
 
@@ -45,10 +46,7 @@ def parse_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
         values[name] = _number(name, value) if _takes_number(field.type) else value
     if kind is None:
         return None
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise Invalid(explain(error)) from error
+    return build(kind, values)
 
 
 def _takes_number(kind: Any) -> bool:
@@ -62,12 +60,3 @@ def _number(name: str, text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > _INT_CHARS_MAX:
         raise Invalid(f"{name}: must be a whole number")
     return int(text)
-
-
-def explain(error: msgspec.ValidationError) -> str:
-    """Return a validation error's text with the field first, as in all errors of tenantq."""
-    text, found, path = str(error).rpartition(" - at `$")
-    if not found:
-        return f"body: {error}"
-    field = path.removesuffix("`").lstrip(".")
-    return f"{field[:200] or 'body'}: {text}"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
-from tenantq.http.batch_limit import begin_reading
+from tenantq.http.batch_limit import begin_decoding, with_counted_items
 from tenantq.http.problem import malformed
-from tenantq.http.query import explain
 from tenantq.http.scope import scope_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Route:
         self.kinds = kinds  # other types of content that the reply may have on request
         self.interrupted = interrupted  # the call may wait for long; its answer when it is told to stop
         self.body_bytes_max = body_bytes_max  # as sent and as inflated; the listener's own bound may be lower
-        self._decode = msgspec.json.Decoder(request).decode
+        self._decode = msgspec.json.Decoder(with_counted_items(request)).decode
         try:
             self.default: Any = msgspec.json.decode(b"{}", type=request)
         except msgspec.ValidationError:
@@ -118,11 +118,11 @@ class Route:
         """Return the body as the route's request type; Invalid for wrong fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
-        begin_reading()
+        begin_decoding()
         try:
             return self._decode(body)
         except msgspec.ValidationError as error:
-            raise Invalid(explain(error)) from error
+            raise Invalid(explain(error, self.request)) from error
         except UnicodeDecodeError as error:
             raise malformed("body: is not UTF-8; give other bytes in body_base64") from error
         except RecursionError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tenantq.domain.config import QueueConfig, TenantConfig
-from tenantq.http.batch_limit import CountedAck, CountedAdd, CountedImport
 from tenantq.http.handlers import access, audit, backups, messages, operations, queues, snapshots, tenants
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
@@ -75,13 +74,13 @@ _AUDIT_KINDS: Final = ("application/x-ndjson", "text/csv", "application/vnd.apac
 
 _MESSAGES: Final = (
     Route("POST", f"{_QUEUE}/messages", messages.add, "Add messages", tag="messages", action="add",
-          request=CountedAdd, describes=AddRequest, reply=AddReply, conflicts=True, batch=True,
+          request=AddRequest, reply=AddReply, conflicts=True, batch=True,
           body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("POST", f"{_QUEUE}/poll", messages.poll, "Lease messages, waiting for the first where asked to",
           tag="messages", action="poll", request=PollRequest, reply=PollReply, conflicts=True,
           interrupted=NO_MESSAGES),
     Route("POST", f"{_QUEUE}/ack", messages.ack, "Finish messages, with results or without", tag="messages",
-          action="ack", request=CountedAck, describes=AckRequest, reply=SettleReply, batch=True,
+          action="ack", request=AckRequest, reply=SettleReply, batch=True,
           body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("POST", f"{_QUEUE}/nack", messages.nack, "Give failed messages back", tag="messages", action="nack",
           request=NackRequest, reply=SettleReply, batch=True),
@@ -123,7 +122,7 @@ _QUEUES: Final = (
     Route("POST", f"{_QUEUE}/purge", queues.purge, "Empty a queue", tag="queues", action="purge",
           request=DestroyRequest, reply=PurgeReply, conflicts=True),
     Route("POST", f"{_QUEUE}/import", queues.import_part, "Take in one part of an export", tag="queues",
-          action="import", request=CountedImport, describes=ImportRequest, reply=ImportReply, conflicts=True,
+          action="import", request=ImportRequest, reply=ImportReply, conflicts=True,
           body_bytes_max=BATCH_BODY_BYTES_MAX),
     Route("GET", f"{_QUEUE}/digest", queues.digest, "What stands for everything in a queue", tag="queues",
           action="export", query=DigestQuery, reply=DigestReply),

@@ -1,55 +1,47 @@
-"""The bounds of the HTTP transport: sizes in bytes, times in milliseconds."""
+"""Settings of the HTTP transport: sizes in bytes, times in milliseconds."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import about, between
+
+_Bytes = Annotated[int, between(1_024, 1 << 40)]
+_TimeoutMs = Annotated[int, between(100, 3_600_000)]
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one listener takes from its clients, and how long it waits for them."""
+    """What one listener accepts from its clients, and how long it waits for them."""
 
-    connections_max: int = 10_000  # open at a time; one more is answered 503 and closed
-    pipeline_max: int = 16  # requests of one connection that may wait for their turn before reading stops
-    request_target_bytes_max: int = 8 << 10  # path and query; beyond it 414
-    headers_max: int = 100  # beyond it 431
-    header_bytes_max: int = 32 << 10  # names and values together; beyond it 431
-    body_bytes_max: int = 32 << 20  # as sent and as inflated; beyond it 413
-    buffered_bytes_max: int = 256 << 20  # bodies of all connections together; beyond it 503
-    head_timeout_ms: int = 10_000  # from the first byte of a request to the end of its headers
-    body_timeout_ms: int = 30_000  # in which body_progress_bytes must arrive, or the body's end
-    body_progress_bytes: int = 1_024
-    idle_timeout_ms: int = 75_000  # between requests, and before the first one
-    write_timeout_ms: int = 30_000  # in which a client must take something of what waits for it
-    write_buffer_bytes: int = 256 << 10  # unsent bytes above which a connection's next request waits
-    unsent_bytes_max: int = 512 << 20  # of all connections together; beyond it the one with most of it is cut
-    linger_ms: int = 2_000  # how long a refused client may go on sending, so that it can read the refusal
-    gzip_min_bytes: int = 1_024  # smaller replies are never compressed
-
-
-_RANGES: dict[str, tuple[int, int]] = {
-    "connections_max": (1, 1_000_000),
-    "pipeline_max": (1, 10_000),
-    "request_target_bytes_max": (256, 1 << 20),
-    "headers_max": (8, 10_000),
-    "header_bytes_max": (1_024, 16 << 20),
-    "body_bytes_max": (1_024, 1 << 30),
-    "buffered_bytes_max": (1_024, 1 << 40),
-    "head_timeout_ms": (100, 3_600_000),
-    "body_timeout_ms": (100, 3_600_000),
-    "body_progress_bytes": (1, 1 << 30),
-    "idle_timeout_ms": (100, 86_400_000),
-    "write_timeout_ms": (100, 3_600_000),
-    "write_buffer_bytes": (1_024, 1 << 30),
-    "unsent_bytes_max": (1_024, 1 << 40),
-    "linger_ms": (0, 60_000),
-    "gzip_min_bytes": (64, 1 << 40),
-}
-
-
-def check_http(settings: HttpSettings) -> HttpSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid naming it."""
-    for field, (low, high) in _RANGES.items():
-        check_int(field, getattr(settings, field), low, high)
-    return settings
+    connections_max: Annotated[int, between(1, 1_000_000, "Open connections; one more gets 503 and is closed.")] = (
+        10_000
+    )
+    pipeline_max: Annotated[
+        int, between(1, 10_000, "Waiting requests of a connection before reading from it stops.")
+    ] = 16
+    request_target_bytes_max: Annotated[int, between(256, 1 << 20, "Path and query; more gets 414.")] = 8 << 10
+    headers_max: Annotated[int, between(8, 10_000, "Headers of a request; more gets 431.")] = 100
+    header_bytes_max: Annotated[int, between(1_024, 16 << 20, "Names and values of all headers; more gets 431.")] = (
+        32 << 10
+    )
+    body_bytes_max: Annotated[int, between(1_024, 1 << 30, "Body as sent and as inflated; more gets 413.")] = 32 << 20
+    buffered_bytes_max: Annotated[_Bytes, about("Bodies of all connections together; more gets 503.")] = 256 << 20
+    head_timeout_ms: Annotated[_TimeoutMs, about("From the first byte of a request to the end of its headers.")] = (
+        10_000
+    )
+    body_timeout_ms: Annotated[_TimeoutMs, about("Time for body_progress_bytes or the end of the body.")] = 30_000
+    body_progress_bytes: Annotated[int, between(1, 1 << 30, "Bytes that must arrive in body_timeout_ms.")] = 1_024
+    idle_timeout_ms: Annotated[int, between(100, 86_400_000, "Between requests, and before the first one.")] = 75_000
+    write_timeout_ms: Annotated[_TimeoutMs, about("Time for a client to read some of the waiting reply.")] = 30_000
+    write_buffer_bytes: Annotated[
+        int, between(1_024, 1 << 30, "Unsent bytes above which the connection's next request waits.")
+    ] = 256 << 10
+    unsent_bytes_max: Annotated[
+        _Bytes, about("Unsent bytes of all connections; beyond it the one with the most is closed.")
+    ] = 512 << 20
+    linger_ms: Annotated[int, between(0, 60_000, "How long a refused client may keep sending, to read the error.")] = (
+        2_000
+    )
+    gzip_min_bytes: Annotated[int, between(64, 1 << 40, "Smaller replies are not compressed.")] = 1_024

@@ -7,11 +7,12 @@ record, and thereby everything before it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.limits import DAY_MS
+from tenantq.domain.validation import between, validated
 from tenantq.errors import StoreDamaged, TenantqError
 from tenantq.journal.signing import SignedDocument
 
@@ -34,15 +35,10 @@ _TICK_MS: Final = 1_000
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often the live journal is signed."""
 
-    checkpoint_records: int = 10_000  # sign after this many new records ...
-    checkpoint_ms: int = 600_000  # ... or after this time, if there are any
-
-
-def check_audit(settings: AuditSettings) -> AuditSettings:
-    """Return ``settings``. Raises Invalid if one is out of range."""
-    check_int("audit.checkpoint_records", settings.checkpoint_records, 1, 1 << 40)
-    check_int("audit.checkpoint_ms", settings.checkpoint_ms, 1_000, 7 * 86_400_000)
-    return settings
+    checkpoint_records: Annotated[int, between(1, 1 << 40, "New records after which a checkpoint is signed.")] = 10_000
+    checkpoint_ms: Annotated[
+        int, between(1_000, 7 * DAY_MS, "Time after which a checkpoint is signed, if there are new records.")
+    ] = 600_000
 
 
 class JournalCheckpoint(SignedDocument, frozen=True, kw_only=True):
@@ -107,7 +103,7 @@ class Checkpointer:
         self._journal = journal
         self._key = key
         self._clock = clock
-        self._settings = check_audit(settings)
+        self._settings = validated(settings, "audit.")
         self._background = background
         self._timer: Timer | None = None
         self._signing = False

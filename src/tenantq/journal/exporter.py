@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
-from tenantq.journal.export_settings import ExportSettings, check_export
 from tenantq.journal.live_journal import LiveJournal
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.segment_batch import SegmentBatch, SegmentEncoder
@@ -23,6 +23,7 @@ from tenantq.runtime.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tenantq.journal.export_settings import ExportSettings
     from tenantq.journal.export_target import ExportTarget
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.journal.signing import SigningKey
@@ -73,7 +74,7 @@ class Exporter:
         self._target = target
         self._key = key
         self._clock = clock
-        self._settings = check_export(settings)
+        self._settings = validated(settings, "export.")
         self._index = index
         self._timer: Timer | None = None
         self._running: asyncio.Task[None] | None = None

@@ -7,7 +7,7 @@ import os
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Final, Self
 
-from tenantq.domain.quotas import HOUR_MS
+from tenantq.domain.limits import HOUR_MS
 from tenantq.journal.record import decode_record
 from tenantq.journal.segment import encode_stored
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.domain.quotas import HOUR_MS
+from tenantq.domain.limits import HOUR_MS
 from tenantq.journal.manifest import Manifest, segment_name
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenantq.kms.interface import Context, KeyHealth, KeyRef, KeyWrapper, Kms
 from tenantq.kms.providers import open_kms
 from tenantq.kms.resilient import ResilientKms
-from tenantq.kms.settings import KmsSettings, RetrySettings, check_kms
+from tenantq.kms.settings import KmsSettings, RetrySettings
 
 __all__ = [
     "Context",
@@ -16,6 +16,5 @@ __all__ = [
     "KmsSettings",
     "ResilientKms",
     "RetrySettings",
-    "check_kms",
     "open_kms",
 ]

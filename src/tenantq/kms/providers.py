@@ -6,15 +6,16 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
 from tenantq.kms.local import LocalKms
 from tenantq.kms.resilient import ResilientKms
-from tenantq.kms.settings import KmsSettings, check_kms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tenantq.kms.interface import KeyWrapper, Kms
+    from tenantq.kms.settings import KmsSettings
     from tenantq.runtime.clock import Clock
     from tenantq.runtime.randomness import Randomness
 
@@ -26,7 +27,7 @@ def open_kms(
 
     Makes no network call. With a passphrase, unlocking the keyring takes some computing time.
     """
-    check_kms(settings)
+    validated(settings, "kms.")
     call_ms = settings.retry.call_ms
     wrappers: dict[str, KeyWrapper] = {}
     if settings.local is not None:

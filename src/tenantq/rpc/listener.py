@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.validation import validated
 from tenantq.gates.turns import Turns
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.kj_loop import kj_loop
 from tenantq.rpc.metrics import RpcMetrics
 from tenantq.rpc.sessions import Bootstrap
-from tenantq.rpc.settings import RpcSettings, check_rpc
+from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.listener import Listener
 from tenantq.service.request_ids import RequestIds
@@ -34,7 +35,7 @@ class RpcListener(Listener[RpcConnection, RpcSettings]):
         randomness: Randomness | None = None,
         turns: Turns | None = None,
     ) -> None:
-        settings = check_rpc(settings or RpcSettings())
+        settings = validated(settings or RpcSettings(), "rpc_listener.")
         super().__init__(settings, clock or SystemClock(), RpcMetrics(self), handshake_ms=settings.login_timeout_ms)
         self.service = service
         self.durability = service.status.durability

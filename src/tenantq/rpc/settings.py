@@ -1,51 +1,45 @@
-"""The bounds of the Cap'n Proto transport: sizes in bytes, times in milliseconds."""
+"""Settings of the Cap'n Proto transport: sizes in bytes, times in milliseconds."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import about, between
+
+_Bytes = Annotated[int, between(1_024, 1 << 40)]
+_TimeoutMs = Annotated[int, between(100, 3_600_000)]
 
 
 class RpcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the listener takes from its clients, and how long it waits for them."""
+    """What the listener accepts from its clients, and how long it waits for them."""
 
-    connections_max: int = 10_000  # open at a time; one more is told so and closed
-    calls_max: int = 512  # of one connection under way before reading from it stops
-    sessions_max: int = 64  # of one connection; one more login is refused
-    strangers_messages_max: int = 64  # that a connection may send before its first login
-    segments_max: int = 64  # that one message may have
-    message_bytes_max: int = 32 << 20  # one message; beyond it the connection is told so and closed
-    buffered_bytes_max: int = 256 << 20  # requests of all connections together; beyond it `unavailable`
-    login_timeout_ms: int = 10_000  # from the connection's begin to its first login
-    idle_timeout_ms: int = 600_000  # without a call, after which a connection is told so and closed
-    message_timeout_ms: int = 30_000  # in which message_progress_bytes must arrive, or the message's end
-    message_progress_bytes: int = 1_024
-    write_timeout_ms: int = 30_000  # in which a client must take something of what waits for it
-    write_buffer_bytes: int = 256 << 10  # unsent bytes above which a connection's next call waits
-    unsent_bytes_max: int = 512 << 20  # of all connections together; beyond it the one with most of it is cut
-
-
-_RANGES: dict[str, tuple[int, int]] = {
-    "connections_max": (1, 1_000_000),
-    "calls_max": (1, 100_000),
-    "sessions_max": (1, 10_000),
-    "strangers_messages_max": (4, 10_000),
-    "segments_max": (1, 511),
-    "message_bytes_max": (1_024, 1 << 30),
-    "buffered_bytes_max": (1_024, 1 << 40),
-    "login_timeout_ms": (100, 3_600_000),
-    "idle_timeout_ms": (100, 86_400_000),
-    "message_timeout_ms": (100, 3_600_000),
-    "message_progress_bytes": (1, 1 << 30),
-    "write_timeout_ms": (100, 3_600_000),
-    "write_buffer_bytes": (1_024, 1 << 30),
-    "unsent_bytes_max": (1_024, 1 << 40),
-}
-
-
-def check_rpc(settings: RpcSettings) -> RpcSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid naming it."""
-    for field, (low, high) in _RANGES.items():
-        check_int(f"rpc_listener.{field}", getattr(settings, field), low, high)
-    return settings
+    connections_max: Annotated[
+        int, between(1, 1_000_000, "Open connections; one more gets an error and is closed.")
+    ] = 10_000
+    calls_max: Annotated[int, between(1, 100_000, "Calls of a connection in flight before reading from it stops.")] = (
+        512
+    )
+    sessions_max: Annotated[int, between(1, 10_000, "Sessions of a connection; one more login is refused.")] = 64
+    strangers_messages_max: Annotated[int, between(4, 10_000, "Messages of a connection before its first login.")] = 64
+    segments_max: Annotated[int, between(1, 511, "Segments of one message.")] = 64
+    message_bytes_max: Annotated[int, between(1_024, 1 << 30, "One message; a larger one closes the connection.")] = (
+        32 << 20
+    )
+    buffered_bytes_max: Annotated[_Bytes, about("Requests of all connections; more gets `unavailable`.")] = 256 << 20
+    login_timeout_ms: Annotated[_TimeoutMs, about("From the start of a connection to its first login.")] = 10_000
+    idle_timeout_ms: Annotated[int, between(100, 86_400_000, "Time without a call before a connection is closed.")] = (
+        600_000
+    )
+    message_timeout_ms: Annotated[_TimeoutMs, about("Time for message_progress_bytes or the end of the message.")] = (
+        30_000
+    )
+    message_progress_bytes: Annotated[int, between(1, 1 << 30, "Bytes that must arrive in message_timeout_ms.")] = 1_024
+    write_timeout_ms: Annotated[_TimeoutMs, about("Time for a client to read some of the waiting reply.")] = 30_000
+    write_buffer_bytes: Annotated[
+        int, between(1_024, 1 << 30, "Unsent bytes above which the connection's next call waits.")
+    ] = 256 << 10
+    unsent_bytes_max: Annotated[
+        _Bytes, about("Unsent bytes of all connections; beyond it the one with the most is closed.")
+    ] = 512 << 20

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.domain import limits
+from tenantq.domain.limits import DAY_MS
 from tenantq.domain.message import check_int, check_text
-from tenantq.domain.quotas import DAY_MS
 from tenantq.errors import Closed, Invalid, NotFound
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow

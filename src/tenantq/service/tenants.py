@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain import limits
-from tenantq.domain.config import TenantConfig, change_tenant
+from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.message import check_int
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
 from tenantq.engine.ops.lifecycle import PutTenant
@@ -59,7 +59,7 @@ class Tenants:
         """Raise Conflict if the change would force the tenant to move to another shard of this server."""
         if tenant not in self._shard.state.catalog.tenants or not changes.get("regions"):
             return
-        regions = change_tenant(TenantConfig(), {"regions": changes["regions"]}).regions
+        regions = change_config(TenantConfig(), {"regions": changes["regions"]}).regions
         here = self._shard.settings.region
         if here not in regions and self._other_shards.has_shard_in(regions):
             raise Conflict(
@@ -74,7 +74,7 @@ class Tenants:
             return
         state = self._shard.state.catalog.tenants.get(tenant)
         before = state.config if state is not None else TenantConfig()
-        wanted = change_tenant(before, {"encryption": changes["encryption"]}).encryption
+        wanted = change_config(before, {"encryption": changes["encryption"]}).encryption
         if wanted.key is not None:
             KeyRef.parse(wanted.key)
         if not wanted.enabled or (before.encryption.enabled and wanted.key == before.encryption.key):

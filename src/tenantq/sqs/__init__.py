@@ -1,6 +1,6 @@
 """Amazon SQS over the HTTP listener: both of its protocols, signed requests, and nothing of tenantq's rules, which the service has."""
 
 from tenantq.sqs.endpoint import SqsEndpoint
-from tenantq.sqs.settings import SqsSettings, check_sqs
+from tenantq.sqs.settings import SqsSettings
 
-__all__ = ["SqsEndpoint", "SqsSettings", "check_sqs"]
+__all__ = ["SqsEndpoint", "SqsSettings"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.config import SqsQueue
 from tenantq.domain.limits import ATTEMPTS_MAX
 from tenantq.domain.names import FIFO_SUFFIX, dead_letter_name
-from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
 from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
 

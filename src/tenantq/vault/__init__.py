@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenantq.vault.envelope import Kind, is_envelope
-from tenantq.vault.settings import KeyPolicy, VaultSettings, check_policy, check_vault
+from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tenantq.vault.stored_keys import StoredDataKeys
 from tenantq.vault.vault import TenantCipher, Vault, VaultHealth
 from tenantq.vault.wrapped_key import DataKeyStore, WrappedKey
@@ -18,7 +18,5 @@ __all__ = [
     "VaultHealth",
     "VaultSettings",
     "WrappedKey",
-    "check_policy",
-    "check_vault",
     "is_envelope",
 ]

@@ -1,34 +1,43 @@
-"""Keys and grants on the wire."""
+"""Requests and replies about keys and grants."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from tenantq.domain.access import GRANTS_SOMETHING, Action, PlatformAction, QueuePatterns, Role
+from tenantq.domain.limits import KeyName, PrincipalName, WallTime
+from tenantq.domain.schema_rules import at_least_one, given
+from tenantq.domain.validation import documented, items
 from tenantq.wire.kinds import Wire, WireReply
+
+_Role = Annotated[str, documented(Role)]  # the service checks roles and actions: it may know more than a client
+_Action = Annotated[str, documented(Action)]
 
 
 class CreateKeyRequest(Wire, frozen=True, kw_only=True):
-    """Make an API key: a role or actions, for some queues, until some time."""
+    """Create an API key with a role or actions, for some queues, until some time."""
 
-    name: str
-    role: str | None = None
-    actions: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ("*",)
-    expires_at: int | None = None
+    json_rules: ClassVar[Any] = GRANTS_SOMETHING
+    name: KeyName
+    role: _Role | None = None
+    actions: tuple[_Action, ...] = ()
+    queues: QueuePatterns = ("*",)
+    expires_at: WallTime | None = None
 
 
 class CreatePlatformKeyRequest(Wire, frozen=True, kw_only=True):
-    """Make an API key of the platform: an administrator's, or one for single actions of the platform, until some time."""
+    """Create an API key of the platform: for an administrator, or for single actions of the platform."""
 
-    name: str
+    json_rules: ClassVar[Any] = GRANTS_SOMETHING
+    name: KeyName
     role: Literal["platform-admin"] | None = None
-    actions: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ("*",)  # nothing else: the platform has no queues
-    expires_at: int | None = None
+    actions: tuple[Annotated[str, documented(PlatformAction)], ...] = ()
+    queues: Annotated[tuple[Literal["*"], ...], items(1, 1)] = ("*",)  # the platform has no queues
+    expires_at: WallTime | None = None
 
 
 class CreatedKey(WireReply, frozen=True, kw_only=True):
-    """A new key. Secret and token are shown this once."""
+    """A new key. Secret and token are shown only once."""
 
     key_id: str
     secret: str
@@ -57,12 +66,13 @@ class KeysReply(WireReply, frozen=True, kw_only=True):
 
 
 class GrantRequest(Wire, frozen=True, kw_only=True):
-    """What a principal may do in the tenant. Replaces what was stored for it."""
+    """What a principal may do in the tenant. It replaces the stored grant."""
 
-    role: str | None = None
-    actions: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ("*",)
-    expires_at: int | None = None
+    json_rules: ClassVar[Any] = GRANTS_SOMETHING
+    role: _Role | None = None
+    actions: tuple[_Action, ...] = ()
+    queues: QueuePatterns = ("*",)
+    expires_at: WallTime | None = None
 
 
 class GrantItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -84,6 +94,7 @@ class GrantsReply(WireReply, frozen=True, kw_only=True):
 class RevokeTokenRequest(Wire, frozen=True, kw_only=True):
     """Refuse a JSON web token before it expires: by its id (``jti``) or all of a principal's."""
 
-    token_id: str | None = None
-    principal: str | None = None
-    until: int  # wall clock; when the token would have expired anyway
+    json_rules: ClassVar[Any] = at_least_one(given("token_id"), given("principal"))
+    token_id: PrincipalName | None = None
+    principal: PrincipalName | None = None
+    until: WallTime  # when the token expires anyway

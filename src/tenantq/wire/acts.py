@@ -1,35 +1,43 @@
-"""Acts that want a reason, on the wire: to destroy, to suspend, to hold."""
+"""Requests that carry a reason: to destroy, to suspend, to hold."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from tenantq.domain.limits import REASON_CHARS_MAX, REASON_CHARS_MIN, OptionalReason
+from tenantq.domain.validation import documented, text
 from tenantq.wire.kinds import Wire, WireReply
+
+_FullReason = Annotated[
+    str, documented(Annotated[str, text(REASON_CHARS_MAX, chars_min=REASON_CHARS_MIN)])
+]  # the service checks it, and says what the reason is for
 
 
 class DestroyRequest(Wire, frozen=True, kw_only=True):
-    """Empty or delete something: its name again, and a reason of ten characters or more."""
+    """Confirm a purge or deletion with the name, and give a reason of ten characters or more."""
 
+    json_rules: ClassVar[Any] = {"required": ["confirm", "reason"]}
     confirm: str = ""
-    reason: str = ""
-    force: bool = False  # queues: do not wait for leases to settle
+    reason: _FullReason = ""
+    force: bool = False  # of queues: do not wait for leases to settle
 
 
 class SuspendRequest(Wire, frozen=True, kw_only=True):
-    """Stop taking and handing out work; the reason goes into the journal."""
+    """Suspend a tenant or queue. The reason goes into the journal."""
 
-    reason: str = ""
+    reason: OptionalReason = ""
     mode: Literal["settle", "freeze", "fill"] = "settle"
 
 
 class ReasonRequest(Wire, frozen=True, kw_only=True):
-    """Why something is done, in ten characters or more; it goes into the journal."""
+    """A reason of ten characters or more. It goes into the journal."""
 
-    reason: str = ""
+    json_rules: ClassVar[Any] = {"required": ["reason"]}
+    reason: _FullReason = ""
 
 
 class SuspensionItem(WireReply, frozen=True, kw_only=True):
-    """Why no work is taken or handed out, by whom, since when, and what goes on all the same."""
+    """A suspension: its mode and reason, by whom, and since when."""
 
     mode: Literal["settle", "freeze", "fill"]
     reason: str = ""

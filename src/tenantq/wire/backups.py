@@ -1,19 +1,27 @@
-"""Backups on the wire."""
+"""Requests and replies about backups."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from tenantq.domain.validation import matching
 from tenantq.wire.kinds import Wire, WireReply
 
 
 class BackupRequest(Wire, frozen=True, kw_only=True):
-    """Back the server up; ``name`` None: the time. Without ``segments`` the exported journal is left out."""
+    """Create a backup, by default named after the time. Without ``segments`` it omits the exported journal."""
 
-    name: str | None = None
+    name: (
+        Annotated[
+            str, matching("[A-Za-z0-9][A-Za-z0-9._-]{0,79}", "1 to 80 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        ]
+        | None
+    ) = None
     segments: bool = True
 
 
 class BackupReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """A backup; one that cannot be read has only a name and an error."""
+    """A backup. One that cannot be read has only a name and an error."""
 
     name: str
     created_at: int | None = None

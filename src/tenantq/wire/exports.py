@@ -1,12 +1,31 @@
-"""Exports on the wire: what is in the archive of a tenant, and how a part of it is taken in."""
+"""The archive of an exported tenant, and requests that import a part of it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from tenantq.wire.kinds import Wire, WireReply
-from tenantq.wire.messages import WireDeadLetter, WireHistory
+from tenantq.domain.limits import (
+    ATTRIBUTES_MAX,
+    BATCH_MESSAGES_MAX,
+    BODY_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    TIME_MS_MAX,
+    Attempts,
+    AttributeName,
+    ExportId,
+    GroupName,
+    PartNumber,
+    Priority,
+    Reason,
+    WallTime,
+)
+from tenantq.domain.schema_rules import exactly_one, given
+from tenantq.domain.validation import between, items, matching
+from tenantq.wire.kinds import Wire, WireReply, base64_of, text_of
+from tenantq.wire.messages import RESULT_RULES, MessageId, WireDeadLetter, WireHistory
 from tenantq.wire.tenants import HoldItem
+
+_HEX: Final = "[0-9a-f]{32}"
 
 
 class ExportedQueue(WireReply, frozen=True, kw_only=True):
@@ -20,17 +39,18 @@ class ExportedQueue(WireReply, frozen=True, kw_only=True):
 class ExportedMessage(WireReply, frozen=True, kw_only=True):
     """A line of ``messages``: a message as it was, without a lease. Times are of the wall clock."""
 
-    id: str
-    body: str | None = None
-    body_base64: str | None = None
-    priority: int = 0
-    attributes: dict[str, str] = {}
-    group: str | None = None
-    max_attempts: int | None = None  # None: the queue's
-    added_at: int
-    visible_at: int  # before this it is delayed; it is also its place in line
-    expires_at: int | None = None
-    attempts: int = 0  # deliveries that ended
+    json_rules: ClassVar[Any] = exactly_one(given("body"), given("body_base64"))
+    id: MessageId
+    body: Annotated[str, text_of(BODY_BYTES_MAX)] | None = None
+    body_base64: Annotated[str, base64_of(BODY_BYTES_MAX)] | None = None
+    priority: Priority = 0
+    attributes: Annotated[dict[AttributeName, str], items(0, ATTRIBUTES_MAX)] = {}
+    group: GroupName | None = None
+    max_attempts: Attempts | None = None  # None: the queue's
+    added_at: WallTime
+    visible_at: WallTime  # the message is delayed until then; its position in the queue
+    expires_at: Annotated[int, between(1, TIME_MS_MAX)] | None = None
+    attempts: Attempts = 0  # finished deliveries
     history: list[WireHistory] = []
     dead: WireDeadLetter | None = None
 
@@ -38,21 +58,28 @@ class ExportedMessage(WireReply, frozen=True, kw_only=True):
 class ExportedResult(WireReply, frozen=True, kw_only=True):
     """A line of ``results``."""
 
-    id: str
+    json_rules: ClassVar[Any] = RESULT_RULES
+    id: MessageId
     status: Literal["completed", "failed"]
-    value: str | None = None
-    value_base64: str | None = None
-    error: str | None = None
-    expires_at: int
+    value: Annotated[str, text_of(RESULT_BYTES_MAX)] | None = None
+    value_base64: Annotated[str, base64_of(RESULT_BYTES_MAX)] | None = None
+    error: Reason | None = None
+    expires_at: WallTime
 
 
 class ExportedKey(WireReply, frozen=True, kw_only=True):
-    """A line of ``idempotency``: a key by its hash, and the messages that it stands for."""
+    """A line of ``idempotency``: the hash of a key, and its messages."""
 
-    hash: str  # 32 hexadecimal digits
-    ids: str  # of each message 32 hexadecimal digits; zeros: it was refused
-    body_hash: str = ""  # 32 hexadecimal digits; none: whatever the body is
-    expires_at: int
+    hash: Annotated[str, matching(_HEX, "32 hexadecimal digits")]
+    ids: Annotated[
+        str,
+        matching(
+            f"({_HEX}){{1,{BATCH_MESSAGES_MAX}}}",
+            f"32 hexadecimal digits for each of 1 to {BATCH_MESSAGES_MAX} messages",
+        ),
+    ]  # zeros: the message was refused
+    body_hash: Annotated[str, matching(f"({_HEX})?", "empty or 32 hexadecimal digits")] = ""  # empty: any body
+    expires_at: WallTime
 
 
 class ExportedTenant(WireReply, frozen=True, kw_only=True):
@@ -68,7 +95,7 @@ class ExportedTenant(WireReply, frozen=True, kw_only=True):
 
 
 class ExportedFile(WireReply, frozen=True, kw_only=True):
-    """A file of an export, as its manifest tells."""
+    """A file of an export."""
 
     name: str
     kind: Literal["tenant", "queues", "messages", "results", "idempotency", "keys", "grants", "audit"]
@@ -80,7 +107,7 @@ class ExportedFile(WireReply, frozen=True, kw_only=True):
 
 
 class ExportManifest(WireReply, frozen=True, kw_only=True):
-    """``manifest.json``, the last file of an export: without it an export is not whole."""
+    """``manifest.json``, the last file of an export. An export without it is incomplete."""
 
     format: int
     product: str
@@ -89,7 +116,7 @@ class ExportManifest(WireReply, frozen=True, kw_only=True):
     tenant: str
     shard: str
     created_at: int
-    last_seq: int  # the journal record up to which it tells
+    last_seq: int  # the last journal record that it covers
     counts: dict[str, int]  # by kind
     files: list[ExportedFile]
 
@@ -97,19 +124,19 @@ class ExportManifest(WireReply, frozen=True, kw_only=True):
 class ImportRequest(Wire, frozen=True, kw_only=True):
     """One part of an export for one queue. The same part again does nothing."""
 
-    export: str
-    part: int  # counts from 1, without gaps
-    messages: list[ExportedMessage] = []
-    results: list[ExportedResult] = []
-    idempotency: list[ExportedKey] = []
+    export: ExportId
+    part: PartNumber  # counts from 1, without gaps
+    messages: Annotated[list[ExportedMessage], items(0, BATCH_MESSAGES_MAX)] = []
+    results: Annotated[list[ExportedResult], items(0, BATCH_MESSAGES_MAX)] = []
+    idempotency: Annotated[list[ExportedKey], items(0, BATCH_MESSAGES_MAX)] = []
 
 
 class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """What became of one part."""
+    """The result of importing one part."""
 
     part: int
-    duplicate: bool = False  # it was imported before; nothing was done
+    duplicate: bool = False  # imported before; nothing changed
     messages: int = 0
     results: int = 0
-    there: int = 0  # messages that the queue has already, by their ids
-    expired: int = 0  # their lifetime is over by now
+    there: int = 0  # messages whose ids the queue already has
+    expired: int = 0  # past their time to live

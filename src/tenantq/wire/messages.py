@@ -1,35 +1,77 @@
-"""Messages on the wire: added, leased, settled, looked at."""
+"""Requests and replies about messages."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from tenantq.wire.kinds import Wire, WireError, WireReply
+import msgspec
+
+from tenantq.domain.limits import (
+    ATTRIBUTES_MAX,
+    BATCH_MESSAGES_MAX,
+    BODY_BYTES_MAX,
+    FLEET_TENANTS_MAX,
+    RESULT_BYTES_MAX,
+    Attempts,
+    AttributeName,
+    BatchSize,
+    ConsumerName,
+    DelayMs,
+    GroupName,
+    IdempotencyKey,
+    LeaseMs,
+    OptionalReason,
+    PeekSize,
+    Priority,
+    Reason,
+    SnapshotKeepMs,
+    SnapshotPartMessages,
+    TtlMs,
+    WaitMs,
+    WallTime,
+)
+from tenantq.domain.names import QueueName, TenantName
+from tenantq.domain.schema_rules import exactly_one, given
+from tenantq.domain.validation import documented, items
+from tenantq.wire.kinds import Wire, WireError, WireReply, base64_of, text_of, uuid_format
+
+MessageId = Annotated[str, uuid_format]
+_Receipts = Annotated[list[str], items(1, BATCH_MESSAGES_MAX)]
+_ONE_BODY: Any = exactly_one(given("body"), given("body_base64"))
+RESULT_RULES: Any = {
+    "if": given("status", const="failed"),
+    "then": given("error"),
+    "else": exactly_one(given("value"), given("value_base64")),
+}
 
 
 class WireMessage(Wire, frozen=True, kw_only=True, gc=False):
-    """A message to add."""
+    """A message to add. The service checks the ranges, so that one bad message does not refuse the others."""
 
-    body: str | None = None
-    body_base64: str | None = None
-    priority: int = 0
-    delay_ms: int = 0
-    ttl_ms: int | None = None
-    key: str | None = None
-    group: str | None = None
-    attributes: dict[str, str] = {}
-    max_attempts: int | None = None
+    json_rules: ClassVar[Any] = _ONE_BODY
+    body: Annotated[str, text_of(BODY_BYTES_MAX)] | None = None
+    body_base64: Annotated[str, base64_of(BODY_BYTES_MAX)] | None = None
+    priority: Annotated[int, documented(Priority)] = 0
+    delay_ms: Annotated[int, documented(DelayMs)] = 0
+    ttl_ms: Annotated[int, documented(TtlMs)] | None = None
+    key: Annotated[str, documented(IdempotencyKey)] | None = None
+    group: Annotated[str, documented(GroupName)] | None = None
+    attributes: Annotated[
+        dict[Annotated[str, documented(AttributeName)], str],
+        msgspec.Meta(extra_json_schema={"maxProperties": ATTRIBUTES_MAX}),
+    ] = {}
+    max_attempts: Annotated[int, documented(Attempts)] | None = None
 
 
 class AddRequest(Wire, frozen=True, kw_only=True):
     """Messages to add to one queue."""
 
-    messages: list[WireMessage]
-    key: str | None = None  # idempotency key of the whole batch: the same request again adds nothing again
+    messages: Annotated[list[WireMessage], items(1, BATCH_MESSAGES_MAX)]
+    key: IdempotencyKey | None = None  # of the whole batch: the same request again adds nothing
 
 
 class AddedItem(WireReply, frozen=True, kw_only=True, gc=False, omit_defaults=False):
-    """What became of one message: an id, or an error."""
+    """The result of adding one message: an id, or an error."""
 
     id: str | None = None
     duplicate: bool = False
@@ -45,21 +87,21 @@ class AddReply(WireReply, frozen=True, kw_only=True):
 class PollRequest(Wire, frozen=True, kw_only=True):
     """Lease messages of one queue."""
 
-    max: int = 1
-    wait_ms: int = 0
-    lease_ms: int | None = None
-    consumer: str | None = None  # who polls, where several consumers share a credential and an address
+    max: BatchSize = 1
+    wait_ms: WaitMs = 0
+    lease_ms: LeaseMs | None = None
+    consumer: ConsumerName | None = None  # distinguishes consumers that share a credential and an address
 
 
 class FleetPollRequest(Wire, frozen=True, kw_only=True):
-    """Lease messages of one queue name in many tenants; ``tenants`` None: every tenant the caller is granted."""
+    """Lease messages of one queue name in many tenants; without ``tenants``, of every tenant that the caller has a grant for."""
 
-    queue: str
-    tenants: list[str] | None = None
-    max: int = 1
-    wait_ms: int = 0
-    lease_ms: int | None = None
-    consumer: str | None = None
+    queue: QueueName
+    tenants: Annotated[list[TenantName], items(1, FLEET_TENANTS_MAX)] | None = None
+    max: BatchSize = 1
+    wait_ms: WaitMs = 0
+    lease_ms: LeaseMs | None = None
+    consumer: ConsumerName | None = None
 
 
 class DeliveredItem(WireReply, frozen=True, kw_only=True, gc=False):
@@ -80,51 +122,52 @@ class DeliveredItem(WireReply, frozen=True, kw_only=True, gc=False):
 
 
 class PollReply(WireReply, frozen=True, kw_only=True):
-    """The leased messages, none if there were none in time."""
+    """The leased messages."""
 
     messages: list[DeliveredItem]
-    now_at: int | None = None  # the server's wall clock: ``lease_until`` less this is how long a lease still lasts
+    now_at: int | None = None  # the server's wall clock; ``lease_until`` minus this is the rest of a lease
 
 
 class WireResult(Wire, frozen=True, kw_only=True, gc=False):
-    """What a consumer reports of finished work: a completed one has a value, a failed one an error."""
+    """The result of finished work: a value if it completed, an error if it failed."""
 
-    status: Literal["completed", "failed", "pending"] = "completed"
-    value: str | None = None
-    value_base64: str | None = None
-    error: str | None = None
+    json_rules: ClassVar[Any] = RESULT_RULES
+    status: Literal["completed", "failed"] = "completed"
+    value: Annotated[str, text_of(RESULT_BYTES_MAX)] | None = None
+    value_base64: Annotated[str, base64_of(RESULT_BYTES_MAX)] | None = None
+    error: Reason | None = None
 
 
 class AckRequest(Wire, frozen=True, kw_only=True):
-    """Finish messages; ``results`` has one entry, or null, per receipt."""
+    """Acknowledge messages; ``results`` has one entry, or null, per receipt."""
 
-    receipts: list[str]
-    results: list[WireResult | None] | None = None
+    receipts: _Receipts
+    results: Annotated[list[WireResult | None], items(1, BATCH_MESSAGES_MAX)] | None = None
 
 
 class NackRequest(Wire, frozen=True, kw_only=True):
-    """Give failed messages back; ``delay_ms`` None: the queue's backoff."""
+    """Return failed messages to the queue. Without ``delay_ms`` the queue's backoff applies."""
 
-    receipts: list[str]
-    delay_ms: int | None = None
-    reason: str = ""
+    receipts: _Receipts
+    delay_ms: DelayMs | None = None
+    reason: OptionalReason = ""
 
 
 class ReleaseRequest(Wire, frozen=True, kw_only=True):
-    """Give messages back at once, without using up an attempt."""
+    """Return messages to the queue at once, without using up an attempt."""
 
-    receipts: list[str]
+    receipts: _Receipts
 
 
 class ExtendRequest(Wire, frozen=True, kw_only=True):
     """Set leases to end ``lease_ms`` from now."""
 
-    receipts: list[str]
-    lease_ms: int
+    receipts: _Receipts
+    lease_ms: LeaseMs
 
 
 class SettledItem(WireReply, frozen=True, kw_only=True, gc=False):
-    """Whether one receipt did what was asked."""
+    """The outcome of one receipt."""
 
     receipt: str
     ok: bool
@@ -141,7 +184,7 @@ class SettleReply(WireReply, frozen=True, kw_only=True):
 class RemoveRequest(Wire, frozen=True, kw_only=True):
     """Delete messages by id, whatever their state."""
 
-    ids: list[str]
+    ids: Annotated[list[MessageId], items(1, BATCH_MESSAGES_MAX)]
 
 
 class RemovedItem(WireReply, frozen=True, kw_only=True):
@@ -159,32 +202,32 @@ class RemoveReply(WireReply, frozen=True, kw_only=True):
 
 
 class PeekRequest(Wire, frozen=True, kw_only=True):
-    """Look at waiting messages without leasing them."""
+    """Read waiting messages without leasing them."""
 
-    limit: int = 10
+    limit: PeekSize = 10
     cursor: str | None = None
 
 
 class WireHistory(WireReply, frozen=True, kw_only=True):
     """How one delivery ended."""
 
-    attempt: int
-    at: int
-    outcome: str
-    reason: str = ""
+    attempt: Attempts
+    at: WallTime
+    outcome: Annotated[str, documented(Literal["nacked", "lease_expired", "released"])]  # a newer server may know more
+    reason: OptionalReason = ""
 
 
 class WireDeadLetter(WireReply, frozen=True, kw_only=True):
     """Why and from where a message became a dead letter."""
 
-    reason: str
-    source: str
-    attempts: int
-    at: int
+    reason: Reason
+    source: QueueName
+    attempts: Attempts
+    at: WallTime
 
 
 class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """Everything known of a stored message; bodies, attributes and groups only for who may read them."""
+    """A stored message. Body, attributes and group are shown only to callers who may read them."""
 
     id: str
     tenant: str
@@ -193,7 +236,7 @@ class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     body: str | None = None
     body_base64: str | None = None
     body_hidden: bool = False
-    body_error: str | None = None  # the code of the error for which body and attributes cannot be shown
+    body_error: str | None = None  # code of the error that hides body and attributes
     encrypted: bool = False  # at rest
     size: int
     priority: int
@@ -210,21 +253,21 @@ class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PeekReply(WireReply, frozen=True, kw_only=True):
-    """A page of messages, and the cursor of the next one if there is one."""
+    """A page of messages, and the cursor of the next page."""
 
     messages: list[MessageFacts]
     cursor: str | None = None
 
 
 class SnapshotRequest(Wire, frozen=True, kw_only=True):
-    """Keep everything that a queue holds now, to be read in pages."""
+    """Open a snapshot of a queue, to be read in pages."""
 
-    keep_ms: int = 60_000  # how long it stays when nobody reads it
-    part_messages: int | None = None  # tell where to divide it into parts of so many messages
+    keep_ms: SnapshotKeepMs = 60_000  # how long it stays open without being read
+    part_messages: SnapshotPartMessages | None = None  # return where to divide it into parts of this many messages
 
 
 class SnapshotReply(WireReply, frozen=True, kw_only=True):
-    """A snapshot: when it was taken, how much it holds, and the ids at which to divide it."""
+    """A snapshot: its time and size, and the ids at which to divide it."""
 
     snapshot: str
     taken_at: int
@@ -244,6 +287,6 @@ class ResultReply(WireReply, frozen=True, kw_only=True):
 
 
 class TraceReply(WireReply, frozen=True, kw_only=True):
-    """The journal's rows about one message, oldest first."""
+    """The journal rows of one message, oldest first."""
 
     rows: list[dict[str, Any]]

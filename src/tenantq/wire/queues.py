@@ -1,43 +1,47 @@
-"""Queues on the wire, and what is done to all of one's messages."""
+"""Requests and replies about queues."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from tenantq.domain.limits import REDRIVE_IDS_MAX, Reason, RedriveLimit, RedriveRate
+from tenantq.domain.names import QueueName
+from tenantq.domain.validation import items
 from tenantq.wire.acts import SuspensionItem
 from tenantq.wire.kinds import Wire, WireReply
+from tenantq.wire.messages import MessageId
 
 
 class PurgeReply(WireReply, frozen=True, kw_only=True):
-    """How many messages went."""
+    """How many messages were deleted."""
 
     purged: int
 
 
 class RedriveChoice(Wire, frozen=True, kw_only=True):
-    """Which dead letters are meant; every condition given must hold."""
+    """Selects dead letters. Every given condition must hold."""
 
-    source: str | None = None  # the queue they came from
-    reason: str | None = None  # a part of it
-    ids: list[str] | None = None
-    limit: int | None = None  # at most so many
+    source: QueueName | None = None  # the queue they came from
+    reason: Reason | None = None  # a part of it
+    ids: Annotated[list[MessageId], items(0, REDRIVE_IDS_MAX)] | None = None
+    limit: RedriveLimit | None = None
 
 
 class RedriveRequest(Wire, frozen=True, kw_only=True):
     """Send dead letters back where they came from."""
 
     filter: RedriveChoice = RedriveChoice()
-    rate: int | None = None
+    rate: RedriveRate | None = None
     dry_run: bool = False
 
 
 class RedriveReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """How a redrive stands."""
+    """Progress of a redrive."""
 
     task: str
     state: Literal["running", "done", "cancelled"]
     moved: int  # or, in a dry run, would be moved
-    skipped: int  # did not pass the filter, or their queue is gone
+    skipped: int  # not selected, or their queue no longer exists
     dry_run: bool
 
 
@@ -45,7 +49,7 @@ class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A queue: configuration and figures."""
 
     name: str
-    id: int  # inside its tenant; with the tenant's, what a topology goes by
+    id: int  # unique inside its tenant
     tenant: str
     status: Literal["active", "paused", "draining"]
     suspension: SuspensionItem | None = None
@@ -77,11 +81,11 @@ class QueuesReply(WireReply, frozen=True, kw_only=True):
 
 
 class DigestReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """What a queue holds, so that two servers can be held against each other."""
+    """A digest of a queue's content, to compare two servers."""
 
     messages: int
     bytes: int  # of their bodies
     results: int
     digest: str  # over ids, sizes, priorities and attempts of messages, and over ids of results
     now: int  # the server's clock
-    part: int = 0  # the last part that it has taken in of the export that was named
+    part: int = 0  # the last imported part of the named export

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
-from tenantq.journal.checkpoint import AuditSettings, Checkpointer, check_audit, unpack
+from tenantq.journal.checkpoint import AuditSettings, Checkpointer, unpack
 from tests.shards import Q, T, journal_rows, message, pass_time, settled
 
 if TYPE_CHECKING:
@@ -108,4 +109,4 @@ async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: Sig
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, int]) -> None:
     """With the section."""
     with pytest.raises(Invalid, match=f"audit.{next(iter(wrong))}"):
-        check_audit(AuditSettings(**wrong))
+        validated(AuditSettings(**wrong), "audit.")

@@ -11,6 +11,7 @@ import pytest
 from tenantq.doctor import examine
 from tenantq.domain.access import Grant
 from tenantq.domain.message import Result
+from tenantq.domain.validation import build
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
 from tenantq.wire import ExportedMessage, ExportedResult
 from tests.administration import delete_queue, purge, put_queue, queues, usage
@@ -190,13 +191,13 @@ GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x
     ("line", "text"),
     [
         ({**GOOD, "id": "no"}, "messages[0].id"),
-        ({**GOOD, "priority": 10}, "messages[0].priority: 10"),
+        ({**GOOD, "priority": 10}, "messages[0].priority: out of range (10, "),
         ({**GOOD, "body_base64": "eA=="}, "messages[0].body: give body or body_base64, not both"),
         ({**GOOD, "visible_at": -1}, "messages[0].visible_at"),
         ({**GOOD, "expires_at": 1 << 60}, "messages[0].expires_at"),
         ({**GOOD, "attempts": -1}, "messages[0].attempts"),
         ({**GOOD, "history": [{"attempt": 1, "at": 1, "outcome": "eaten"}]}, "messages[0].history: the outcome"),
-        ({**GOOD, "dead": {"reason": "r", "source": "a b", "attempts": 1, "at": 1}}, "messages[0].queue"),
+        ({**GOOD, "dead": {"reason": "r", "source": "a b", "attempts": 1, "at": 1}}, "messages[0].dead.source"),
         ({**GOOD, "group": ""}, "messages[0].group"),
     ],
 )
@@ -206,7 +207,7 @@ async def test_a_line_that_cannot_be_is_named(house: House, line: dict[str, Any]
     with pytest.raises(Invalid) as caught:
         await house.service.exports.import_part(
             house.admin, None, "work", export="ab" * 16, part=1, results=[],
-            messages=[msgspec.convert(line, ExportedMessage)],
+            messages=[build(ExportedMessage, line, "messages[0].")],
         )  # fmt: skip
     assert caught.value.message.startswith(text), caught.value.message
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.rpc.methods import METHODS
 from tenantq.service import Call
 from tenantq.service.audit_trail import AuditQuery

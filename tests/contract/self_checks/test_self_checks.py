@@ -9,6 +9,7 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.domain.names import PROBE_TENANTS
+from tenantq.domain.validation import validated
 from tenantq.engine.catalog import USAGE_ROW
 from tenantq.engine.usage import WindowsRow
 from tenantq.errors import Conflict, Invalid
@@ -21,7 +22,6 @@ from tenantq.service.self_checks import (
     IsolationProbe,
     QuotaAccuracy,
     SelfChecks,
-    check_checks,
 )
 from tenantq.store.keys import be64, tenant_prefix
 from tenantq.store.rows import unpack_counters
@@ -341,4 +341,4 @@ async def test_switched_off_they_do_not_run(house: House) -> None:
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     """With the section."""
     with pytest.raises(Invalid, match=f"checks.{next(iter(wrong))}"):
-        check_checks(CheckSettings(**wrong))
+        validated(CheckSettings(**wrong), "checks.")

@@ -10,7 +10,7 @@ import boto3  # type: ignore[import-untyped]  # it has none
 from botocore.config import Config  # type: ignore[import-untyped]  # it has none
 
 from tenantq.domain.access import Grant
-from tenantq.domain.config import ShardSettings
+from tenantq.engine.settings import ShardSettings
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.rates import (
     BYTES_PER_SEC_MAX,
     CONCURRENCY_MAX,
@@ -13,53 +14,54 @@ from tenantq.domain.rates import (
     Concurrency,
     Limits,
     Rate,
-    check_concurrency,
-    check_limits,
 )
+from tenantq.domain.validation import build, validated
 from tenantq.errors import Invalid
 
 
 def test_the_default_is_no_limit_and_a_moderate_concurrency() -> None:
     """A tenant that nobody configured is not limited in its rate."""
-    assert check_limits(Limits()) == NO_LIMITS == Limits(write=Rate(), read=Rate())
-    assert check_concurrency(Concurrency()) == Concurrency(requests=1_000, adds=256, polls=256)
+    assert validated(Limits()) == NO_LIMITS == Limits(write=Rate(), read=Rate())
+    assert validated(Concurrency()) == Concurrency(requests=1_000, adds=256, polls=256)
 
 
 def test_plain_mappings_become_limits() -> None:
     """As they come out of JSON."""
-    limits = check_limits({"write": {"ops_per_sec": 50, "burst": 100}, "read": {"bytes_per_sec": 1 << 20}})
+    limits = build(Limits, {"write": {"ops_per_sec": 50, "burst": 100}, "read": {"bytes_per_sec": 1 << 20}})
     assert limits == Limits(write=Rate(ops_per_sec=50, burst=100), read=Rate(bytes_per_sec=1 << 20))
-    assert check_concurrency({"adds": 7}) == Concurrency(adds=7)
-    assert check_limits({"write": {"ops_per_sec": None}}) == NO_LIMITS
+    assert build(Concurrency, {"adds": 7}) == Concurrency(adds=7)
+    assert build(Limits, {"write": {"ops_per_sec": None}}) == NO_LIMITS
 
 
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"write": {"ops_per_sec": 0}}, f"limits.write.ops_per_sec: 0 is not a whole number from 1 to {OPS_PER_SEC_MAX}"),
-        ({"read": {"bytes_per_sec": -1}}, f"limits.read.bytes_per_sec: -1 is not a whole number from 1 to {BYTES_PER_SEC_MAX}"),
-        ({"read": {"ops_per_sec": 1, "burst": 0}}, f"limits.read.burst: 0 is not a whole number from 1 to {OPS_PER_SEC_MAX}"),
-        ({"write": {"burst": 5}}, "limits.write.burst: 5 operations at once mean nothing without limits.write.ops_per_sec"),
-        ({"write": {"speed": 5}}, "limits.write: there is no setting 'speed'; there are ops_per_sec, bytes_per_sec, burst"),
-        ({"delete": {}}, "limits: there is no setting 'delete'; there are write, read"),
-        ({"write": 5}, "limits.write: must be an object with ops_per_sec, bytes_per_sec, burst, not int"),
-        (None, "limits: must be an object with write, read, not NoneType"),
-        ([], "limits: must be an object with write, read, not list"),
+        ({"write": {"ops_per_sec": 0}}, f"limits.write.ops_per_sec: out of range (0, allowed: 1 to {OPS_PER_SEC_MAX})"),
+        ({"read": {"bytes_per_sec": -1}}, f"limits.read.bytes_per_sec: out of range (-1, allowed: 1 to {BYTES_PER_SEC_MAX})"),
+        ({"read": {"ops_per_sec": 1, "burst": 0}}, f"limits.read.burst: out of range (0, allowed: 1 to {OPS_PER_SEC_MAX})"),
+        ({"write": {"burst": 5}}, "limits.write.burst: requires ops_per_sec"),
+        ({"write": {"speed": 5}}, "limits.write.speed: unknown field (allowed: ops_per_sec, bytes_per_sec, burst)"),
+        ({"delete": {}}, "limits.delete: unknown field (allowed: write, read)"),
+        ({"write": 5}, "limits.write: must be an object, not a whole number"),
+        (None, "limits: must be an object, not null"),
+        ([], "limits: must be an object, not a list"),
     ],
 )  # fmt: skip
 def test_a_wrong_limit_is_named_with_value_and_range(limits: object, text: str) -> None:
     """So that the reader knows what to change."""
     with pytest.raises(Invalid) as raised:
-        check_limits(limits)
+        change_config(TenantConfig(), {"limits": limits})
     assert raised.value.message == text
 
 
 def test_the_field_is_named_as_the_caller_calls_it() -> None:
     """A queue's limits inside a tenant's defaults have a longer name."""
     with pytest.raises(Invalid, match=r"^defaults\.limits\.write\.ops_per_sec: "):
-        check_limits({"write": {"ops_per_sec": "9"}}, "defaults.limits")
-    with pytest.raises(Invalid, match=rf"^tenant\.concurrency\.polls: 0 is not .* 1 to {CONCURRENCY_MAX}"):
-        check_concurrency({"polls": 0}, "tenant.concurrency")
+        change_config(TenantConfig(), {"defaults": {"limits": {"write": {"ops_per_sec": "9"}}}})
+    with pytest.raises(
+        Invalid, match=rf"^tenant\.concurrency\.polls: out of range .0, allowed: 1 to {CONCURRENCY_MAX}"
+    ):
+        build(Concurrency, {"polls": 0}, "tenant.concurrency.")
 
 
 _odd = st.one_of(
@@ -77,15 +79,15 @@ _odd = st.one_of(
 def test_anything_but_a_number_in_range_is_invalid(field: str, kind: str, value: object) -> None:
     """NaN, huge numbers, text, truth values: also when they come inside a Rate."""
     for limits in ({kind: {field: value}}, Limits(**{kind: Rate(**{field: value})})):  # type: ignore[arg-type]  # that is the point
-        with pytest.raises(Invalid, match=rf"limits\.{kind}\.{field}: "):
-            check_limits(limits)
+        with pytest.raises(Invalid, match=rf"^limits\.{kind}\.{field}: "):
+            change_config(TenantConfig(), {"limits": limits})
 
 
 @given(field=st.sampled_from(["requests", "adds", "polls"]), value=_odd | st.none())
 def test_concurrency_is_checked_alike(field: str, value: object) -> None:
     """Each of its fields is a number, always."""
     with pytest.raises(Invalid, match=rf"concurrency\.{field}: "):
-        check_concurrency({field: value})
+        change_config(TenantConfig(), {"concurrency": {field: value}})
 
 
 def test_unknown_fields_are_refused_when_decoded() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
-from tenantq.gates.signals import PLACES_MAX, Alert, Signals, SignalSettings, check_signals, place_of
+from tenantq.gates.signals import PLACES_MAX, Alert, Signals, SignalSettings, place_of
 from tenantq.runtime.clock import ManualClock
 
 
@@ -210,10 +211,10 @@ def test_thresholds_can_be_changed_online(signals: Signals, alerts: list[Alert])
 @pytest.mark.parametrize("field", SignalSettings.__struct_fields__)
 def test_each_setting_has_a_range(field: str) -> None:
     """And a message that names it."""
-    assert check_signals(SignalSettings()) == SignalSettings()
+    assert validated(SignalSettings()) == SignalSettings()
     for value in (-1, 10**12, 1.5, "3", None):
         with pytest.raises(Invalid, match=rf"^signals\.{field}: "):
-            check_signals(SignalSettings(**{field: value}))  # type: ignore[arg-type]  # that is the point
+            validated(SignalSettings(**{field: value}), "signals.")  # type: ignore[arg-type]  # that is the point
 
 
 @given(gaps=st.lists(st.integers(0, 4_000), min_size=1, max_size=150))

@@ -157,7 +157,7 @@ def test_names_that_cannot_be_mapped_are_refused(name: str) -> None:
     [
         (CertificateGrant(tenant="ACME", role="viewer"), "DNS:a.example': tenant: "),
         (CertificateGrant(tenant="acme", role="boss"), "DNS:a.example': role: "),
-        (CertificateGrant(tenant="acme", role="viewer", queues=("a/b",)), "DNS:a.example': queues: "),
+        (CertificateGrant(tenant="acme", role="viewer", queues=("a/b",)), "DNS:a.example': queues.0.: "),
         (CertificateGrant(tenant="acme", role="platform-admin"), "platform-admin"),
     ],
 )

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from tenantq.domain.urls import check_secure_url
 from tenantq.errors import Invalid, Unauthenticated, Unavailable
 from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
-from tenantq.gates.key_set import DOCUMENT_BYTES_MAX, KeyFile, KeyUrl, check_url
+from tenantq.gates.key_set import DOCUMENT_BYTES_MAX, KeyFile, KeyUrl
 from tenantq.gates.verification_key import RSA_ALGORITHMS, parse_key_set
 from tests.unit.gates.credentials import SECRET, claims, key_set, private_key, public_jwk, replace_file, signed
 
@@ -497,7 +498,7 @@ async def test_a_caller_that_gives_up_does_not_stop_the_fetch_for_others(
 )
 def test_https_and_this_machine_are_allowed_addresses(url: str) -> None:
     """These are returned as they are."""
-    assert check_url(url) == url
+    assert check_secure_url("jwks_url", url) == url
 
 
 @pytest.mark.parametrize(
@@ -522,4 +523,4 @@ def test_https_and_this_machine_are_allowed_addresses(url: str) -> None:
 def test_other_addresses_are_refused(url: str) -> None:
     """A key set that anybody on the way can change is worth nothing."""
     with pytest.raises(Invalid, match="jwks_url: "):
-        check_url(url)
+        check_secure_url("jwks_url", url)

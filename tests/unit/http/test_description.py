@@ -14,12 +14,12 @@ import pytest
 from tenantq.domain import access
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import NewMessage, check_message
+from tenantq.domain.validation import reference
 from tenantq.errors import Invalid
-from tenantq.http import HttpListener, HttpSettings, ranges
+from tenantq.http import HttpListener, HttpSettings
 from tenantq.http.description import Description
 from tenantq.http.openapi import openapi
 from tenantq.http.routes import ROUTES
-from tenantq.http.settings import _RANGES
 from tests.contract.http.fake_service import FakeService
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def test_every_default_fits_its_own_schema() -> None:
 
 def test_ranges_are_those_of_the_service() -> None:
     """What the description allows at its edges is taken, and beyond them refused."""
-    for field, bounds in ranges.FIELDS["WireMessage"].items():
+    for field, described in DOCUMENT["components"]["schemas"]["WireMessage"]["properties"].items():
+        bounds = described.get("anyOf", [described])[0]
         if "maximum" in bounds:
             check_message(NewMessage(body=b"", **{field: bounds["minimum"]}))
             check_message(NewMessage(body=b"", **{field: bounds["maximum"]}))
@@ -141,9 +142,9 @@ def test_the_guide_has_every_setting() -> None:
         row[0].strip("` "): row
         for row in (line.strip("|").split("|") for line in GUIDE.splitlines() if line.startswith("| `"))
     }
-    for field, default in zip(HttpSettings.__struct_fields__, HttpSettings.__struct_defaults__, strict=True):
-        low, high = _RANGES[field]
-        assert [cell.strip() for cell in rows[field][2:4]] == [f"{default:,}", f"{low:,} to {high:,}"], field
+    for field in reference(HttpSettings):
+        allowed = re.sub(r"\d+", lambda number: f"{int(number[0]):,}", field.allowed)
+        assert [cell.strip() for cell in rows[field.name][2:4]] == [f"{field.default:,}", allowed], field
 
 
 async def test_the_guide_has_every_metric() -> None:

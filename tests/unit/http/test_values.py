@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, RateLimited, TenantqError
-from tenantq.http import HttpSettings, check_http
+from tenantq.http import HttpSettings
 from tenantq.http.handlers.audit import AuditParameters
 from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
@@ -95,12 +96,12 @@ def test_compressing_is_what_gzip_reads() -> None:
 
 def test_settings_have_ranges() -> None:
     """Each is checked and named."""
-    assert check_http(HttpSettings()) == HttpSettings()
+    assert validated(HttpSettings()) == HttpSettings()
     for field in HttpSettings.__struct_fields__:
         for wrong in (-1, 1 << 60, "1", 1.5, True):
             settings = msgspec.structs.replace(HttpSettings(), **{field: wrong})
             with pytest.raises(Invalid, match=field):
-                check_http(settings)
+                validated(settings)
 
 
 def test_a_problem_is_short_and_names_no_class() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from tenantq.domain.validation import validated
 from tenantq.kms.interface import PROVIDERS, KeyRef
 from tenantq.kms.settings import (
     AwsSettings,
@@ -17,7 +18,6 @@ from tenantq.kms.settings import (
     KmsSettings,
     LocalSettings,
     RetrySettings,
-    check_kms,
 )
 from tenantq.vault import KeyPolicy, VaultSettings
 from tenantq.vault.envelope import FORMAT, OVERHEAD_BYTES
@@ -59,7 +59,7 @@ def test_the_example_of_settings_is_valid() -> None:
     """As a server would read it."""
     (text,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     given = msgspec.toml.decode(text.encode(), type=dict[str, KmsSettings])
-    assert check_kms(given["kms"]).retry.attempts == 6
+    assert validated(given["kms"]).retry.attempts == 6
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.validation import build, validated
 from tenantq.errors import Invalid
-from tenantq.kms import KeyRef, KmsSettings, check_kms, open_kms
+from tenantq.kms import KeyRef, KmsSettings, open_kms
 from tenantq.kms.interface import PROVIDERS, context_bytes
 from tenantq.kms.keyring import KeyringFile, Unlock
 
@@ -98,7 +99,7 @@ def test_a_library_that_is_not_installed_is_told(
         ({"aws": {"endpoint_url": "https://user:pw@kms.example"}}, "no user or password"),
         ({"gcp": {"endpoint": "kms.example"}}, "kms.gcp.endpoint"),
         ({"gcp": {"endpoint": "https://kms.example/path"}}, "only a scheme, a host and a port"),
-        ({"azure": {"vaults": []}}, "at least one vault"),
+        ({"azure": {"vaults": []}}, "kms.azure.vaults: wrong length"),
         ({"azure": {"vaults": ["http://127.0.0.1.example"]}}, "kms.azure.vaults: only https"),
         ({"azure": {"vaults": ["https://a\\b"]}}, "not a URL with a host"),
         ({"azure": {"vaults": ["https://[x"]}}, "not a URL"),
@@ -107,15 +108,15 @@ def test_a_library_that_is_not_installed_is_told(
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], text: str) -> None:
     """The text names the setting and does not show what may be secret."""
     with pytest.raises(Invalid, match=text.replace(".", r"\.")) as caught:
-        check_kms(msgspec.convert(settings, KmsSettings))
+        build(KmsSettings, settings, "kms.")
     assert "pw" not in str(caught.value)
 
 
 def test_http_on_this_machine_is_allowed() -> None:
     """As for a test, or a proxy beside the server."""
     for address in ("http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost", "https://kms.example:8443/"):
-        settings = msgspec.convert({"aws": {"endpoint_url": address}}, KmsSettings)
-        assert check_kms(settings) is settings
+        settings = build(KmsSettings, {"aws": {"endpoint_url": address}})
+        assert validated(settings) is settings
 
 
 def test_unknown_settings_are_refused() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
-from tenantq.vault import KeyPolicy, VaultSettings, check_policy, check_vault
+from tenantq.vault import KeyPolicy, VaultSettings
 from tests.unit.vault.doubles import DAY_MS, REF
 
 
 def test_the_defaults_are_in_range() -> None:
     """One hour in memory, 2^30 uses, a new key every 30 days."""
-    settings = check_vault(VaultSettings())
+    settings = validated(VaultSettings())
     assert (settings.key_age_max_ms, settings.uses_max) == (3_600_000, 1 << 30)
-    assert check_policy(KeyPolicy(REF)).rotate_every_ms == 30 * DAY_MS
+    assert validated(KeyPolicy(REF)).rotate_every_ms == 30 * DAY_MS
 
 
 @pytest.mark.parametrize(
@@ -30,12 +31,12 @@ def test_the_defaults_are_in_range() -> None:
 )
 def test_other_bounds_are_refused(field: str, value: int) -> None:
     """The text names the setting and its range."""
-    with pytest.raises(Invalid, match=rf"vault\.{field}: "):
-        check_vault(msgspec.structs.replace(VaultSettings(), **{field: value}))
+    with pytest.raises(Invalid, match=rf"^vault\.{field}: "):
+        validated(msgspec.structs.replace(VaultSettings(), **{field: value}), "vault.")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1_000, 11 * 366 * DAY_MS])
 def test_other_times_of_rotation_are_refused(value: int) -> None:
     """From an hour to ten years."""
-    with pytest.raises(Invalid, match=r"encryption\.rotate_every_ms"):
-        check_policy(KeyPolicy(REF, value))
+    with pytest.raises(Invalid, match=r"^encryption\.rotate_every_ms"):
+        validated(KeyPolicy(REF, value), "encryption.")

@@ -12,7 +12,9 @@ from tenantq.cli.connection import ServerConnection, connected, open_profile
 from tenantq.cli.options import FILE, shards_by_region
 from tenantq.cli.output import Columns, Output, Table, prints_output, table
 from tenantq.domain.formatting import show_time
-from tenantq.domain.placement import HeldTenant, Topology, check_region, load_topology, plan_moves, unplaced_tenants
+from tenantq.domain.names import OptionalRegionName
+from tenantq.domain.placement import HeldTenant, Topology, load_topology, plan_moves, unplaced_tenants
+from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ def plan(
         raise click.UsageError("Give --to, or --add and --add-in.")
     before = load_topology(from_file)
     for region in add_in:
-        check_region("--add-in", region)
+        check_field("--add-in", region, OptionalRegionName)
     after = load_topology(to_file) if to_file is not None else before.grown(add, add_in)
     tenants: list[HeldTenant] = []
     if asked:

@@ -10,7 +10,9 @@ from tenantq.cli.options import shards_by_region
 from tenantq.cli.output import Output, prints_output
 from tenantq.cli.pipeline import options
 from tenantq.cli.pipeline.spark_runtime import spark_command
-from tenantq.domain.placement import check_region, load_topology
+from tenantq.domain.names import OptionalRegionName
+from tenantq.domain.placement import load_topology
+from tenantq.domain.validation import check_field
 
 
 @click.command()
@@ -41,7 +43,7 @@ def simulate(
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     before = load_topology(topology_file)  # reports errors before Spark starts
     for region in add_regions:
-        check_region("--add-region", region)
+        check_field("--add-region", region, OptionalRegionName)
     after = before.grown(add_shards, add_regions)
     options.check_out(out)
     with options.extras():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from tenantq.domain.config import TenantConfig, change_queue, change_tenant
+from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.engine.arguments import check_bool, check_reason
@@ -57,7 +57,7 @@ class PutTenant(Operation[bool]):
             raise Conflict(
                 "the tenant was deleted a moment ago. Send the request again to make a new one", tenant=self.name
             )
-        config = change_tenant(tenant.config if tenant is not None else TenantConfig(), self.changes)
+        config = change_config(tenant.config if tenant is not None else TenantConfig(), self.changes)
         region = effects.state.settings.region
         if config.regions and region not in config.regions:
             here = f"this server is in {region!r}" if region is not None else "this server names no region"
@@ -149,13 +149,13 @@ class PutQueue(Operation[bool]):
             raise Invalid("dead_letter: a queue cannot take its own dead letters", queue=self.name)
         if queue is None:
             self.tenant.check_thawed(self.name)
-            config = change_queue(self.tenant.config.defaults, self.changes)
+            config = change_config(self.tenant.config.defaults, self.changes)
             effects.create_queue(self.tenant, self.name, config, self.caller)
             return
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         queue.check_thawed()
-        queue.config = change_queue(queue.config, self.changes)
+        queue.config = change_config(queue.config, self.changes)
         effects.state.catalog.save_queue(effects.batch, queue)
         effects.touch(queue)
         effects.log("configure_queue", queue, self.caller, details=_shown(self.changes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tenantq.domain.access import Grant
+from tenantq.domain.validation import build
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
 from tenantq.wire import (
     CreateKeyRequest,
@@ -93,4 +94,4 @@ async def revoke_token(service: Service, request: Request, body: RevokeTokenRequ
 
 
 def _grant(body: CreateKeyRequest | CreatePlatformKeyRequest | GrantRequest) -> Grant:
-    return Grant(role=body.role, actions=body.actions, queues=body.queues, expires_at=body.expires_at)
+    return build(Grant, body)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from tenantq.domain.limits import PAGE_MAX
+from tenantq.domain.limits import PAGE_MAX, PageSize, PrincipalName, WallTime
 from tenantq.http.reply import Reply, Stream, json_reply
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.wire import AuditReply
+from tenantq.wire.messages import MessageId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,17 +30,17 @@ _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audi
 class AuditParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which rows of the journal; every condition given must hold."""
 
-    action: str | None = None  # one, or several with commas between
+    action: (
+        Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z_*]{1,80}(,[a-z_*]{1,80}){0,63}$"})] | None
+    ) = None  # one, or several with commas between
     result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
-    principal: str | None = None
-    start: int | None = None  # wall clock, included
-    end: int | None = None  # wall clock, not included
-    queue: str | None = None
-    message: str | None = None
+    principal: PrincipalName | None = None
+    start: WallTime | None = None  # wall clock, included
+    end: WallTime | None = None  # wall clock, not included
+    queue: PrincipalName | None = None
+    message: MessageId | None = None
     order: Literal["oldest", "newest"] = "oldest"  # first
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] | None = (
-        None  # JSON: of a page, else 100; other formats: of all
-    )
+    limit: PageSize | None = None  # JSON: of a page, else 100; other formats: of all
     cursor: str | None = None
     format: Literal["json", "jsonl", "csv", "parquet"] = "json"
 
@@ -47,7 +48,7 @@ class AuditParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_fields=True):
     """The same for the whole platform, where one tenant can be chosen."""
 
-    tenant: str | None = None
+    tenant: PrincipalName | None = None
 
 
 async def audit(service: Service, request: Request, _: object) -> Reply | Stream:

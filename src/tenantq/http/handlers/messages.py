@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.limits import WaitMs
 from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, json_reply
@@ -53,7 +54,7 @@ STILL_PENDING: Final = json_reply(ResultReply(status="pending"))
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long to wait for a result that is still pending."""
 
-    wait_ms: int = 0
+    wait_ms: WaitMs = 0
 
 
 # ---- adding ----

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.domain.limits import TIME_MS_MAX
+from tenantq.domain.limits import ExportId, WallTime
 from tenantq.domain.validation import all_fields
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
@@ -67,10 +67,8 @@ async def import_part(service: Service, request: Request, body: ImportRequest) -
 class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of what."""
 
-    at: Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)] | None = None  # what lives beyond this; none: beyond now
-    export: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = (
-        None  # also tell how many parts of this export were taken in
-    )
+    at: WallTime | None = None  # what lives beyond this; none: beyond now
+    export: ExportId | None = None  # also tell how many parts of this export were taken in
 
 
 async def digest(service: Service, request: Request, _: object) -> Reply:

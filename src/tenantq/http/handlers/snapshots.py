@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.domain.limits import PEEK_MAX
+from tenantq.domain.limits import PeekSize
 from tenantq.http.handlers.messages import facts_of
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
 from tenantq.wire import PeekReply, SnapshotReply, SnapshotRequest
+from tenantq.wire.messages import MessageId
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 class SnapshotQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which messages of a snapshot, by id."""
 
-    start: str | None = None  # from this id on
-    end: str | None = None  # before this id
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PEEK_MAX)] = 100
+    start: MessageId | None = None  # from this id on
+    end: MessageId | None = None  # before this id
+    limit: PeekSize = 100
 
 
 async def open_snapshot(service: Service, request: Request, body: SnapshotRequest) -> Reply:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.domain.names import QueueName
 from tenantq.domain.validation import all_fields
 from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
@@ -107,7 +108,7 @@ async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
 class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of what."""
 
-    queue: str | None = None  # this one alone, without keys, grants and audit trail; none: everything
+    queue: QueueName | None = None  # this one alone, without keys, grants and audit trail; none: everything
 
 
 async def export(service: Service, request: Request, _: object) -> Stream:

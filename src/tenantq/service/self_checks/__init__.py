@@ -1,7 +1,7 @@
 """What the server checks about itself now and then, beside its work: isolation, keys, quotas, the audit trail."""
 
 from tenantq.service.self_checks.audit_integrity import AuditIntegrity
-from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck, check_checks
+from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck
 from tenantq.service.self_checks.isolation_probe import IsolationProbe
 from tenantq.service.self_checks.key_health import KeyHealthCheck
 from tenantq.service.self_checks.quota_accuracy import QuotaAccuracy
@@ -16,5 +16,4 @@ __all__ = [
     "QuotaAccuracy",
     "SelfCheck",
     "SelfChecks",
-    "check_checks",
 ]

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.limits import DAY_MS
+from tenantq.domain.validation import about, between
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often the server checks itself, and how much of itself at a time."""
+    """How often the server checks itself, and how much in one run."""
 
-    enabled: bool = True
-    every_ms: int = 600_000  # from the end of one run to the next
-    tenants: int = 50  # whose counters are recounted in one run
-    rows: int = 200_000  # messages and leases counted in one run
-    records: int = 50_000  # journal records verified in one run
-
-
-_RANGES: Final[dict[str, tuple[int, int]]] = {
-    "every_ms": (1_000, 7 * 86_400_000),
-    "tenants": (1, 1_000_000),
-    "rows": (1, 1 << 40),
-    "records": (1, 1 << 40),
-}
-
-
-def check_checks(settings: CheckSettings) -> CheckSettings:
-    """Return ``settings`` if each is in its range, else raise Invalid."""
-    for field, (low, high) in _RANGES.items():
-        check_int(f"checks.{field}", getattr(settings, field), low, high)
-    return settings
+    enabled: Annotated[bool, about("Run the self-checks.")] = True
+    every_ms: Annotated[int, between(1_000, 7 * DAY_MS, "From the end of one run to the next.")] = 600_000
+    tenants: Annotated[int, between(1, 1_000_000, "Tenants whose counters are recounted in one run.")] = 50
+    rows: Annotated[int, between(1, 1 << 40, "Messages and leases counted in one run.")] = 200_000
+    records: Annotated[int, between(1, 1 << 40, "Journal records verified in one run.")] = 50_000
 
 
 class CheckResult(msgspec.Struct, frozen=True):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.domain.validation import validated
 from tenantq.errors import TenantqError
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalEntry
-from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck, check_checks
+from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -50,7 +51,7 @@ class SelfChecks:
         self._shard = shard
         self._admission = admission
         self._clock = clock
-        self._settings = check_checks(settings)
+        self._settings = validated(settings, "checks.")
         self._background = background
         self._timer: Timer | None = None
         self._closed = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.domain.sqs_queue import SqsQueue
+from tenantq.domain.config import SqsQueue
 from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import AddPermission, RemovePermission
 

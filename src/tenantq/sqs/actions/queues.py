@@ -7,8 +7,8 @@ import binascii
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.domain.config import SqsQueue
 from tenantq.domain.names import FIFO_SUFFIX
-from tenantq.domain.sqs_queue import SqsQueue
 from tenantq.errors import Draining, NotFound
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.domain.sqs_queue import SqsQueue
+from tenantq.domain.config import SqsQueue
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenantq.domain.config import SQS_MESSAGE_BYTES_MAX, SqsQueue
 from tenantq.domain.message import NewMessage
-from tenantq.domain.sqs_queue import MESSAGE_BYTES_MAX, SqsQueue
 from tenantq.errors import TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.digests import attributes_digest, body_digest
@@ -75,10 +75,10 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
         except SqsFailure as failure:
             prepared.append(failure)
     size = sum(_sent_bytes(entry) for entry in entries)
-    if size > MESSAGE_BYTES_MAX:
+    if size > SQS_MESSAGE_BYTES_MAX:
         raise SqsFailure(
             BATCH_TOO_LONG,
-            f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes.",
+            f"Batch requests cannot be longer than {SQS_MESSAGE_BYTES_MAX} bytes. You have sent {size} bytes.",
         )
     messages = [one.message if isinstance(one, Outgoing) else one for one in prepared]
     done: list[dict[str, Any] | TenantqError] = []
