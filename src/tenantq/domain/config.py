@@ -121,7 +121,11 @@ def change_config(config: _S, changes: dict[str, Any]) -> _S:
 
     In a group of settings (quotas, limits, ...) only the given ones change. None removes a limit.
     """
-    return build(type(config), _merged(config, changes))
+    try:
+        merged = msgspec.to_builtins(_merged(config, changes))
+    except (TypeError, OverflowError) as error:  # what could not be stored, such as a subclass of str
+        raise Invalid(f"settings: {error}") from error
+    return build(type(config), merged)
 
 
 def _merged(current: object, given: Any) -> Any:

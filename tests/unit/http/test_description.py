@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tenantq.service import Service
 
 DOCUMENT = json.loads(json.dumps(openapi(ROUTES)))
-GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text()
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "http.md").read_text()
 
 
 def test_every_route_is_described_once() -> None:
