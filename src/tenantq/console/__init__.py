@@ -1,5 +1,5 @@
-"""The console: a tenantq server on a terminal. It is a client like any other, and may what its credential may.
+"""The console: a terminal interface to a tenantq server. It is a client like any other, with the rights of its credential.
 
-What a row shows is decided by plain functions (``overview``, ``queue_lines``, ``security``, …); the screens only draw it. Nothing of the
-former needs Textual, which is an extra.
+Plain functions (``tenant_rows``, ``queue_rows``, ``message_rows``, ``security_rows``) decide what a row shows; screens and panels only
+draw it. These functions do not need Textual, which is an extra.
 """

@@ -1,19 +1,15 @@
-"""What can be done from the console. Each asks first where it should, says what came of it, and refreshes."""
+"""The actions of the console. Each asks first if it should, reports its result, and refreshes."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tenantq.console.confirm_dialog import ConfirmDialog
-from tenantq.console.form_dialog import FormDialog
-from tenantq.console.tenant_settings import (
-    Field,
-    changed_settings,
-    check_destroy,
-    check_new_tenant,
-    form_fields,
-)
+from textual.binding import Binding
+
+from tenantq.console.dialog import Dialog
+from tenantq.console.tenant_settings import FormField, changed_settings, check_destroy, form_fields
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
@@ -25,11 +21,10 @@ if TYPE_CHECKING:
     from tenantq.console.app import ConsoleApp
     from tenantq.wire import QueueReply, RedriveReply, TenantReply
 
-if TYPE_CHECKING:
-    TenantAct = Callable[[ConsoleApp, TenantReply], Awaitable[None]]
+T = TypeVar("T")
 
-_LOOK_EVERY_S: Final = 0.1
-_LOOKS_MAX: Final = 300  # a redrive that takes longer goes on by itself
+_REDRIVE_POLL_S: Final = 0.1
+_REDRIVE_POLLS_MAX: Final = 300  # a longer redrive continues on the server
 
 
 def console_of(node: DOMNode) -> ConsoleApp:
@@ -37,153 +32,181 @@ def console_of(node: DOMNode) -> ConsoleApp:
     return cast("ConsoleApp", node.app)
 
 
+# ---- queues ----
+
+
 async def pause_or_resume(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
-    """Stop deliveries of a queue, or start them again."""
-    there = console.client.tenant(tenant).queue(queue.name)
+    """Pause deliveries of a queue, or resume them."""
+    target = console.client.tenant(tenant).queue(queue.name)
     if queue.status == "paused":
-        await console.perform(there.resume(), lambda _: f"{queue.name} delivers again")
+        await console.perform(target.resume(), lambda _: f"{queue.name} delivers again")
     else:
-        await console.perform(there.pause(), lambda _: f"paused {queue.name}: adding goes on, polls wait")
+        await console.perform(target.pause(), lambda _: f"paused {queue.name}: adding goes on, polls wait")
 
 
 async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
-    """Empty a queue, once its name and a reason were typed."""
+    """Empty a queue after the user typed its name and a reason."""
     count = queue.ready + queue.delayed + queue.in_flight
     text = f"This deletes {count:,} messages of queue {queue.name}. It cannot be undone."
-    fields = [Field("confirm", "its name, again"), Field("reason", "reason", hint="ten characters or more")]
-    dialog = FormDialog("Purge", text, fields, lambda typed: check_destroy(queue.name, typed), done="Purge")
-    reason = await console.push_screen_wait(dialog)
+    fields = [FormField("confirm", "its name, again"), FormField("reason", "reason", hint="ten characters or more")]
+    reason = await _ask(console, "Purge", text, fields, lambda typed: check_destroy(queue.name, typed), done="Purge")
     if reason is not None:
-        there = console.client.tenant(tenant).queue(queue.name)
-        await console.perform(
-            there.purge(confirm=queue.name, reason=reason), lambda purged: f"purged {purged:,} messages of {queue.name}"
-        )
+        work = console.client.tenant(tenant).queue(queue.name).purge(confirm=queue.name, reason=reason)
+        await console.perform(work, lambda purged: f"purged {purged:,} messages of {queue.name}")
 
 
-async def redrive(console: ConsoleApp, tenant: str, queue: str, ids: Sequence[str] | None = None) -> None:
-    """Count the dead letters that would go back, ask, and send them."""
-    there = console.client.tenant(tenant).queue(queue)
-    counted = await console.read(_finished(there, dry_run=True, ids=ids))
-    if counted is None:
+async def redrive(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
+    """Redrive all dead letters of a queue."""
+    await redrive_messages(console, tenant, queue.name, None)
+
+
+async def redrive_messages(console: ConsoleApp, tenant: str, queue: str, ids: Sequence[str] | None) -> None:
+    """Count the dead letters that would be redriven, ask, and redrive them; ``ids`` None means all."""
+    target = console.client.tenant(tenant).queue(queue)
+    found = await console.read(_finished(target, dry_run=True, ids=ids))
+    if found is None:
         return
-    if not counted.moved:
+    if not found.moved:
         console.say(f"{queue} has no dead letters that could go back")
         return
-    skipped = f" {counted.skipped:,} are skipped." if counted.skipped else ""
-    text = f"{counted.moved:,} dead letters would go back where they came from.{skipped}"
-    if await console.push_screen_wait(ConfirmDialog(f"Redrive {queue}", text, "Redrive")):
-        await console.perform(_finished(there, dry_run=False, ids=ids), _redriven)
-
-
-async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
-    """Change a tenant's weight, quotas and limits; only what was changed is sent."""
-    text = "An empty field is no limit. Only what you change is sent."
-    dialog = FormDialog(
-        f"Settings of {tenant.name}",
-        text,
-        form_fields(tenant.config),
-        lambda typed: changed_settings(tenant.config, typed),
-        done="Save",
-    )
-    changes = await console.push_screen_wait(dialog)
-    if changes is None:
-        return
-    if not changes:
-        console.say("nothing was changed")
-        return
-    await console.perform(
-        console.client.tenant(tenant.name).configure(**changes), lambda _: f"changed {tenant.name}: {_named(changes)}"
-    )
-
-
-async def create_tenant(console: ConsoleApp) -> None:
-    """Make a tenant and show it."""
-    fields = [
-        Field("name", "name", hint="a-z, 0-9, -; 3 to 32"),
-        *form_fields({"weight": 1, "quotas": {"soft_percent": 80}}),
-    ]
-    dialog = FormDialog("New tenant", "", fields, _new_tenant, done="Create")
-    made = await console.push_screen_wait(dialog)
-    if made is None:
-        return
-    name, changes = made
-    if await console.perform(_create(console, name, changes), lambda _: f"made tenant {name}") is not None:
-        console.choose(name)
-
-
-async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
-    """Stop a tenant's work, with a reason for the journal, or let it work again."""
-    there = console.client.tenant(tenant.name)
-    if tenant.status == "suspended":
-        text = "It takes new messages and hands them out again."
-        if await console.push_screen_wait(ConfirmDialog(f"Resume {tenant.name}", text, "Resume")):
-            await console.perform(there.resume(), lambda _: f"{tenant.name} works again")
-        return
-    text = "It takes no new messages and hands none out; what is leased may finish."
-    fields = [Field("reason", "reason", hint="kept in the journal")]
-    dialog = FormDialog(f"Suspend {tenant.name}", text, fields, lambda typed: typed["reason"].strip(), done="Suspend")
-    reason = await console.push_screen_wait(dialog)
-    if reason is not None:
-        await console.perform(there.suspend(reason), lambda _: f"suspended {tenant.name}")
-
-
-async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
-    """Refuse a key from now on, once asked; tell whether that was done."""
-    text = f"Key {name} ({key_id}) of {tenant} is refused from now on. It cannot be undone."
-    if not await console.push_screen_wait(ConfirmDialog("Revoke key", text, "Revoke")):
-        return False
-    work = _done(console.client.tenant(tenant).revoke_key(key_id))
-    return await console.perform(work, lambda _: f"revoked key {name}") is not None
-
-
-async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool:
-    """Take back what a principal was granted in a tenant, once asked; tell whether that was done."""
-    text = f"What {principal} was granted in {tenant} is taken back."
-    if not await console.push_screen_wait(ConfirmDialog("Revoke grant", text, "Revoke")):
-        return False
-    work = _done(console.client.tenant(tenant).revoke_grant(principal))
-    return await console.perform(work, lambda _: f"revoked the grant of {principal} in {tenant}") is not None
-
-
-async def _done(work: Any) -> bool:
-    """Wait for a call that returns nothing; True tells it from one that failed."""
-    await work
-    return True
+    skipped = f" {found.skipped:,} are skipped." if found.skipped else ""
+    text = f"{found.moved:,} dead letters would go back where they came from.{skipped}"
+    if await _confirm(console, f"Redrive {queue}", text, "Redrive"):
+        await console.perform(_finished(target, dry_run=False, ids=ids), _redriven)
 
 
 async def _finished(queue: AsyncQueue, *, dry_run: bool, ids: Sequence[str] | None) -> RedriveReply:
-    """Begin a redrive and return how it stands when it is done, or after a while."""
+    """Start a redrive, and return its status when it is done or takes too long to wait for."""
     task = await queue.redrive(dry_run=dry_run, ids=ids)
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_REDRIVE_POLLS_MAX):
         if task.state != "running":
             break
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_REDRIVE_POLL_S)
         task = await queue.redrive_status(task.task)
     return task
 
 
 def _redriven(task: RedriveReply) -> str:
-    text = f"sent back {task.moved:,} dead letters"
-    if task.skipped:
-        text += f", skipped {task.skipped:,}"
-    return f"{text} so far; it goes on" if task.state == "running" else text
+    skipped = f", skipped {task.skipped:,}" if task.skipped else ""
+    running = " so far; it goes on" if task.state == "running" else ""
+    return f"sent back {task.moved:,} dead letters{skipped}{running}"
 
 
-def _new_tenant(typed: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    return check_new_tenant(typed), changed_settings({}, typed)
+QUEUE_ACTIONS: Final = {"pause": pause_or_resume, "redrive": redrive, "purge": purge}
+QUEUE_BINDINGS: Final = [Binding(key, f"queue('{name}')", name) for key, name in zip("pdx", QUEUE_ACTIONS, strict=True)]
+"""The keys of a widget with an ``action_queue`` that runs one of ``QUEUE_ACTIONS``."""
 
 
-async def _create(console: ConsoleApp, name: str, changes: dict[str, Any]) -> TenantReply:
-    there = console.client.tenant(name)
+# ---- tenants ----
+
+
+async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
+    """Change a tenant's weight, quotas and limits. Only changed settings are sent."""
+    text = "An empty field is no limit. Only what you change is sent."
+    fields, title = form_fields(tenant.config), f"Settings of {tenant.name}"
+    changes = await _ask(
+        console, title, text, fields, lambda typed: changed_settings(tenant.config, typed), done="Save"
+    )
+    if changes:
+        work = console.client.tenant(tenant.name).configure(**changes)
+        await console.perform(work, lambda _: f"changed {tenant.name}: {', '.join(_names(changes))}")
+    elif changes is not None:
+        console.say("nothing was changed")
+
+
+async def create_tenant(console: ConsoleApp) -> None:
+    """Create a tenant and show it."""
+    fields = [
+        FormField("name", "name", hint="a-z, 0-9, -; 3 to 32"),
+        *form_fields({"weight": 1, "quotas": {"soft_percent": 80}}),
+    ]
+
+    def check(typed: dict[str, str]) -> tuple[str, dict[str, Any]]:
+        return check_tenant_name(typed["name"].strip()), changed_settings({}, typed)
+
+    wanted = await _ask(console, "New tenant", "", fields, check, done="Create")
+    if wanted is None:
+        return
+    name, settings = wanted
+    if await console.perform(_create(console, name, settings), lambda _: f"made tenant {name}") is not None:
+        console.choose(name)
+
+
+async def _create(console: ConsoleApp, name: str, settings: dict[str, Any]) -> TenantReply:
+    target = console.client.tenant(name)
     try:
-        await there.get()
+        await target.get()
     except NotFound:
-        return await there.configure(**changes)
+        return await target.configure(**settings)
     raise Conflict(f"there is a tenant {name} already; choose it with t and edit it with e", tenant=name)
 
 
-def _named(changes: dict[str, Any], prefix: str = "") -> str:
+async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
+    """Suspend a tenant, with a reason for the journal, or resume it."""
+    target = console.client.tenant(tenant.name)
+    if tenant.status == "suspended":
+        text = "It takes new messages and hands them out again."
+        if await _confirm(console, f"Resume {tenant.name}", text, "Resume"):
+            await console.perform(target.resume(), lambda _: f"{tenant.name} works again")
+        return
+    text = "It takes no new messages and hands none out; what is leased may finish."
+    fields, title = [FormField("reason", "reason", hint="kept in the journal")], f"Suspend {tenant.name}"
+    reason = await _ask(console, title, text, fields, lambda typed: typed["reason"].strip(), done="Suspend")
+    if reason is not None:
+        await console.perform(target.suspend(reason), lambda _: f"suspended {tenant.name}")
+
+
+TENANT_ACTIONS: Final = {"edit": edit_tenant, "suspend": suspend_or_resume}
+
+
+# ---- access ----
+
+
+async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
+    """Revoke a key after a confirmation. Returns whether it was revoked."""
+    text = f"Key {name} ({key_id}) of {tenant} is refused from now on. It cannot be undone."
+    revoke = console.client.tenant(tenant).revoke_key
+    return await _revoke(console, "Revoke key", text, lambda: revoke(key_id), f"revoked key {name}")
+
+
+async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool:
+    """Revoke the grant of a principal after a confirmation. Returns whether it was revoked."""
+    text = f"What {principal} was granted in {tenant} is taken back."
+    revoke = console.client.tenant(tenant).revoke_grant
+    done = f"revoked the grant of {principal} in {tenant}"
+    return await _revoke(console, "Revoke grant", text, lambda: revoke(principal), done)
+
+
+async def _revoke(console: ConsoleApp, title: str, text: str, revoke: Callable[[], Awaitable[None]], done: str) -> bool:
+    async def work() -> bool:
+        await revoke()
+        return True
+
+    return await _confirm(console, title, text, "Revoke") and await console.perform(work(), lambda _: done) is not None
+
+
+# ---- questions ----
+
+
+async def _ask(
+    console: ConsoleApp,
+    title: str,
+    text: str,
+    fields: Sequence[FormField],
+    check: Callable[[dict[str, str]], T],
+    *,
+    done: str,
+) -> T | None:
+    return await console.push_screen_wait(Dialog(title, text, fields, check, done=done))
+
+
+async def _confirm(console: ConsoleApp, title: str, text: str, yes: str) -> bool:
+    return bool(await _ask(console, title, text, [], lambda _: True, done=yes))
+
+
+def _names(changes: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted names of nested settings."""
     names: list[str] = []
     for name, value in changes.items():
-        names.append(_named(value, f"{prefix}{name}.") if isinstance(value, dict) else f"{prefix}{name}")
-    return ", ".join(names)
+        names += _names(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+    return names

@@ -1,4 +1,4 @@
-"""The console itself: refreshes what is shown, does what is asked for, and says what came of it."""
+"""The console application: refreshes the state, runs actions, and reports their results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from tenantq.console.answers import one_line
 from tenantq.console.help_screen import HelpScreen
 from tenantq.console.main_screen import MainScreen
-from tenantq.console.reader import Reader
-from tenantq.console.state import ConsoleState
+from tenantq.console.reader import ConsoleReader
+from tenantq.console.state import ConsoleState, error_line
 from tenantq.console.state_screen import StateScreen
 from tenantq.errors import NotFound, TenantqError, Unauthenticated
 from tenantq.runtime.clock import Clock, SystemClock
@@ -25,13 +24,13 @@ T = TypeVar("T")
 
 REFRESH_MS: Final = 2_000
 SECURITY_EVERY: Final = 5
-"""The security panel is read with each so many-th refresh: to read the journal costs the server more than to read figures."""
+"""Every n-th refresh reads the security panel, because reading the journal costs the server more than reading figures."""
 
 _NOTICE_S: Final = 6
 
 
 class ConsoleApp(App[TenantqError]):
-    """Returns an error where the very first answer was that the credential is not valid, else None."""
+    """Returns an error if the first answer was that the credential is invalid, else None."""
 
     TITLE = "tenantq"
     CSS_PATH = "console.tcss"
@@ -54,52 +53,52 @@ class ConsoleApp(App[TenantqError]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.animation_level = "none"  # what moves by itself only costs, over a slow line most of all
+        self.animation_level = "none"  # animations cost bandwidth on a slow connection
         self.client = client
-        self.reader = Reader(client, clock or SystemClock(), tenant)
-        self.desk = ConsoleState(url, tenant)
+        self.reader = ConsoleReader(client, clock or SystemClock(), tenant)
+        self.state = ConsoleState(url, tenant)
         self._refresh_ms = refresh_ms
         self._busy = False
         self._again = False
         self._turns = 0
 
     def on_mount(self) -> None:
-        """Show the main screen and begin to refresh it."""
-        self.push_screen(MainScreen(self.desk))
+        """Show the main screen and start to refresh it."""
+        self.push_screen(MainScreen(self.state))
         self.set_interval(self._refresh_ms / 1_000, self.refresh_figures)
         self.refresh_figures()
 
-    # ---- refreshing ----
+    # ---- refresh ----
 
     def refresh_figures(self) -> None:
-        """Ask for what is shown. A refresh that takes longer than the time between two is not overtaken by the next."""
+        """Read what is shown, unless a refresh is still running."""
         if not self._busy:
             self._busy = True
             self.run_worker(self._refresh(), group="refresh")
 
     def refresh_soon(self) -> None:
-        """Ask for everything that is shown, at once or when the refresh that runs is done."""
+        """Read everything that is shown, now or after the running refresh."""
         self._turns = 0
         self._again = self._busy
         self.refresh_figures()
 
-    def refresh_all(self) -> None:
-        """Ask for everything, and go back to the newest rows of the audit trail."""
-        self.desk.forget_older()
-        self.reader.ask_again()
+    def action_refresh_all(self) -> None:
+        """Read everything, including the newest rows of the audit trail."""
+        self.state.forget_older()
+        self.reader.forget_refusals()
         self.refresh_soon()
 
     async def _refresh(self) -> None:
         try:
             await self._read()
         except Unauthenticated as error:
-            if self.desk.look is None:
+            if self.state.snapshot is None:
                 self.exit(result=error)
-            self.desk.failed(error)
+            self.state.failed(error)
         except NotFound as error:
             self._lose_selected(error)
         except TenantqError as error:
-            self.desk.failed(error)
+            self.state.failed(error)
         finally:
             self._busy = False
         self.draw()
@@ -108,46 +107,46 @@ class ConsoleApp(App[TenantqError]):
             self.refresh_figures()
 
     async def _read(self) -> None:
-        desk = self.desk
-        selected = desk.selected
+        state = self.state
+        selected = state.selected
         due = self._turns % SECURITY_EVERY == 0
-        look = await self.reader.look(selected, anew=due)
-        if desk.selected != selected:  # another tenant was chosen meanwhile
+        snapshot = await self.reader.read(selected, relist=due)
+        if state.selected != selected:  # another tenant was chosen meanwhile
             self._again = True
             return
-        desk.took(look)
-        tenant = desk.tenant
-        stale = desk.security is None or desk.security.tenant != tenant
+        state.update(snapshot)
+        tenant = state.tenant
+        stale = state.security is None or state.security.tenant != tenant
         self._turns += 1
-        if tenant is not None and (stale or due) and not desk.older:
+        if tenant is not None and (stale or due) and not state.older:
             self.draw()
-            wanted = desk.audit_filter
+            wanted = state.audit_filter
             security = await self.reader.security(tenant, wanted)
-            if desk.selected == selected and desk.audit_filter is wanted:
-                desk.security = security
+            if state.selected == selected and state.audit_filter is wanted:
+                state.security = security
             else:
                 self._again, self._turns = True, 0
 
     def _lose_selected(self, error: NotFound) -> None:
-        """Go back to a tenant that is there."""
-        if self.desk.selected is None:
-            self.desk.failed(error)
+        """Select another tenant after the selected one was deleted."""
+        if self.state.selected is None:
+            self.state.failed(error)
             return
-        self.say(f"{self.desk.selected}: {one_line(error)}", "warning")
-        self.desk.selected = None
+        self.say(f"{self.state.selected}: {error_line(error)}", "warning")
+        self.state.selected = None
         self._again = True
 
     def draw(self) -> None:
-        """Draw every screen that shows the desk."""
+        """Draw every screen of the state."""
         for screen in self.screen_stack:
             if isinstance(screen, StateScreen) and screen.is_mounted:
                 screen.draw()
 
-    # ---- doing ----
+    # ---- actions ----
 
     def choose(self, tenant: str) -> None:
         """Show another tenant."""
-        self.desk.choose(tenant)
+        self.state.choose(tenant)
         self.draw()
         for screen in self.screen_stack:
             if isinstance(screen, MainScreen):
@@ -155,7 +154,7 @@ class ConsoleApp(App[TenantqError]):
         self.refresh_soon()
 
     async def perform(self, work: Awaitable[T], said: Callable[[T], str]) -> T | None:
-        """Change something, say what came of it, and refresh; None: it failed, and one line said why."""
+        """Return the result of a change, report it and refresh. Returns None if it failed, after a notice."""
         result = await self.read(work, doubt="; it may have been done all the same")
         if result is not None:
             self.say(said(result))
@@ -163,21 +162,17 @@ class ConsoleApp(App[TenantqError]):
         return result
 
     async def read(self, work: Awaitable[T], *, doubt: str = "") -> T | None:
-        """Return what the server says; None: it failed, and one line said why, with ``doubt`` where it may have been done."""
+        """Return the result of a call. Returns None if it failed, after a notice that ends with ``doubt`` if it may have been done."""
         try:
             return await work
         except TenantqError as error:
-            self.say(f"{one_line(error)}{doubt if error.maybe_done else ''}", "error")
+            self.say(f"{error_line(error)}{doubt if error.maybe_done else ''}", "error")
             return None
 
     def say(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
-        """Show a notice of one line for a while."""
+        """Show a notice for a few seconds."""
         self.notify(text, severity=severity, timeout=_NOTICE_S, markup=False)
 
-    def action_refresh_all(self) -> None:
-        """Refresh at once."""
-        self.refresh_all()
-
     def action_keys(self) -> None:
-        """Show every key."""
+        """Show all keys."""
         self.push_screen(HelpScreen())

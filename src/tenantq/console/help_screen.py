@@ -1,4 +1,4 @@
-"""Every key, in one place."""
+"""The screen of all keys."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _WIDTH: Final = 20
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys, by place."""
+    """All keys, by panel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 

@@ -1,4 +1,4 @@
-"""A table that is drawn again and again: it keeps the cursor on its row, and shows the columns that fit."""
+"""A table that keeps the cursor on its row when it is drawn again, and shows the columns that fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
-from tenantq.console.cells import PADDING, Cell, Column, Row, Tone, fitting
+from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ _NOTHING: Final = Cell("")
 
 
 class LiveTable(DataTable[Text]):
-    """Rows by key. ``empty`` stands there while there are none."""
+    """Rows by key. ``empty`` is shown if there are no rows."""
 
     def __init__(self, columns: Sequence[Column], *, empty: str = "nothing", **options: Any) -> None:
         super().__init__(cursor_type="row", cell_padding=1, **options)
@@ -45,14 +45,14 @@ class LiveTable(DataTable[Text]):
         return self._drawn[self.cursor_row].key
 
     def show(self, rows: Sequence[Row], *, empty: str | None = None) -> None:
-        """Show these rows; the cursor stays on its row if that is still there, else at its place."""
+        """Show these rows. The cursor stays on its row, or at its position if the row is gone."""
         self._rows = list(rows)
         if empty is not None:
             self.empty = empty
         self._draw()
 
     def point_at(self, key: str) -> None:
-        """Put the cursor on a row, if it is there."""
+        """Move the cursor to a row, if it exists."""
         keys = [row.key for row in self._drawn]
         if key in keys:
             self.move_cursor(row=keys.index(key), animate=False)

@@ -1,4 +1,4 @@
-"""The main screen: tenants, queues and security side by side, or behind tabs where the terminal is narrow."""
+"""The main screen: tenants, queues and security side by side, or behind tabs on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual import work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.widgets import Footer, Static, Tab, Tabs
+from textual.widgets import Static, Tab, Tabs
 
 from tenantq.console import actions
 from tenantq.console.manage_screen import ManageScreen
-from tenantq.console.overview import NUMBERED
 from tenantq.console.panel import Panel
 from tenantq.console.queues_panel import QueuesPanel
 from tenantq.console.security_panel import SecurityPanel
 from tenantq.console.state_screen import StateScreen
-from tenantq.console.status_line import StatusLine
+from tenantq.console.tenant_rows import NUMBERED
 from tenantq.console.tenant_switcher import TenantSwitcher
 from tenantq.console.tenants_panel import TenantsPanel
 
@@ -28,7 +27,7 @@ _PANELS: Final = {"tenants": "Tenants", "queues": "Queues", "security": "Securit
 
 
 class MainScreen(StateScreen):
-    """Three panels. One is active: where the terminal is narrow, or it was zoomed, only that one is seen."""
+    """Three panels. On a narrow terminal, or zoomed, only the active one is visible."""
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,31 +47,30 @@ class MainScreen(StateScreen):
         tabs.can_focus = False
         yield tabs
         with Horizontal(id="panels"):
-            yield TenantsPanel(self.desk, "tenants", active=True)
-            yield QueuesPanel(self.desk, "queues")
-            yield SecurityPanel(self.desk, "security")
-        yield StatusLine()
-        yield Footer(show_command_palette=False, compact=True)
+            yield TenantsPanel(self.state, "tenants", active=True)
+            yield QueuesPanel(self.state, "queues")
+            yield SecurityPanel(self.state, "security")
+        yield from self.compose_status()
 
     def on_mount(self) -> None:
-        """Begin with the tenants."""
+        """Focus the tenants."""
         super().on_mount()
         self.query_one(TenantsPanel).table.focus()
 
     def draw(self) -> None:
         """Show the three panels."""
         super().draw()
-        self.query_one("#title", Static).update(self.desk.title())
+        self.query_one("#title", Static).update(self.state.title())
         for panel in self.query(Panel):
             panel.draw()
 
     def point_at(self, tenant: str) -> None:
-        """Put the cursor of the tenants on one of them."""
+        """Move the cursor to a tenant."""
         self.query_one(TenantsPanel).table.point_at(tenant)
 
     @property
     def active(self) -> str:
-        """The panel that is active."""
+        """The ID of the active panel."""
         return next((str(panel.id) for panel in self.query(Panel) if panel.has_class("-active")), "tenants")
 
     def activate(self, id: str) -> None:
@@ -81,7 +79,7 @@ class MainScreen(StateScreen):
         self.query_one(f"#{id}", Panel).table.focus()
 
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
-        """Go where a tab leads."""
+        """Show the panel of a clicked tab."""
         id = str(event.tab.id).removeprefix("tab-")
         if id != self.active:
             self.activate(id)
@@ -93,38 +91,38 @@ class MainScreen(StateScreen):
                 self._mark(str(panel.id))
 
     def action_next_panel(self, step: int) -> None:
-        """Go to another panel."""
+        """Activate the next or the previous panel."""
         ids = list(_PANELS)
         self.activate(ids[(ids.index(self.active) + step) % len(ids)])
 
     def action_zoom(self) -> None:
-        """Give the active panel the whole width, or let the others back."""
+        """Show only the active panel, or all."""
         self.toggle_class("-zoomed")
 
     def action_number(self, number: int) -> None:
-        """Show the tenant of a number."""
-        for line in self.desk.lines:
-            if line.number == number:
-                actions.console_of(self).choose(line.name)
+        """Show the tenant with a number."""
+        for tenant in self.state.tenants:
+            if tenant.number == number:
+                actions.console_of(self).choose(tenant.name)
 
     def action_manage(self) -> None:
         """Open the management panel of the tenant that is shown."""
-        if self.desk.tenant is None:
+        if self.state.tenant is None:
             actions.console_of(self).say("this credential may not look at its tenant")
         else:
-            self.app.push_screen(ManageScreen(self.desk))
+            self.app.push_screen(ManageScreen(self.state))
 
     @work(group="action", exclusive=True)
     async def action_switch(self) -> None:
         """Choose a tenant from a list."""
         console = actions.console_of(self)
-        name = await console.push_screen_wait(TenantSwitcher(self.desk.lines, self.desk.tenant))
+        name = await console.push_screen_wait(TenantSwitcher(self.state.tenants, self.state.tenant))
         if name is not None:
             console.choose(name)
 
     @work(group="action", exclusive=True)
     async def action_create(self) -> None:
-        """Make a tenant."""
+        """Create a tenant."""
         await actions.create_tenant(actions.console_of(self))
 
     def _mark(self, id: str) -> None:

@@ -1,4 +1,4 @@
-"""The management panel: everything that is set for a tenant, its quotas against their use, and what can be done about it."""
+"""The screen of a tenant's settings and quotas."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import work
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from tenantq.console import actions
-from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.cells import Column
 from tenantq.console.live_table import LiveTable
-from tenantq.console.queue_lines import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
+from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.queue_rows import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
 from tenantq.console.state_screen import StateScreen
-from tenantq.console.status_line import StatusLine
+from tenantq.console.table import Column
 from tenantq.domain.formatting import show_time
 
 if TYPE_CHECKING:
@@ -31,12 +30,12 @@ _QUOTAS: Final = (
 
 
 class ManageScreen(StateScreen):
-    """One tenant, to be changed."""
+    """The shown tenant, with actions to change it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,T,shift+t", "app.pop_screen", "back"),
-        Binding("e", "edit", "edit settings"),
-        Binding("u", "suspend", "suspend, resume"),
+        Binding("e", "tenant('edit')", "edit settings"),
+        Binding("u", "tenant('suspend')", "suspend, resume"),
         Binding("ctrl+t", "create", "new tenant"),
     ]
 
@@ -45,17 +44,16 @@ class ManageScreen(StateScreen):
         yield Static("", classes="head", markup=False)
         yield LiveTable(_QUOTAS, id="manage-quotas")
         yield LiveTable(SETTING_COLUMNS, id="manage-settings")
-        yield StatusLine()
-        yield Footer(show_command_palette=False, compact=True)
+        yield from self.compose_status()
 
     def draw(self) -> None:
         """Show the tenant."""
         super().draw()
-        view = self.desk.look.view if self.desk.look is not None else None
+        view = self.state.view
         if view is None:
             return
         lines = [f"Tenant {view.name}: {facts_line(view.facts)}"]
-        security = self.desk.security
+        security = self.state.security
         lines.append(encryption_line(security.encryption if security is not None else None))
         if not isinstance(view.facts, NotGranted) and (hold := view.facts.hold) is not None:
             lines.append(f"legal hold since {show_time(hold.at)[:16]} by {hold.by}: {hold.reason}")
@@ -65,24 +63,15 @@ class ManageScreen(StateScreen):
         self.query_one("#manage-settings", LiveTable).show(settings, empty=NOT_GRANTED_TEXT)
 
     @work(group="action", exclusive=True)
-    async def action_edit(self) -> None:
-        """Change its settings."""
-        await self._with_facts(actions.edit_tenant)
-
-    @work(group="action", exclusive=True)
-    async def action_suspend(self) -> None:
-        """Stop its work, or let it work again."""
-        await self._with_facts(actions.suspend_or_resume)
-
-    @work(group="action", exclusive=True)
-    async def action_create(self) -> None:
-        """Make another tenant."""
-        await actions.create_tenant(actions.console_of(self))
-
-    async def _with_facts(self, act: actions.TenantAct) -> None:
-        view = self.desk.look.view if self.desk.look is not None else None
-        console = actions.console_of(self)
+    async def action_tenant(self, name: str) -> None:
+        """Run one of the tenant actions."""
+        view, console = self.state.view, actions.console_of(self)
         if view is None or isinstance(view.facts, NotGranted):
             console.say(NOT_GRANTED_TEXT)
         else:
-            await act(console, view.facts)
+            await actions.TENANT_ACTIONS[name](console, view.facts)
+
+    @work(group="action", exclusive=True)
+    async def action_create(self) -> None:
+        """Create another tenant."""
+        await actions.create_tenant(actions.console_of(self))

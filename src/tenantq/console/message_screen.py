@@ -1,4 +1,4 @@
-"""One message: facts, deliveries, body where it may be read, and its trace in the journal."""
+"""The screen of a message: facts, deliveries, body if granted, and its trace in the journal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from tenantq.console import actions
-from tenantq.console.answers import granted
-from tenantq.console.message_lines import message_text
+from tenantq.console.message_rows import message_text
+from tenantq.console.not_granted import or_not_granted
 from tenantq.console.state_screen import StateScreen
-from tenantq.console.status_line import StatusLine
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MessageScreen(StateScreen):
-    """``queue`` is where it came from, ``place`` the queue that it lies in, which for a dead letter is another."""
+    """One message. A dead letter came from ``queue`` and is stored in ``stored_in``, otherwise both are the same queue."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "back"),
@@ -30,42 +29,41 @@ class MessageScreen(StateScreen):
         Binding("d", "redrive", "redrive this one"),
     ]
 
-    def __init__(self, desk: ConsoleState, tenant: str, queue: str, place: str, id: str) -> None:
-        super().__init__(desk)
+    def __init__(self, state: ConsoleState, tenant: str, queue: str, stored_in: str, id: str) -> None:
+        super().__init__(state)
         self._tenant = tenant
         self._queue = queue
-        self._place = place
+        self._stored_in = stored_in
         self._message = id
 
     def compose(self) -> ComposeResult:
         """Lay out the text."""
         with VerticalScroll():
             yield Static("…", id="message", markup=False)
-        yield StatusLine()
-        yield Footer(show_command_palette=False, compact=True)
+        yield from self.compose_status()
 
     def on_mount(self) -> None:
-        """Read it."""
+        """Read the message."""
         super().on_mount()
         self.action_reload()
 
     @work(group="page", exclusive=True)
     async def action_reload(self) -> None:
-        """Read it again."""
+        """Read the message again."""
         console = actions.console_of(self)
         tenant = console.client.tenant(self._tenant)
-        message = await console.read(tenant.queue(self._place).get(self._message))
+        message = await console.read(tenant.queue(self._stored_in).get(self._message))
         if message is None or not self.is_attached:
             return
-        trace = await console.read(granted(tenant.queue(self._queue).trace(self._message)))
+        trace = await console.read(or_not_granted(tenant.queue(self._queue).trace(self._message)))
         if trace is not None and self.is_attached:
             self.query_one("#message", Static).update(message_text(message, trace))
 
     @work(group="action", exclusive=True)
     async def action_redrive(self) -> None:
-        """Send this dead letter back where it came from."""
+        """Redrive this dead letter."""
         console = actions.console_of(self)
-        if self._place == self._queue:
+        if self._stored_in == self._queue:
             console.say("this is no dead letter")
         else:
-            await actions.redrive(console, self._tenant, self._queue, [self._message])
+            await actions.redrive_messages(console, self._tenant, self._queue, [self._message])

@@ -1,4 +1,4 @@
-"""What the three panels of the main screen have in common: a frame, a table, and a filter that opens with a slash."""
+"""A panel of the main screen: a frame, a table, and a filter that opens with a slash."""
 
 from __future__ import annotations
 
@@ -14,66 +14,53 @@ if TYPE_CHECKING:
     from tenantq.console.state import ConsoleState
 
 
-class FilterInput(Input):
-    """A field that is there only while something is filtered."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "show_all", "end filter", show=False)]
-
-    def __init__(self) -> None:
-        super().__init__(placeholder="filter: type a part of it; Esc ends it", compact=True, classes="filter")
-        self.display = False
-
-    def action_show_all(self) -> None:
-        """Show everything again."""
-        self.value = ""
-        self.display = False
-        if isinstance(self.parent, Panel):
-            self.parent.table.focus()
-
-
 class Panel(Vertical):
-    """One panel. ``draw`` shows what the desk has."""
+    """Subclasses lay out a ``filter_input`` and tables, show their part of the state in ``draw``, and filter in ``filter_by``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter"),
         Binding("escape", "show_all", "end filter", show=False),
     ]
 
-    def __init__(self, desk: ConsoleState, id: str, *, active: bool = False) -> None:
+    def __init__(self, state: ConsoleState, id: str, *, active: bool = False) -> None:
         super().__init__(id=id, classes="panel -active" if active else "panel")
-        self.desk = desk
+        self.state = state
+        text = "filter: type a part of it; Esc ends it"
+        self.filter_input = Input(placeholder=text, compact=True, classes="filter")
+        self.filter_input.display = False
 
     @property
     def table(self) -> LiveTable:
-        """The table that has the focus when the panel has."""
+        """The table that gets the focus with the panel."""
         return self.query_one(LiveTable)
 
     def draw(self) -> None:
-        """Show what the desk has."""
+        """Show this panel's part of the state."""
         raise NotImplementedError
 
     def filter_by(self, text: str) -> None:
-        """Show only what contains ``text``."""
+        """Show only rows that contain ``text``."""
         raise NotImplementedError
 
     def action_filter(self) -> None:
         """Open the filter."""
-        field = self.query_one(FilterInput)
-        field.display = True
-        field.focus()
+        self.filter_input.display = True
+        self.filter_input.focus()
 
     def action_show_all(self) -> None:
-        """End the filter."""
-        self.query_one(FilterInput).action_show_all()
+        """Close the filter and show all rows."""
+        self.filter_input.value = ""
+        self.filter_input.display = False
+        self.table.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Filter while the user types."""
         event.stop()
         self.filter_by(event.value)
         self.draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter and go to what it left."""
+        """Keep the filter and go to the rows."""
         event.stop()
         event.input.display = bool(event.value)
         self.table.focus()

@@ -1,4 +1,4 @@
-"""What one principal may do, in every tenant that can be looked into; and taking it back."""
+"""The rights of one principal in all tenants that the credential can read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.widgets import Static
 from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
-from tenantq.console.security import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
+from tenantq.console.security_rows import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
 from tenantq.domain.formatting import printable
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class PrincipalScreen(ModalScreen[None]):
-    """Reads once; tenants are asked a few at a time."""
+    """A table of rights, read once, that can be revoked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "back"),
         Binding("v", "revoke", "revoke"),
     ]
 
-    def __init__(self, desk: ConsoleState, principal: str) -> None:
+    def __init__(self, state: ConsoleState, principal: str) -> None:
         super().__init__()
-        self._desk = desk
+        self._state = state
         self._principal = principal
         self._found: list[Permission] = []
 
@@ -52,16 +52,16 @@ class PrincipalScreen(ModalScreen[None]):
 
     @work(group="page", exclusive=True)
     async def read_permissions(self) -> None:
-        """Ask the tenants."""
+        """Read the rights from all tenants."""
         console = actions.console_of(self)
-        names = [line.name for line in self._desk.lines][:PERMISSIONS_TENANTS_MAX]
+        names = [one.name for one in self._state.tenants][:PERMISSIONS_TENANTS_MAX]
         found = await console.read(console.reader.permissions(self._principal, names))
         if found is None or not self.is_attached:
             return
         self._found = found
         for key_name in (one.key_name for one in found if one.key_name):
             self.query_one(".dialog").border_title = escape(printable(f"What {key_name} ({self._principal}) may do"))
-        left = len(self._desk.lines) - len(names)
+        left = len(self._state.tenants) - len(names)
         text = f"{len(found)} in {len(names):,} tenants looked at"
         self.query_one(Static).update(f"{text}; {left:,} tenants were not looked at" if left else text)
         rows = grant_rows((one.tenant, one.grant) for one in found)
@@ -71,7 +71,7 @@ class PrincipalScreen(ModalScreen[None]):
 
     @work(group="action", exclusive=True)
     async def action_revoke(self) -> None:
-        """Take back what is under the cursor."""
+        """Revoke the right under the cursor."""
         console = actions.console_of(self)
         tenant, _, principal = (self.query_one(LiveTable).current or "").partition(" ")
         chosen = next((one for one in self._found if (one.tenant, one.grant.principal) == (tenant, principal)), None)

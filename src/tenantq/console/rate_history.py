@@ -1,4 +1,4 @@
-"""Rates out of totals that were read one after the other."""
+"""Rates from successive readings of counters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 KEPT: Final = 60
-"""Rates that are kept: two minutes of them at the usual pace."""
+"""Rates to keep: two minutes at the default refresh interval."""
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 class RateHistory:
-    """The pace of some counters, from one reading to the next."""
+    """The rates of counters between readings."""
 
     def __init__(self) -> None:
         self._at_ms = 0
@@ -23,7 +23,7 @@ class RateHistory:
         self._rates: dict[str, deque[float]] = {}
 
     def read(self, totals: Mapping[str, int], at_ms: int) -> None:
-        """Take note of totals, read at ``at_ms`` of a monotonic clock. A total that fell began anew: no rate is told of it."""
+        """Record totals read at ``at_ms`` of a monotonic clock. A total that decreased was reset and yields no rate."""
         elapsed_s = (at_ms - self._at_ms) / 1_000
         if self._totals and elapsed_s <= 0:
             return
@@ -36,17 +36,17 @@ class RateHistory:
         self._totals, self._at_ms = dict(totals), at_ms
 
     def last(self, name: str) -> float | None:
-        """Return the latest rate a second; None: there were not two readings yet."""
+        """Return the latest rate per second, or None before the second reading."""
         rates = self._rates.get(name)
         return rates[-1] if rates else None
 
     def all(self, name: str) -> Sequence[float]:
-        """Return the rates that are kept, oldest first."""
+        """Return the kept rates, oldest first."""
         return tuple(self._rates.get(name, ()))
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last ``width`` values as blocks, the highest a full one; nothing at all is the lowest block."""
+    """Return the last ``width`` values as blocks. The highest value is a full block, zero the lowest."""
     shown = list(values)[-width:]
     top = max(shown, default=0)
     if top <= 0:
@@ -54,8 +54,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[min(len(_BLOCKS) - 1, round(value / top * (len(_BLOCKS) - 1)))] for value in shown)
 
 
-def pace(rate: float | None) -> str:
-    """Return a rate in at most six characters; a dash where there is none yet."""
+def show_rate(rate: float | None) -> str:
+    """Return a rate in at most six characters, or a dash for None."""
     if rate is None:
         return "-"
     if rate < 9.95:

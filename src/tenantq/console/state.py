@@ -1,107 +1,120 @@
-"""What the console knows at the moment: the last refresh, what is chosen, and whether the server answers."""
+"""The state of the console: the last refresh, the selection, and whether the server answers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.console.answers import NotGranted, is_out_of_reach, one_line
-from tenantq.console.overview import SORT_KEYS, SortKey, TenantLine, arranged, in_short
-from tenantq.console.queue_lines import cut_short, totals
+from tenantq.console.not_granted import NotGranted, known
+from tenantq.console.queue_rows import totals, truncation_note
 from tenantq.console.rate_history import RateHistory
 from tenantq.console.reader import TENANTS_MAX, UNNAMED
-from tenantq.console.security import FILTERS
-from tenantq.domain.formatting import show_time
+from tenantq.console.security_rows import FILTERS
+from tenantq.console.tenant_rows import SORT_KEYS, SortKey, TenantSummary, arrange, summary_line
+from tenantq.domain.formatting import printable, show_time
+from tenantq.errors import TenantqError, Unavailable
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from tenantq.console.reader import Security, Snapshot
-    from tenantq.errors import TenantqError
+    from tenantq.console.reader import ConsoleSnapshot, SecurityView, TenantView
     from tenantq.wire import QueueReply
 
 
+def error_line(error: TenantqError) -> str:
+    """Return an error and its code in one line."""
+    return printable(f"{' '.join(error.message.split())} [{error.code}]")
+
+
 class ConsoleState:
-    """The state of one console. Screens read it; the app changes it."""
+    """Screens read the state; the app changes it."""
 
     def __init__(self, url: str, selected: str | None = None) -> None:
         self.url = url
         self.selected = selected  # None: the reader decides
         self.sort: SortKey = "name"
         self.reverse = False
-        self.tenant_text = ""  # filters
-        self.queue_text = ""
+        self.tenant_filter = ""
+        self.queue_filter = ""
         self.audit_filter = FILTERS[0]
-        self.look: Snapshot | None = None
-        self.security: Security | None = None
-        self.older: list[dict[str, Any]] = []  # further pages of the audit trail, which then stands still
+        self.snapshot: ConsoleSnapshot | None = None
+        self.security: SecurityView | None = None
+        self.older: list[dict[str, Any]] = []  # further pages of the audit trail
         self.older_cursor: str | None = None
         self.rates = RateHistory()
-        self.trouble = ""  # why the figures are old; nothing: they are not
+        self.problem = ""  # why the figures are old; empty if they are not
         self._rates_of: str | None = None
 
     @property
     def tenant(self) -> str | None:
-        """The tenant that is shown; None: there is none, or the credential may not learn its name."""
-        if self.look is None or self.look.view is None:
+        """The name of the shown tenant. None if there is none, or if the credential may not learn the name."""
+        if self.view is None:
             return self.selected
-        return None if self.look.view.name == UNNAMED else self.look.view.name
+        return None if self.view.name == UNNAMED else self.view.name
+
+    @property
+    def view(self) -> TenantView | None:
+        """The shown tenant."""
+        return self.snapshot.view if self.snapshot is not None else None
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock at the last refresh."""
+        return self.snapshot.wall_ms if self.snapshot is not None else 0
 
     @property
     def everyone(self) -> bool:
         """Whether the credential sees all tenants."""
-        return self.look is not None and self.look.everyone
+        return self.snapshot is not None and self.snapshot.everyone
 
     @property
-    def lines(self) -> list[TenantLine]:
+    def tenants(self) -> list[TenantSummary]:
         """All tenants."""
-        return self.look.tenants if self.look is not None else []
+        return self.snapshot.tenants if self.snapshot is not None else []
 
     @property
-    def shown_lines(self) -> list[TenantLine]:
+    def shown_tenants(self) -> list[TenantSummary]:
         """The tenants that pass the filter, in the order chosen."""
-        return arranged(self.lines, self.sort, reverse=self.reverse, text=self.tenant_text)
+        return arrange(self.tenants, self.sort, reverse=self.reverse, text=self.tenant_filter)
 
     @property
     def queues(self) -> list[QueueReply] | NotGranted | None:
-        """The queues of the tenant that is shown; None: nothing came yet."""
-        return self.look.view.queues if self.look is not None and self.look.view is not None else None
+        """The queues of the shown tenant; None before the first refresh."""
+        return self.view.queues if self.view is not None else None
 
-    def queue(self, name: str) -> QueueReply | None:
-        """Return a queue of the tenant that is shown, if it is there."""
-        queues = self.queues
-        if queues is None or isinstance(queues, NotGranted):
-            return None
-        return next((queue for queue in queues if queue.name == name), None)
+    def queue(self, name: str | None) -> QueueReply | None:
+        """Return a queue of the shown tenant, or None if it does not exist."""
+        queues = known(self.queues) if self.queues is not None else None
+        return next((queue for queue in queues or () if queue.name == name), None)
 
-    def took(self, look: Snapshot) -> None:
+    def update(self, snapshot: ConsoleSnapshot) -> None:
         """Take over a refresh."""
-        self.look = look
-        self.trouble = ""
-        view = look.view
+        self.snapshot = snapshot
+        self.problem = ""
+        view = snapshot.view
         if view is None or isinstance(view.queues, NotGranted):
             return
         if view.name != self._rates_of:
             self.rates, self._rates_of = RateHistory(), view.name
-        self.rates.read(totals(view.queues), look.at_ms)
+        self.rates.read(totals(view.queues), snapshot.at_ms)
 
     def failed(self, error: TenantqError) -> None:
-        """Take note of a refresh that failed: what is shown is old now."""
-        if is_out_of_reach(error):
-            self.trouble = f"cannot reach {self.url}, trying again"
+        """Record that a refresh failed, so that the shown figures are old."""
+        if isinstance(error, Unavailable):
+            self.problem = f"cannot reach {self.url}, trying again"
         else:
-            self.trouble = one_line(error)
-        if self.look is not None:
-            self.trouble += f"; figures are of {show_time(self.look.wall_ms)[11:19]} UTC"
+            self.problem = error_line(error)
+        if self.snapshot is not None:
+            self.problem += f"; figures are of {show_time(self.snapshot.wall_ms)[11:19]} UTC"
 
     def choose(self, tenant: str) -> None:
-        """Show another tenant from the next refresh on."""
+        """Select another tenant for the next refresh."""
         self.selected = tenant
-        self.queue_text = ""
+        self.queue_filter = ""
         self.security = None
         self.forget_older()
 
     def forget_older(self) -> None:
-        """Show the newest rows of the trail again."""
+        """Forget further pages of the audit trail."""
         self.older, self.older_cursor = [], None
 
     def next_sort(self) -> None:
@@ -110,22 +123,30 @@ class ConsoleState:
         self.reverse = False
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column; the same again turns it around."""
-        for known in SORT_KEYS:
-            if known == key:
-                self.reverse = not self.reverse if self.sort == known else False
-                self.sort = known
+        """Sort by a column, or reverse the order if it is already sorted by that column."""
+        for sort in SORT_KEYS:
+            if sort == key:
+                self.reverse = not self.reverse if self.sort == sort else False
+                self.sort = sort
 
     def audit_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the trail that were read, newest first."""
+        """Return the rows of the audit trail that were read, newest first."""
         if self.security is None or isinstance(self.security.audit, NotGranted):
             return []
         return [*self.security.audit.rows, *self.older]
 
+    @property
+    def audit_cursor(self) -> str | None:
+        """The cursor of the next page of the audit trail; None if there is none."""
+        if self.older:
+            return self.older_cursor
+        audit = known(self.security.audit) if self.security is not None else None
+        return audit.cursor if audit is not None else None
+
     def title(self) -> str:
-        """Return the first line: where, as whom, how many."""
-        if self.look is None:
+        """Return the title of the screen: time, server, number of tenants."""
+        if self.snapshot is None:
             return f"tenantq  {self.url}"
-        cut = cut_short(self.lines, TENANTS_MAX, None)
-        at = f"{show_time(self.look.wall_ms)[11:19]} UTC"
-        return "  ".join(["tenantq", at, self.url, in_short(self.lines), *([cut] if cut else [])])
+        cut = truncation_note(self.tenants, TENANTS_MAX, None)
+        at = f"{show_time(self.snapshot.wall_ms)[11:19]} UTC"
+        return "  ".join(["tenantq", at, self.url, summary_line(self.tenants), *([cut] if cut else [])])

@@ -1,29 +1,40 @@
-"""A screen that shows what the desk has, and is drawn anew with each refresh."""
+"""A screen that shows the console's state, and is drawn again after each refresh."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from textual.screen import Screen
-
-from tenantq.console.status_line import StatusLine
+from textual.widgets import Footer, Static
 
 if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
     from tenantq.console.state import ConsoleState
 
 
 class StateScreen(Screen[None]):
-    """Subclasses say in ``draw`` what they show."""
+    """Subclasses show their part of the state in ``draw``, and end their layout with ``compose_status``."""
 
-    def __init__(self, desk: ConsoleState) -> None:
+    def __init__(self, state: ConsoleState) -> None:
         super().__init__()
-        self.desk = desk
+        self.state = state
+
+    def compose_status(self) -> ComposeResult:
+        """Lay out the line that says why the figures are old, and the keys."""
+        status = Static("", markup=False, classes="status")
+        status.display = False
+        yield status
+        yield Footer(show_command_palette=False, compact=True)
 
     def draw(self) -> None:
-        """Show what the desk has, and whether it is old."""
-        self.query_one(StatusLine).say(self.desk.trouble)
-        self.set_class(bool(self.desk.trouble), "-old")
+        """Show whether the figures are old, and why."""
+        problem = self.state.problem
+        status = self.query_one(".status", Static)
+        status.display = bool(problem)
+        status.update(f"⚠ {problem}" if problem else "")
+        self.set_class(bool(problem), "-old")
 
     def on_mount(self) -> None:
-        """Show at once what is known."""
+        """Show what is known so far."""
         self.draw()

@@ -1,4 +1,4 @@
-"""A tenant's weight, quotas and limits as a form: what is in its fields, and what was changed."""
+"""The form of a tenant's weight, quotas and limits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import msgspec
 
 from tenantq.domain.formatting import parse_value
 from tenantq.domain.limits import REASON_CHARS_MIN
-from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Field(msgspec.Struct, frozen=True):
-    """One line of a form."""
+class FormField(msgspec.Struct, frozen=True):
+    """One field of a form."""
 
     name: str
     label: str
     value: str = ""
-    hint: str = ""  # shown while it is empty
+    hint: str = ""  # shown while the field is empty
 
 
 _SETTINGS: Final = (
@@ -45,17 +44,17 @@ _SETTINGS: Final = (
 _NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
 
 
-def form_fields(config: Mapping[str, Any]) -> list[Field]:
-    """Return the fields of a form, filled with a tenant's settings."""
-    fields: list[Field] = []
+def form_fields(config: Mapping[str, Any]) -> list[FormField]:
+    """Return the fields of the form, filled with a tenant's settings."""
+    fields: list[FormField] = []
     for name, label, hint in _SETTINGS:
         value = _lookup(config, name)
-        fields.append(Field(name, label, "" if value is None else str(value), hint))
+        fields.append(FormField(name, label, "" if value is None else str(value), hint))
     return fields
 
 
 def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
-    """Return what differs from ``config``, nested as the server takes it; an empty field is no limit. Raises Invalid."""
+    """Return the settings that differ from ``config``, nested as in the HTTP interface. An empty field is no limit. Raises Invalid."""
     changes: dict[str, Any] = {}
     for name, label, _ in _SETTINGS:
         if name not in typed:
@@ -71,13 +70,8 @@ def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dic
     return changes
 
 
-def check_new_tenant(typed: Mapping[str, str]) -> str:
-    """Return the name that was typed, if a tenant may be called so."""
-    return check_tenant_name(typed["name"].strip())
-
-
 def check_destroy(name: str, typed: Mapping[str, str]) -> str:
-    """Return the reason, once the name was repeated and the reason says something. Raises Invalid."""
+    """Return the reason. Raises Invalid if the name was not repeated, or if the reason is too short."""
     if typed["confirm"].strip() != name:
         raise Invalid("that is not its name; nothing was changed")
     reason = typed["reason"].strip()

@@ -1,4 +1,4 @@
-"""Choosing a tenant: type a part of its name, press Enter."""
+"""The dialog that selects a tenant by a part of its name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from tenantq.console.cells import short
-from tenantq.console.overview import NUMBERED, TenantLine, arranged, health_cell
+from tenantq.console.table import show_count
+from tenantq.console.tenant_rows import NUMBERED, TenantSummary, arrange, health_cell
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid
 
@@ -26,17 +26,17 @@ _NAME_CHARS: Final = 32
 
 
 class TenantSwitcher(ModalScreen[str | None]):
-    """Returns a name, or None. A whole name that is not in the list is taken as well: who is granted elsewhere sees no list."""
+    """Returns a name, or None. Accepts full names that are not listed, because a credential may have grants in unlisted tenants."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave"),
+        Binding("escape", "dismiss", "leave"),
         Binding("down", "move(1)", show=False),
         Binding("up", "move(-1)", show=False),
     ]
 
-    def __init__(self, lines: Sequence[TenantLine], current: str | None) -> None:
+    def __init__(self, tenants: Sequence[TenantSummary], current: str | None) -> None:
         super().__init__()
-        self._lines = lines
+        self._tenants = tenants
         self._current = current
 
     def compose(self) -> ComposeResult:
@@ -55,11 +55,11 @@ class TenantSwitcher(ModalScreen[str | None]):
         self.query_one(Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show the tenants that fit."""
+        """Show the tenants that match."""
         self._fill(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the one that is marked, or what was typed."""
+        """Return the highlighted tenant, or the typed name."""
         options = self.query_one(OptionList)
         if options.highlighted is not None:
             self.dismiss(options.get_option_at_index(options.highlighted).id)
@@ -70,30 +70,26 @@ class TenantSwitcher(ModalScreen[str | None]):
             self.notify(refusal.message, severity="error", markup=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Take the one that was clicked."""
+        """Return the clicked tenant."""
         self.dismiss(event.option_id)
 
     def action_move(self, step: int) -> None:
-        """Mark the next or the previous one."""
+        """Highlight the next or the previous tenant."""
         options = self.query_one(OptionList)
         if options.option_count:
             options.highlighted = ((options.highlighted or 0) + step) % options.option_count
 
-    def action_leave(self) -> None:
-        """Stay where one is."""
-        self.dismiss(None)
-
     def _fill(self, text: str) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
-        found = arranged(self._lines, "name", reverse=False, text=text)[:_SHOWN_MAX]
-        options.add_options([Option(_described(line), id=line.name) for line in found])
+        found = arrange(self._tenants, "name", reverse=False, text=text)[:_SHOWN_MAX]
+        options.add_options([Option(_described(one), id=one.name) for one in found])
         if found:
-            names = [line.name for line in found]
+            names = [one.name for one in found]
             options.highlighted = names.index(self._current) if self._current in names and not text else 0
 
 
-def _described(line: TenantLine) -> Text:
-    number = str(line.number) if line.number <= NUMBERED else " "
-    backlog = f"{short(line.backlog)} stored" if line.backlog is not None else ""
-    return Text(f"{number}  {line.name:{_NAME_CHARS}}  {health_cell(line.health).text:11} {backlog}")
+def _described(tenant: TenantSummary) -> Text:
+    number = str(tenant.number) if tenant.number <= NUMBERED else " "
+    backlog = f"{show_count(tenant.backlog)} stored" if tenant.backlog is not None else ""
+    return Text(f"{number}  {tenant.name:{_NAME_CHARS}}  {health_cell(tenant.health).text:11} {backlog}")

@@ -1,4 +1,4 @@
-"""The tenants: who is there, and who needs somebody."""
+"""The panel of all tenants."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textual.binding import Binding, BindingType
 
 from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
-from tenantq.console.overview import COLUMNS, tenant_row
-from tenantq.console.panel import FilterInput, Panel
-from tenantq.console.queue_lines import cut_short
+from tenantq.console.panel import Panel
+from tenantq.console.queue_rows import truncation_note
 from tenantq.console.reader import TENANTS_MAX
+from tenantq.console.tenant_rows import COLUMNS, tenant_row
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -23,67 +23,57 @@ class TenantsPanel(Panel):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "sort"),
-        Binding("S", "turn", "turn order", show=False),
-        Binding("e", "edit", "edit"),
-        Binding("u", "suspend", "suspend"),
+        Binding("S", "reverse", "turn order", show=False),
+        Binding("e", "tenant('edit')", "edit"),
+        Binding("u", "tenant('suspend')", "suspend"),
     ]
 
     def compose(self) -> ComposeResult:
         """Lay out filter and table."""
-        yield FilterInput()
+        yield self.filter_input
         yield LiveTable(COLUMNS, empty="…")
 
     def draw(self) -> None:
         """Show the tenants."""
-        desk = self.desk
-        rows = [tenant_row(line, chosen=line.name == desk.tenant) for line in desk.shown_lines]
-        empty = "no such tenant" if desk.tenant_text else "no tenants" if desk.look else "…"
+        state = self.state
+        rows = [tenant_row(one, chosen=one.name == state.tenant) for one in state.shown_tenants]
+        empty = "no such tenant" if state.tenant_filter else "no tenants" if state.snapshot else "…"
         self.table.show(rows, empty=empty)
-        cut = cut_short(desk.lines, TENANTS_MAX, None)
-        self.border_title = f"Tenants, {cut}" if cut else "Tenants"
-        arrow = "↑" if desk.reverse != (desk.sort == "name") else "↓"
-        self.border_subtitle = f"by {desk.sort.replace('_', ' ')} {arrow}"
+        note = truncation_note(state.tenants, TENANTS_MAX, None)
+        self.border_title = f"Tenants, {note}" if note else "Tenants"
+        arrow = "↑" if state.reverse != (state.sort == "name") else "↓"
+        self.border_subtitle = f"by {state.sort.replace('_', ' ')} {arrow}"
 
     def filter_by(self, text: str) -> None:
         """Show the tenants whose name or status contains ``text``."""
-        self.desk.tenant_text = text
+        self.state.tenant_filter = text
 
     def on_data_table_row_selected(self, event: LiveTable.RowSelected) -> None:
-        """Show this tenant."""
+        """Show the tenant of the row."""
         event.stop()
         if self.table.current is not None:
             actions.console_of(self).choose(self.table.current)
 
     def on_data_table_header_selected(self, event: LiveTable.HeaderSelected) -> None:
         """Sort by the column that was clicked."""
-        self.desk.sort_by(str(event.column_key.value))
+        self.state.sort_by(str(event.column_key.value))
         self.draw()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self.desk.next_sort()
+        self.state.next_sort()
         self.draw()
 
-    def action_turn(self) -> None:
-        """Turn the order around."""
-        self.desk.reverse = not self.desk.reverse
+    def action_reverse(self) -> None:
+        """Reverse the order."""
+        self.state.reverse = not self.state.reverse
         self.draw()
 
     @work(group="action", exclusive=True)
-    async def action_edit(self) -> None:
-        """Edit the tenant under the cursor."""
-        await self._with_facts(actions.edit_tenant)
-
-    @work(group="action", exclusive=True)
-    async def action_suspend(self) -> None:
-        """Suspend the tenant under the cursor, or let it work again."""
-        await self._with_facts(actions.suspend_or_resume)
-
-    async def _with_facts(self, act: actions.TenantAct) -> None:
-        console = actions.console_of(self)
-        name = self.table.current
-        if name is None or self.desk.tenant is None:
-            return
-        facts = await console.read(console.client.tenant(name).get())
-        if facts is not None:
-            await act(console, facts)
+    async def action_tenant(self, name: str) -> None:
+        """Run one of the tenant actions on the tenant under the cursor."""
+        console, tenant = actions.console_of(self), self.table.current
+        if tenant is not None and self.state.tenant is not None:
+            facts = await console.read(console.client.tenant(tenant).get())
+            if facts is not None:
+                await actions.TENANT_ACTIONS[name](console, facts)

@@ -31,8 +31,8 @@ def server() -> Iterator[FakeServer]:
         yield server
 
 
-class Hands:
-    """Somebody at a console."""
+class ConsoleUser:
+    """A user at a console."""
 
     def __init__(self, pilot: Pilot[Any], app: ConsoleApp) -> None:
         self.pilot = pilot
@@ -60,9 +60,9 @@ class Hands:
 
     async def refreshed(self) -> None:
         """Refresh, and wait until it is drawn."""
-        before = self.app.desk.look
+        before = self.app.state.snapshot
         self.app.refresh_soon()
-        await self.until(lambda: self.app.desk.look is not before and not self.app._busy)
+        await self.until(lambda: self.app.state.snapshot is not before and not self.app._busy)
 
     def rows(self, selector: str) -> list[dict[str, str]]:
         """Return the rows of a table as they are drawn, by heading."""
@@ -85,7 +85,7 @@ class Hands:
         return [notice.message for notice in self.app._notifications]
 
 
-OpenConsole = Callable[..., "contextlib.AbstractAsyncContextManager[Hands]"]
+OpenConsole = Callable[..., "contextlib.AbstractAsyncContextManager[ConsoleUser]"]
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def console(server: FakeServer) -> OpenConsole:
     @contextlib.asynccontextmanager
     async def open_one(
         tenant: str | None = None, *, size: tuple[int, int] = WIDE, shown: str | None = None, **options: Any
-    ) -> AsyncIterator[Hands]:
+    ) -> AsyncIterator[ConsoleUser]:
         client = AsyncClient(settings=server.settings(tenant, retries=NO_RETRIES, **options))
         app = ConsoleApp(client, url="http://fake.invalid", tenant=shown, refresh_ms=NEVER_MS, clock=server.clock)
         async with client, app.run_test(size=size) as pilot:
-            hands = Hands(pilot, app)
-            await hands.until(lambda: app.desk.look is not None and not app._busy)
-            yield hands
+            user = ConsoleUser(pilot, app)
+            await user.until(lambda: app.state.snapshot is not None and not app._busy)
+            yield user
 
     return open_one

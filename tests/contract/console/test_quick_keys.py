@@ -14,14 +14,14 @@ from tests.contract.console.conftest import NARROW, WIDE
 
 if TYPE_CHECKING:
     from tenantq.testing import FakeServer
-    from tests.contract.console.conftest import Hands, OpenConsole
+    from tests.contract.console.conftest import ConsoleUser, OpenConsole
 
 SETTLE_S = 0.5
 
 
-async def _press_at_once(hands: Hands, *keys: str) -> None:
+async def _press_at_once(user: ConsoleUser, *keys: str) -> None:
     for key in keys:
-        hands.app.post_message(Key(key, None))
+        user.app.post_message(Key(key, None))
     await asyncio.sleep(SETTLE_S)
 
 
@@ -34,10 +34,10 @@ async def test_tabs_that_arrive_together_end_at_the_last_panel(
     console: OpenConsole, size: tuple[int, int], keys: tuple[str, ...], active: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The console then rests: it does not switch between panels forever."""
-    async with console(size=size) as hands:
-        screen = hands.app.screen
+    async with console(size=size) as user:
+        screen = user.app.screen
         assert isinstance(screen, MainScreen)
-        await _press_at_once(hands, *keys)
+        await _press_at_once(user, *keys)
         seen: list[str] = []
         monkeypatch.setattr(screen, "_mark", seen.append)
         await asyncio.sleep(SETTLE_S)
@@ -52,12 +52,12 @@ async def test_tabs_that_arrive_together_end_at_the_last_tab_of_a_queue(
     """Messages, dead letters, settings: two keys later it is the settings, and stays so."""
     server.client().tenant("acme").configure()
     server.client().tenant("acme").queue("mail").add("hello")
-    async with console(shown="acme") as hands:
-        await hands.press("tab", "enter")
-        await hands.until(lambda: isinstance(hands.app.screen, QueueScreen))
-        screen = hands.app.screen
+    async with console(shown="acme") as user:
+        await user.press("tab", "enter")
+        await user.until(lambda: isinstance(user.app.screen, QueueScreen))
+        screen = user.app.screen
         assert isinstance(screen, QueueScreen)
-        await _press_at_once(hands, "tab", "tab")
+        await _press_at_once(user, "tab", "tab")
         assert screen.tab == "settings"
         await asyncio.sleep(SETTLE_S)
         assert screen.tab == "settings"

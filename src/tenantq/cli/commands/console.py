@@ -1,11 +1,11 @@
-"""``tenantq console``: a server on the terminal, live; or one look at all tenants, for scripts."""
+"""``tenantq console``: the live console, or one snapshot of all tenants for scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,16 +13,24 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import Table, json_option, print_json, print_table
-from tenantq.console.reader import Reader
+from tenantq.console.reader import ConsoleReader
 from tenantq.errors import Unavailable
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from tenantq.console.overview import TenantLine
-    from tenantq.console.reader import Snapshot
+    from tenantq.console.reader import ConsoleSnapshot
 
 _REFRESH_MS_MIN: Final = 500
 _REFRESH_MS_MAX: Final = 3_600_000
+_FIELDS: Final = {
+    **{name: name for name in ("name", "status", "on_hold", "weight")},
+    "quota_state": "health",
+    **{name: name for name in ("backlog", "in_flight", "dead")},
+    "throttled_total": "throttled",
+    "stored_bytes": "bytes",
+    "queues": "queues",
+}
+"""What scripts get of a tenant, and the attribute of ``TenantSummary``. None means not granted."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,20 +48,20 @@ def console(connection: ServerConnection, *, refresh_ms: int, once: bool, as_jso
     if not _REFRESH_MS_MIN <= refresh_ms <= _REFRESH_MS_MAX:
         raise click.UsageError("--refresh must be between 500ms and 1h.")
     if once or as_json:
-        _show(asyncio.run(_look(connection)), as_json=as_json)
+        _show(asyncio.run(_read(connection)), as_json=as_json)
         return exit_codes.OK
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # Textual draws on stderr
         raise click.UsageError("The console needs a terminal; in scripts use 'tenantq console --json' or --once.")
     return asyncio.run(_run(connection, refresh_ms))
 
 
-async def _look(connection: ServerConnection) -> Snapshot:
+async def _read(connection: ServerConnection) -> ConsoleSnapshot:
     async with connection.async_client() as client:
-        return await Reader(client, SystemClock(), connection.target.tenant).look(None)
+        return await ConsoleReader(client, SystemClock(), connection.target.tenant).read(None)
 
 
 async def _run(connection: ServerConnection, refresh_ms: int) -> int:
-    """Run the console until it is left, or until a signal comes; the terminal is as before in any case."""
+    """Run the console until the user quits or a signal arrives. The terminal is restored in any case."""
     try:
         from tenantq.console.app import ConsoleApp  # noqa: PLC0415  # needs Textual, which is an extra
     except ImportError as error:
@@ -70,27 +78,10 @@ async def _run(connection: ServerConnection, refresh_ms: int) -> int:
     return app.return_code or exit_codes.OK
 
 
-def _show(look: Snapshot, *, as_json: bool) -> None:
+def _show(snapshot: ConsoleSnapshot, *, as_json: bool) -> None:
+    tenants = [{name: getattr(one, field) for name, field in _FIELDS.items()} for one in snapshot.tenants]
     if as_json:
-        print_json({"tenants": [_fields(line) for line in look.tenants], "all_tenants": look.everyone})
+        print_json({"tenants": tenants, "all_tenants": snapshot.everyone})
         return
-    rows = [tuple(_fields(line).values()) for line in look.tenants]
-    headings = [name.replace("_", " ") for name in _fields(look.tenants[0])] if look.tenants else []
-    print_table(Table(headings, rows, "no tenants"))
-
-
-def _fields(line: TenantLine) -> dict[str, Any]:
-    """Return a tenant as scripts get it; null: not granted."""
-    return {
-        "name": line.name,
-        "status": line.status,
-        "on_hold": line.on_hold,
-        "weight": line.weight,
-        "quota_state": line.health,
-        "backlog": line.backlog,
-        "in_flight": line.in_flight,
-        "dead": line.dead,
-        "throttled_total": line.throttled,
-        "stored_bytes": line.bytes,
-        "queues": line.queues,
-    }
+    headings = [name.replace("_", " ") for name in _FIELDS]
+    print_table(Table(headings, [tuple(one.values()) for one in tenants], "no tenants"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,10 +10,8 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import grant_options, platform_option
 from tenantq.cli.output import Columns, Output, panel, prints_output, rights_of, table, time_of
+from tenantq.console.security_rows import key_state
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from tenantq.wire import KeyItem
 
 
 @click.group(cls=CommandGroup)
@@ -55,15 +53,9 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
         "queues": "queues",
         "expires": time_of("expires_at"),
         "last used": time_of("last_used_at"),
-        "state": lambda one: _state(one, now_ms),
+        "state": lambda one: key_state(one, now_ms),
     }
     return Output({"keys": keys}, table(columns, keys, "no keys"))
-
-
-def _state(one: KeyItem, now_ms: int) -> str:
-    if one.revoked_at is not None:
-        return "revoked"
-    return "expired" if one.expires_at is not None and one.expires_at <= now_ms else "valid"
 
 
 @key.command()

@@ -1,13 +1,13 @@
-"""A tenant's queues, a line each, and how its quotas and limits stand."""
+"""Rows and lines about a tenant: queues, quotas, limits, encryption, settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.cells import Cell, Column, Row, count_cell, short, size
-from tenantq.console.overview import health_cell
-from tenantq.console.rate_history import RateHistory, pace, sparkline
+from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.rate_history import RateHistory, show_rate, sparkline
+from tenantq.console.table import Cell, Column, Row, count_cell, show_count, show_size
+from tenantq.console.tenant_rows import health_cell
 from tenantq.domain.formatting import show_age, show_time
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ _TREND: Final = 12
 _BYTE_QUOTAS: Final = ("stored_bytes",)
 _BAR: Final = 10
 TENANT: Final = "*"
-"""The name under which the rates of all queues together are kept; no queue is called so."""
+"""The name of the rates of all queues together. No queue can have this name."""
 
 
 def totals(queues: Iterable[QueueReply]) -> dict[str, int]:
-    """Return the totals that rates are made of, by queue and for all together."""
+    """Return the counters behind the rates, per queue and for all queues."""
     found: dict[str, int] = {f"{TENANT}/added": 0, f"{TENANT}/done": 0}
     for queue in queues:
         found[f"{queue.name}/added"], found[f"{queue.name}/done"] = queue.added_total, queue.acked_total
@@ -58,7 +58,7 @@ def filtered(queues: Iterable[QueueReply], text: str) -> list[QueueReply]:
 
 
 def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
-    """Return what a queue's row shows."""
+    """Return the row of a queue."""
     added, done = rates.last(f"{queue.name}/added"), rates.last(f"{queue.name}/done")
     cells = {
         "name": Cell(queue.name),
@@ -67,35 +67,35 @@ def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
         "delayed": count_cell(queue.delayed),
         "in_flight": count_cell(queue.in_flight),
         "dead": count_cell(queue.dead, "warning"),
-        "bytes": Cell(size(queue.bytes), "" if queue.bytes else "dim"),
+        "bytes": Cell(show_size(queue.bytes), "" if queue.bytes else "dim"),
         "oldest": Cell(
             show_age(queue.oldest_age_ms) if queue.oldest_age_ms else "-", "" if queue.oldest_age_ms else "dim"
         ),
-        "added": Cell(pace(added), "" if added else "dim"),
-        "done": Cell(pace(done), "" if done else "dim"),
+        "added": Cell(show_rate(added), "" if added else "dim"),
+        "done": Cell(show_rate(done), "" if done else "dim"),
         "trend": Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good"),
     }
     return Row(queue.name, cells)
 
 
-def pace_line(rates: RateHistory, width: int) -> str:
-    """Return how fast a tenant adds and finishes, with how that went lately."""
-    parts: list[str] = []
-    for what, kind in (("added", "added"), ("done", "done")):
-        name = f"{TENANT}/{kind}"
-        parts.append(f"{what} {pace(rates.last(name))}/s {sparkline(rates.all(name), width)}".rstrip())
-    return "  ".join(parts)
+def rate_line(rates: RateHistory, width: int) -> str:
+    """Return a tenant's current rates with their recent history."""
+    names = {what: f"{TENANT}/{what}" for what in ("added", "done")}
+    return "  ".join(
+        f"{what} {show_rate(rates.last(name))}/s {sparkline(rates.all(name), width)}".rstrip()
+        for what, name in names.items()
+    )
 
 
 def quota_rows(usage: UsageReply | NotGranted) -> list[Row]:
-    """Return each quota against its use."""
+    """Return a row for each quota."""
     if isinstance(usage, NotGranted):
         return [Row("quotas", {"name": Cell("quotas"), "use": Cell(NOT_GRANTED_TEXT, "dim")})]
     return [_quota_row(name, item) for name, item in usage.quotas.items()]
 
 
 def limited_quotas(usage: UsageReply | NotGranted) -> list[str]:
-    """Return a line with a bar for each quota that has a limit, those nearest to it first."""
+    """Return a line with a bar for each quota with a limit, the most used first."""
     if isinstance(usage, NotGranted):
         return [f"quotas: {NOT_GRANTED_TEXT}"]
     limited = [(name, item) for name, item in usage.quotas.items() if item.limit is not None]
@@ -120,21 +120,23 @@ def rate_limits(config: Mapping[str, Any]) -> str:
     for kind in ("write", "read"):
         rate = limits.get(kind) or {}
         ops, volume = rate.get("ops_per_sec"), rate.get("bytes_per_sec")
-        texts = [text for text in (f"{short(ops)}/s" if ops else "", f"{size(volume)}/s" if volume else "") if text]
+        texts = [
+            text for text in (f"{show_count(ops)}/s" if ops else "", f"{show_size(volume)}/s" if volume else "") if text
+        ]
         if texts:
             parts.append(f"{kind} {' and '.join(texts)}")
     return ", ".join(parts) or "no rate limits"
 
 
-def encrypted_in_short(encryption: EncryptionReply | NotGranted | None) -> str:
-    """Return in a few words whether messages are encrypted at rest."""
+def encryption_state(encryption: EncryptionReply | NotGranted | None) -> str:
+    """Return in a few words whether messages are encrypted."""
     if encryption is None or isinstance(encryption, NotGranted):
         return encryption_line(encryption)
     return f"encrypted, key {encryption.key_state}" if encryption.enabled else "not encrypted"
 
 
 def encryption_line(encryption: EncryptionReply | NotGranted | None) -> str:
-    """Return whether messages are encrypted at rest, and how the key does."""
+    """Return whether messages are encrypted, with the state of the key."""
     if encryption is None:
         return "encryption: …"
     if isinstance(encryption, NotGranted):
@@ -148,7 +150,7 @@ def encryption_line(encryption: EncryptionReply | NotGranted | None) -> str:
 
 
 def setting_rows(config: Mapping[str, Any], prefix: str = "") -> list[Row]:
-    """Return settings, inner ones under dotted names."""
+    """Return a row for each setting, nested ones with dotted names."""
     rows: list[Row] = []
     for name, value in config.items():
         if isinstance(value, dict) and value:
@@ -166,8 +168,8 @@ def facts_line(tenant: TenantReply | NotGranted) -> str:
     return f"{tenant.status}{held}, weight {tenant.config.get('weight', 1)}, {rate_limits(tenant.config)}"
 
 
-def cut_short(shown: Sequence[object], most: int, total: int | None) -> str:
-    """Return a remark where not everything is shown, else nothing."""
+def truncation_note(shown: Sequence[object], most: int, total: int | None) -> str:
+    """Return a note if not everything is shown, else an empty text."""
     if len(shown) < most:
         return ""
     return f"first {most:,} of {total:,}" if total is not None and total > most else f"first {most:,}"
@@ -196,7 +198,7 @@ def _share(item: UsageItem) -> int:
 
 
 def _amount(name: str, count: int) -> str:
-    return size(count) if name in _BYTE_QUOTAS else f"{count:,}"
+    return show_size(count) if name in _BYTE_QUOTAS else f"{count:,}"
 
 
 def _setting(name: str, value: Any) -> Cell:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.console.answers import NotGranted
-from tenantq.console.reader import LISTED_OFTEN_MAX, Reader
+from tenantq.console.not_granted import NotGranted
+from tenantq.console.reader import LISTED_OFTEN_MAX, ConsoleReader
 from tenantq.errors import NotFound
 
 if TYPE_CHECKING:
@@ -29,26 +29,28 @@ def _tenants(server: FakeServer) -> None:
 async def test_a_long_list_is_read_now_and_then(server: FakeServer) -> None:
     """In between, only what is about the tenant that is shown."""
     async with server.async_client() as client:
-        reader = Reader(client, server.clock)
+        reader = ConsoleReader(client, server.clock)
         before = _replies(server)
-        look = await reader.look(None)
-        assert len(look.tenants) == TENANTS + 1
-        assert look.view is not None
-        assert look.view.name == "t000"
+        snapshot = await reader.read(None)
+        assert len(snapshot.tenants) == TENANTS + 1
+        assert snapshot.view is not None
+        assert snapshot.view.name == "t000"
         assert _replies(server) - before == 4  # two pages, quotas, queues
-        look = await reader.look("t009", anew=False)
-        assert (_replies(server) - before, len(look.tenants)) == (6, TENANTS + 1)
-        assert look.view is not None
-        assert not isinstance(look.view.facts, NotGranted)
+        snapshot = await reader.read("t009", relist=False)
+        assert (_replies(server) - before, len(snapshot.tenants)) == (6, TENANTS + 1)
+        assert snapshot.view is not None
+        assert not isinstance(snapshot.view.facts, NotGranted)
         with pytest.raises(NotFound, match="nobody"):
-            await reader.look("nobody")
+            await reader.read("nobody")
 
 
 async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeServer) -> None:
     """Each tenant is asked once."""
     async with server.async_client() as client:
         before = _replies(server)
-        found = await Reader(client, server.clock).permissions("jwt:bob", [f"t{number:03}" for number in range(20)])
+        found = await ConsoleReader(client, server.clock).permissions(
+            "jwt:bob", [f"t{number:03}" for number in range(20)]
+        )
         assert [(one.tenant, one.grant.role, one.key_name) for one in found] == [
             ("t007", "viewer", None),
             ("t008", "viewer", None),

@@ -8,23 +8,23 @@ import msgspec
 import pytest
 
 from tenantq.client import StoredMessage
-from tenantq.console.answers import NOT_GRANTED
-from tenantq.console.message_lines import HIDDEN, body_text, dead_rows, message_rows
-from tenantq.console.overview import TenantLine, arranged, dead_in, in_short, own_line, tenant_row
-from tenantq.console.queue_lines import (
-    cut_short,
-    encrypted_in_short,
+from tenantq.console.message_rows import HIDDEN, body_text, dead_rows, message_rows
+from tenantq.console.not_granted import NOT_GRANTED
+from tenantq.console.queue_rows import (
     encryption_line,
+    encryption_state,
     limited_quotas,
     queue_row,
     quota_rows,
     rate_limits,
     setting_rows,
+    truncation_note,
 )
 from tenantq.console.rate_history import RateHistory
-from tenantq.console.reader import Snapshot
-from tenantq.console.security import FILTERS, AuditFilter, audit_rows, key_rows, next_filter, parse_filter
+from tenantq.console.reader import ConsoleSnapshot
+from tenantq.console.security_rows import FILTERS, AuditFilter, audit_rows, key_rows, next_filter, parse_filter
 from tenantq.console.state import ConsoleState
+from tenantq.console.tenant_rows import TenantSummary, arrange, dead_in, own_summary, summary_line, tenant_row
 from tenantq.console.tenant_settings import changed_settings, check_destroy, form_fields
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import ConnectionFailed, Invalid, RateLimited
@@ -59,34 +59,34 @@ def _message(**given: Any) -> StoredMessage:
 def test_numbers_sort_from_large_to_small_and_unknown_comes_last() -> None:
     """Equals are by name; a second time turns it around."""
     lines = [
-        TenantLine(name="b", number=2, backlog=5),
-        TenantLine(name="a", number=1, backlog=5),
-        TenantLine(name="c", number=3, backlog=9),
-        TenantLine(name="d", number=4),
+        TenantSummary(name="b", number=2, backlog=5),
+        TenantSummary(name="a", number=1, backlog=5),
+        TenantSummary(name="c", number=3, backlog=9),
+        TenantSummary(name="d", number=4),
     ]
-    assert [line.name for line in arranged(lines, "backlog", reverse=False, text="")] == ["c", "a", "b", "d"]
-    assert arranged(lines, "backlog", reverse=True, text="")[0].name == "d"
-    assert [line.name for line in arranged(lines, "name", reverse=True, text="")] == ["d", "c", "b", "a"]
+    assert [line.name for line in arrange(lines, "backlog", reverse=False, text="")] == ["c", "a", "b", "d"]
+    assert arrange(lines, "backlog", reverse=True, text="")[0].name == "d"
+    assert [line.name for line in arrange(lines, "name", reverse=True, text="")] == ["d", "c", "b", "a"]
 
 
 def test_what_is_not_granted_says_so() -> None:
     """A line without figures has no zeros, for a zero would be a lie."""
-    cells = tenant_row(own_line("acme")).cells
+    cells = tenant_row(own_summary("acme")).cells
     assert (cells["quota"].text, cells["status"].text) == ("not granted", "not granted")
     assert {cells[name].text for name in ("backlog", "dead", "throttled", "weight", "bytes")} == {"-"}
     assert quota_rows(NOT_GRANTED)[0].cells["use"].text == "not granted"
     assert limited_quotas(NOT_GRANTED) == ["quotas: not granted"]
-    assert encryption_line(NOT_GRANTED) == encrypted_in_short(NOT_GRANTED) == "encryption: not granted"
+    assert encryption_line(NOT_GRANTED) == encryption_state(NOT_GRANTED) == "encryption: not granted"
 
 
 def test_troubles_are_told_in_short() -> None:
     """How many are critical, in warning, suspended; nothing about what is well."""
     lines = [
-        TenantLine(name="a", number=1, health="critical", status="suspended"),
-        TenantLine(name="b", number=2, health="good", status="active"),
+        TenantSummary(name="a", number=1, health="critical", status="suspended"),
+        TenantSummary(name="b", number=2, health="good", status="active"),
     ]
-    assert in_short(lines) == "2 tenants, 1 critical, 1 suspended"
-    assert in_short(lines[1:]) == "1 tenant"
+    assert summary_line(lines) == "2 tenants, 1 critical, 1 suspended"
+    assert summary_line(lines[1:]) == "1 tenant"
 
 
 def test_dead_letters_of_shared_queues_count_once() -> None:
@@ -120,10 +120,10 @@ def test_encryption_is_told_with_the_state_of_its_key() -> None:
         tenant="acme", enabled=True, key="local:k", key_state="denied", key_error=None, secret_attributes=(),
         rotate_every_ms=1, next_rotation_at=None, data_keys=[DataKeyItem(number=1, key="k", created_at=1, uses=1)],
     )  # fmt: skip
-    assert encrypted_in_short(reply) == "encrypted, key denied"
+    assert encryption_state(reply) == "encrypted, key denied"
     assert encryption_line(reply) == "encryption: on, key denied, 1 data key, wrapped by local:k"
     off = msgspec.structs.replace(reply, enabled=False)
-    assert (encrypted_in_short(off), encryption_line(off)) == ("not encrypted", "encryption: off, 1 older data keys")
+    assert (encryption_state(off), encryption_line(off)) == ("not encrypted", "encryption: off, 1 older data keys")
 
 
 def test_limits_and_settings_are_read_by_people() -> None:
@@ -141,9 +141,9 @@ def test_limits_and_settings_are_read_by_people() -> None:
 
 def test_a_list_that_was_cut_says_so() -> None:
     """With the whole number where that is known."""
-    assert cut_short(range(9), 10, 9) == ""
-    assert cut_short(range(10), 10, 25) == "first 10 of 25"
-    assert cut_short(range(10), 10, None) == "first 10"
+    assert truncation_note(range(9), 10, 9) == ""
+    assert truncation_note(range(10), 10, 25) == "first 10 of 25"
+    assert truncation_note(range(10), 10, None) == "first 10"
 
 
 def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
@@ -214,7 +214,7 @@ def test_a_filter_is_what_was_typed_or_refused_by_name() -> None:
 
 
 def test_a_key_leads_through_the_usual_filters_and_back() -> None:
-    """Wherever the trail is looked at; from one that was typed it begins anew."""
+    """Wherever the trail is looked at; from one that was typed it starts over."""
     start = msgspec.structs.replace(FILTERS[0], platform=True)
     now = start
     for _ in FILTERS:
@@ -247,12 +247,12 @@ def test_what_cannot_be_undone_wants_name_and_reason() -> None:
             check_destroy("mail", typed)
 
 
-def test_a_desk_says_how_old_its_figures_are() -> None:
+def test_the_state_says_how_old_its_figures_are() -> None:
     """A server out of reach is waited for; any other refusal is told as it is."""
-    desk = ConsoleState("http://here")
-    desk.failed(ConnectionFailed())
-    assert desk.trouble == "cannot reach http://here, trying again"
-    desk.took(Snapshot(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
-    assert desk.trouble == ""
-    desk.failed(RateLimited("too\nmany"))
-    assert desk.trouble == "too many [rate_limited]; figures are of 22:13:20 UTC"
+    state = ConsoleState("http://here")
+    state.failed(ConnectionFailed())
+    assert state.problem == "cannot reach http://here, trying again"
+    state.update(ConsoleSnapshot(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
+    assert state.problem == ""
+    state.failed(RateLimited("too\nmany"))
+    assert state.problem == "too many [rate_limited]; figures are of 22:13:20 UTC"

@@ -1,4 +1,4 @@
-"""What stands in a table: cells with a tone, columns with a width, and which columns fit."""
+"""The content of a table: cells with a tone, columns with a width, and the choice of columns that fit."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ PADDING = 2
 
 
 class Cell(NamedTuple):
-    """A text and how it is meant; whatever a tone says, the text says it too."""
+    """A text with a tone. The text alone must say what the tone says."""
 
     text: str
     tone: Tone = ""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column: ``width`` is what it needs, ``width_max`` what it may grow to."""
+    """A column that needs ``width`` and grows to at most ``width_max``."""
 
     key: str
     heading: str
     width: int
-    rank: int  # the lower, the later it is left out
+    rank: int  # columns with a high rank are left out first
     width_max: int = 0
     right: bool = False
 
 
 class Row(NamedTuple):
-    """A row of a table; the key is its identity over refreshes."""
+    """A row of a table. The key identifies it across refreshes."""
 
     key: str
     cells: dict[str, Cell]
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """Return the columns that fit into ``width``, in their order, each with its width. The most important one always does."""
+    """Return the columns that fit into ``width``, in order, each with its width. The most important one always fits."""
     left = width
     chosen: list[Column] = []
     for column in sorted(columns, key=lambda one: one.rank):
@@ -51,15 +51,15 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
         chosen.append(column)
         left -= needed
     widths: dict[str, int] = {}
-    for column in chosen:  # what is left over goes to the most important ones first
+    for column in chosen:  # the most important ones grow first
         more = max(0, min(left, column.width_max - column.width))
         left -= more
         widths[column.key] = column.width + more
     return [(column, widths[column.key]) for column in columns if column.key in widths]
 
 
-def short(count: int) -> str:
-    """Return a count, of which there are less than a thousand million million, in at most five characters."""
+def show_count(count: int) -> str:
+    """Return a count below 10^15 in at most five characters."""
     if count < 10_000:
         return str(count)
     value, units = count / 1_000, "kMGT"
@@ -68,8 +68,8 @@ def short(count: int) -> str:
     return f"{value:.0f}{units[0]}" if value >= 99.95 else f"{value:.1f}{units[0]}"
 
 
-def size(count: int) -> str:
-    """Return a number of bytes as people read it."""
+def show_size(count: int) -> str:
+    """Return a number of bytes with a binary unit."""
     if count < 1_024:
         return f"{count} B"
     value = float(count)
@@ -81,5 +81,5 @@ def size(count: int) -> str:
 
 
 def count_cell(count: int, tone: Tone = "") -> Cell:
-    """Return a count; none of something is faint, for it is seldom what one looks for."""
-    return Cell(short(count), tone if count else "dim")
+    """Return a cell with a count. Zero is dim, because it is rarely of interest."""
+    return Cell(show_count(count), tone if count else "dim")

@@ -17,7 +17,7 @@ from tests.contract.console.conftest import NARROW, NEVER_MS
 if TYPE_CHECKING:
     from tenantq.client import Client
     from tenantq.testing import FakeServer
-    from tests.contract.console.conftest import Hands, OpenConsole
+    from tests.contract.console.conftest import ConsoleUser, OpenConsole
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,8 +40,8 @@ def _tenants(server: FakeServer) -> None:
 
 async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole) -> None:
     """Quota health in words, backlog and throttled calls; what is wide enough shows them all."""
-    async with console(size=(200, 24)) as hands:
-        rows = {row["tenant"]: row for row in hands.rows("#tenants LiveTable")}
+    async with console(size=(200, 24)) as user:
+        rows = {row["tenant"]: row for row in user.rows("#tenants LiveTable")}
         assert list(rows) == ["calm", "default", "eager", "full", "quiet"]
         assert {name: row["quota"] for name, row in rows.items() if name != "default"} == {
             "calm": "● good",
@@ -51,143 +51,143 @@ async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole)
         }
         assert (rows["full"]["backlog"], rows["full"]["429s"]) == ("5", "1")
         assert rows["eager"]["weight"] == "3"
-        assert "5 tenants, 1 critical, 1 warning, 1 suspended" in hands.text()
-        await hands.press("s", "s")
-        assert hands.column("#tenants LiveTable", "tenant")[:2] == ["eager", "full"]
-        await hands.press("slash")
-        await hands.type("susp")
-        assert hands.column("#tenants LiveTable", "tenant") == ["quiet"]
-        await hands.press("escape")
-        assert len(hands.rows("#tenants LiveTable")) == 5
+        assert "5 tenants, 1 critical, 1 warning, 1 suspended" in user.text()
+        await user.press("s", "s")
+        assert user.column("#tenants LiveTable", "tenant")[:2] == ["eager", "full"]
+        await user.press("slash")
+        await user.type("susp")
+        assert user.column("#tenants LiveTable", "tenant") == ["quiet"]
+        await user.press("escape")
+        assert len(user.rows("#tenants LiveTable")) == 5
 
 
 async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) -> None:
     """And its queues, quotas and trail are shown from then on."""
-    async with console() as hands:
-        await hands.press("4")
-        await hands.until(lambda: hands.app.desk.tenant == "full")
-        assert hands.column("#queues LiveTable", "queue") == ["mail"]
-        assert "100% backlog" in hands.text()
-        await hands.until(lambda: hands.app.desk.security is not None)
-        assert "poll" in hands.column("#audit", "what")
-        await hands.press("t")
-        await hands.type("eag")
-        await hands.press("enter")
-        await hands.until(lambda: hands.app.desk.tenant == "eager")
-        assert "Queues of eager" in hands.text()
-        await hands.press("up", "up", "enter")
-        await hands.until(lambda: hands.app.desk.tenant == "calm")
+    async with console() as user:
+        await user.press("4")
+        await user.until(lambda: user.app.state.tenant == "full")
+        assert user.column("#queues LiveTable", "queue") == ["mail"]
+        assert "100% backlog" in user.text()
+        await user.until(lambda: user.app.state.security is not None)
+        assert "poll" in user.column("#audit", "what")
+        await user.press("t")
+        await user.type("eag")
+        await user.press("enter")
+        await user.until(lambda: user.app.state.tenant == "eager")
+        assert "Queues of eager" in user.text()
+        await user.press("up", "up", "enter")
+        await user.until(lambda: user.app.state.tenant == "calm")
 
 
 async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: OpenConsole) -> None:
     """Nothing else differs: the same keys lead to the same places."""
 
-    def seen(hands: Hands) -> list[str]:
-        return [str(panel.id) for panel in hands.app.screen.query(Panel) if panel.region.width]
+    def seen(user: ConsoleUser) -> list[str]:
+        return [str(panel.id) for panel in user.app.screen.query(Panel) if panel.region.width]
 
-    async with console() as hands:
-        assert seen(hands) == ["tenants", "queues", "security"]
-        await hands.press("z")
-        assert seen(hands) == ["tenants"]
-        await hands.press("z")
-        await hands.pilot.resize_terminal(*NARROW)
-        await hands.until(lambda: len(seen(hands)) == 1)
-        assert hands.app.screen.query_one(Tabs).region.height
-        await hands.press("tab")
-        assert seen(hands) == ["queues"]
-        await hands.press("shift+tab", "shift+tab")
-        assert seen(hands) == ["security"]
-        assert all(len(line) <= NARROW[0] for line in hands.text().splitlines())
+    async with console() as user:
+        assert seen(user) == ["tenants", "queues", "security"]
+        await user.press("z")
+        assert seen(user) == ["tenants"]
+        await user.press("z")
+        await user.pilot.resize_terminal(*NARROW)
+        await user.until(lambda: len(seen(user)) == 1)
+        assert user.app.screen.query_one(Tabs).region.height
+        await user.press("tab")
+        assert seen(user) == ["queues"]
+        await user.press("shift+tab", "shift+tab")
+        assert seen(user) == ["security"]
+        assert all(len(line) <= NARROW[0] for line in user.text().splitlines())
 
 
 async def test_42_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
     server: FakeServer, console: OpenConsole
 ) -> None:
     """The server decides; and nothing that was refused is asked for again, for that would fill the audit trail."""
-    async with console("eager", role="viewer") as hands:
-        await hands.until(lambda: hands.app.desk.security is not None)
-        assert hands.column("#tenants LiveTable", "tenant") == ["eager"]
-        assert "not granted" in hands.text()
-        await hands.press("tab", "enter")
-        await hands.until(lambda: "(hidden)" in hands.text())
-        assert "secret" not in hands.text()
-        await hands.press("enter")
-        await hands.until(lambda: "this role may not read bodies" in hands.text())
-        assert "secret" not in hands.text()
-        await hands.press("escape", "escape", "p")
-        await hands.until(lambda: any("forbidden" in text for text in hands.said()))
+    async with console("eager", role="viewer") as user:
+        await user.until(lambda: user.app.state.security is not None)
+        assert user.column("#tenants LiveTable", "tenant") == ["eager"]
+        assert "not granted" in user.text()
+        await user.press("tab", "enter")
+        await user.until(lambda: "(hidden)" in user.text())
+        assert "secret" not in user.text()
+        await user.press("enter")
+        await user.until(lambda: "this role may not read bodies" in user.text())
+        assert "secret" not in user.text()
+        await user.press("escape", "escape", "p")
+        await user.until(lambda: any("forbidden" in text for text in user.said()))
         refused = _refused(server)
         for _ in range(6):
-            await hands.refreshed()
+            await user.refreshed()
         assert _refused(server) == refused
-        await hands.press("r")
-        await hands.until(lambda: _refused(server) > refused)
+        await user.press("r")
+        await user.until(lambda: _refused(server) > refused)
 
 
 async def test_42_a_rate_limit_holds_for_the_console_as_for_anybody(console: OpenConsole) -> None:
     """It is a notice of one line, and what was shown stays."""
-    async with console(shown="full") as hands:
-        await hands.press("tab", "enter")
+    async with console(shown="full") as user:
+        await user.press("tab", "enter")
         for _ in range(3):
-            await hands.press("r")
-        await hands.until(lambda: any("rate_limited" in text and "\n" not in text for text in hands.said()))
-        assert "full / mail" in hands.text()
+            await user.press("r")
+        await user.until(lambda: any("rate_limited" in text and "\n" not in text for text in user.said()))
+        assert "full / mail" in user.text()
 
 
 async def test_a_producer_sees_that_nothing_is_granted(console: OpenConsole) -> None:
     """Not even its tenant's name; nothing breaks."""
-    async with console("eager", role="producer") as hands:
-        assert hands.text().count("not granted") >= 3
-        await hands.press("T", "e", "u", "tab", "p", "enter", "tab", "v", "enter", "o")
-        assert "(own tenant)" in hands.text()
+    async with console("eager", role="producer") as user:
+        assert user.text().count("not granted") >= 3
+        await user.press("T", "e", "u", "tab", "p", "enter", "tab", "v", "enter", "o")
+        assert "(own tenant)" in user.text()
 
 
 async def test_who_is_granted_elsewhere_goes_there_by_name(server: FakeServer, console: OpenConsole) -> None:
     """And back; a tenant where nothing is granted says so, and is not kept in the list."""
     key = server.client().tenant("calm").create_key("fleet", role="viewer")
     server.client().tenant("eager").grant(f"key:{key.key_id}", role="viewer")
-    async with console(token=key.token) as hands:
+    async with console(token=key.token) as user:
         for name, listed in (
             ("eager", ["calm", "eager"]),
             ("full", ["calm", "eager", "full"]),
             ("calm", ["calm", "eager"]),
         ):
-            await hands.press("t")
-            await hands.type(name)
-            await hands.press("enter")
-            await hands.until(lambda name=name: hands.app.desk.tenant == name and not hands.app._busy)  # type: ignore[misc]  # bound now
-            assert hands.column("#tenants LiveTable", "tenant") == listed
-            assert hands.column("#queues LiveTable", "queue") == ([] if name == "full" else ["mail"])
+            await user.press("t")
+            await user.type(name)
+            await user.press("enter")
+            await user.until(lambda name=name: user.app.state.tenant == name and not user.app._busy)  # type: ignore[misc]  # bound now
+            assert user.column("#tenants LiveTable", "tenant") == listed
+            assert user.column("#queues LiveTable", "queue") == ([] if name == "full" else ["mail"])
 
 
 async def test_a_refresh_takes_few_requests_however_many_tenants_there_are(
     server: FakeServer, console: OpenConsole
 ) -> None:
     """One list, and three calls about the tenant that is shown; its security now and then."""
-    async with console() as hands:
+    async with console() as user:
         before = _replies(server)
-        await hands.refreshed()  # with security
+        await user.refreshed()  # with security
         assert _replies(server) - before <= REFRESH_REQUESTS_MAX + SECURITY_REQUESTS_MAX
         before = _replies(server)
-        hands.app.refresh_figures()
-        await hands.until(lambda: not hands.app._busy)
+        user.app.refresh_figures()
+        await user.until(lambda: not user.app._busy)
         assert _replies(server) - before <= REFRESH_REQUESTS_MAX
 
 
 async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console: OpenConsole) -> None:
     """The last figures stay, marked as old."""
-    async with console() as hands:
+    async with console() as user:
         with server.outage():
-            hands.app.refresh_soon()
-            await hands.until(lambda: "cannot reach http://fake.invalid, trying again; figures are of" in hands.text())
-            assert len(hands.rows("#tenants LiveTable")) == 5
-            assert hands.app.screen.has_class("-old")
-            await hands.press("4", "tab", "enter", "escape", "p")
-            await hands.until(lambda: any(text.endswith("[unavailable]") for text in hands.said()))
-            await hands.until(lambda: not hands.app._busy)
-        await hands.refreshed()
-        assert "cannot reach" not in hands.text()
-        assert hands.app.desk.tenant == "full"
+            user.app.refresh_soon()
+            await user.until(lambda: "cannot reach http://fake.invalid, trying again; figures are of" in user.text())
+            assert len(user.rows("#tenants LiveTable")) == 5
+            assert user.app.screen.has_class("-old")
+            await user.press("4", "tab", "enter", "escape", "p")
+            await user.until(lambda: any(text.endswith("[unavailable]") for text in user.said()))
+            await user.until(lambda: not user.app._busy)
+        await user.refreshed()
+        assert "cannot reach" not in user.text()
+        assert user.app.state.tenant == "full"
 
 
 async def test_whoever_has_no_valid_credential_gets_the_error(server: FakeServer) -> None:

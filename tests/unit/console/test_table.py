@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenantq.console.cells import PADDING, Column, fitting, short, size
-from tenantq.console.overview import COLUMNS
-from tenantq.console.rate_history import RateHistory, pace, sparkline
+from tenantq.console.rate_history import RateHistory, show_rate, sparkline
+from tenantq.console.table import PADDING, Column, fitting, show_count, show_size
+from tenantq.console.tenant_rows import COLUMNS
 
 A, B, C = Column("a", "a", 10, 1), Column("b", "b", 4, 0, width_max=9), Column("c", "c", 6, 2)
 
@@ -41,7 +41,7 @@ def test_columns_never_take_more_than_there_is(width: int) -> None:
 @given(st.integers(min_value=0, max_value=10**15 - 10**12))
 def test_a_short_count_is_short_and_near(count: int) -> None:
     """At most five characters, at most five percent off where it has a unit."""
-    text = short(count)
+    text = show_count(count)
     assert len(text) <= 5
     units = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
     value = float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
@@ -53,11 +53,11 @@ def test_a_short_count_is_short_and_near(count: int) -> None:
 )
 def test_sizes_are_read_in_their_unit(count: int, text: str) -> None:
     """Powers of 1,024."""
-    assert size(count) == text
+    assert show_size(count) == text
 
 
 def test_rates_come_from_totals_read_one_after_the_other() -> None:
-    """The first reading tells nothing; a total that fell began anew; what is gone is forgotten."""
+    """The first reading tells nothing; a total that fell was reset; what is gone is forgotten."""
     rates = RateHistory()
     rates.read({"a": 100, "b": 0}, 1_000)
     assert rates.last("a") is None
@@ -81,4 +81,4 @@ def test_a_sparkline_is_as_high_as_its_highest_value() -> None:
 @pytest.mark.parametrize(("rate", "text"), [(None, "-"), (0.0, "0"), (2.46, "2.5"), (40.2, "40"), (123_456.0, "123k")])
 def test_a_pace_is_short(rate: float | None, text: str) -> None:
     """A dash where there was only one reading."""
-    assert pace(rate) == text
+    assert show_rate(rate) == text

@@ -1,4 +1,4 @@
-"""The audit trail, keys and grants, a line each, and which rows of the trail are asked for."""
+"""Rows of the audit trail, keys and grants, and filters of the audit trail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.console.cells import Cell, Column, Row, Tone
+from tenantq.console.table import Cell, Column, Row, Tone
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
 
@@ -58,13 +58,13 @@ CHANGES: Final = (
     "create_key,revoke_key,put_grant,delete_grant,revoke_token,put_data_key,drop_data_keys,"
     "create_queue,configure_queue,pause_queue,resume_queue,delete_queue,purge"
 )
-"""What changes a tenant, its queues, or who may do what."""
+"""Actions that change a tenant, its queues, or access to it."""
 
 _DAY_MS: Final = 86_400_000
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of the trail; whatever is None is not asked about."""
+    """Conditions on rows of the trail. None means any value."""
 
     result: Result | None = None
     principal: str | None = None
@@ -79,8 +79,14 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
         start = None if self.back_ms is None else max(0, now_ms - self.back_ms)
         return {**given, "start": start, "order": "newest"}
 
+    def shown_back(self) -> str:
+        """Return how far back, as it is typed; empty: no limit."""
+        if not self.back_ms:
+            return ""
+        return f"{self.back_ms // 3_600_000}h" if self.back_ms >= 3_600_000 else f"{self.back_ms // 60_000}m"
+
     def described(self) -> str:
-        """Return the filter as people read it."""
+        """Return the filter as text."""
         action = "changes" if self.action == CHANGES else self.action
         parts = [text for text in (self.result, self.principal, action, self.queue) if text]
         if self.back_ms is not None:
@@ -99,14 +105,14 @@ FILTERS: Final = (
 
 
 def next_filter(now: AuditFilter) -> AuditFilter:
-    """Return the next of FILTERS, for the same place."""
+    """Return the next predefined filter, for the same scope."""
     plain = msgspec.structs.replace(now, platform=False)
     place = FILTERS.index(plain) if plain in FILTERS else -1
     return msgspec.structs.replace(FILTERS[(place + 1) % len(FILTERS)], platform=now.platform)
 
 
 def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
-    """Return the filter that was typed, or raise Invalid naming the field."""
+    """Return the filter of the typed fields. Raises Invalid with the name of the field."""
     text = {name: value.strip() for name, value in typed.items()}
     result = text.get("result", "").upper()
     if result and result not in get_args(Result):
@@ -115,30 +121,23 @@ def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
     back_ms = parse_duration(back) if back else None
     if back and (back_ms is None or back.isdigit()):
         raise Invalid("how far back: a duration such as 15m, 24h or 7d, or nothing")
-    chosen: Any = result or None
-    return AuditFilter(
-        result=chosen,
-        principal=text.get("principal") or None,
-        action=text.get("action") or None,
-        queue=text.get("queue") or None,
-        back_ms=back_ms,
-        platform=platform,
-    )
+    given: dict[str, Any] = {name: text.get(name) or None for name in ("principal", "action", "queue")}
+    return AuditFilter(**given | {"result": result or None}, back_ms=back_ms, platform=platform)
 
 
 def audit_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Row]:
-    """Return what the trail's rows show; a row that stands for several says so."""
+    """Return the rows of the trail. A coalesced row shows its count."""
     return [_audit_row(row, now_ms) for row in rows]
 
 
 def key_rows(keys: Iterable[KeyItem], now_ms: int) -> list[Row]:
-    """Return what keys show, valid ones first."""
-    shown = sorted(keys, key=lambda key: (_key_state(key, now_ms) != "valid", key.name, key.key_id))
+    """Return the rows of keys, valid ones first."""
+    shown = sorted(keys, key=lambda key: (key_state(key, now_ms) != "valid", key.name, key.key_id))
     return [
         Row(
             key.key_id,
             {
-                "state": Cell(state := _key_state(key, now_ms), "good" if state == "valid" else "dim"),
+                "state": Cell(state := key_state(key, now_ms), "good" if state == "valid" else "dim"),
                 "name": Cell(printable(key.name)),
                 "may": Cell(_may(key)),
                 "id": Cell(key.key_id),
@@ -152,7 +151,7 @@ def key_rows(keys: Iterable[KeyItem], now_ms: int) -> list[Row]:
 
 
 def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
-    """Return what grants show, each with its tenant; the key is tenant and principal."""
+    """Return the rows of grants, identified by tenant and principal."""
     return [
         Row(
             f"{tenant} {grant.principal}",
@@ -166,6 +165,11 @@ def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
         )
         for tenant, grant in grants
     ]
+
+
+def audit_key(row: Mapping[str, Any]) -> str:
+    """Return the identity of a row of the trail."""
+    return f"{row.get('shard')}/{row.get('seq')}/{row.get('n')}"
 
 
 def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
@@ -185,10 +189,11 @@ def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
         "remote": Cell(printable(str(row.get("remote") or "")), "dim"),
         "details": Cell(printable(str(row.get("details") or "")), "dim"),
     }
-    return Row(f"{row.get('shard')}/{row.get('seq')}/{row.get('n')}", cells)
+    return Row(audit_key(row), cells)
 
 
-def _key_state(key: KeyItem, now_ms: int) -> str:
+def key_state(key: KeyItem, now_ms: int) -> str:
+    """Return whether a key is valid, expired or revoked."""
     if key.revoked_at is not None:
         return "revoked"
     return "expired" if key.expires_at is not None and key.expires_at <= now_ms else "valid"

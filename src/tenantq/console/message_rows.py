@@ -1,4 +1,4 @@
-"""Messages as the console shows them: a row each, and everything about one."""
+"""Rows of messages, and the full text about one message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.console.answers import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.cells import Cell, Column, Row, size
+from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.table import Cell, Column, Row, show_size
 from tenantq.domain.formatting import preview, printable, show_age, show_time
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _PREVIEW_CHARS: Final = 120
 
 
 def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
-    """Return what waiting messages show, in order of delivery."""
+    """Return the rows of waiting messages, in order of delivery."""
     return [
         Row(
             one.id,
@@ -49,7 +49,7 @@ def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
                 "priority": Cell(str(one.priority), "" if one.priority else "dim"),
                 "attempts": Cell(str(one.attempts), "warning" if one.attempts else "dim"),
                 "age": Cell(show_age(max(0, now_ms - one.added_at))),
-                "size": Cell(size(one.size)),
+                "size": Cell(show_size(one.size)),
                 "body": _body_cell(one),
             },
         )
@@ -58,7 +58,7 @@ def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
 
 
 def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
-    """Return what dead letters show: why, from where, and how each delivery ended."""
+    """Return the rows of dead letters: reason, source, and the outcome of each delivery."""
     rows: list[Row] = []
     for one in messages:
         dead = one.dead
@@ -75,7 +75,7 @@ def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
 
 
 def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGranted) -> str:
-    """Return everything known of a message: facts, history, body, trace."""
+    """Return everything known about a message: facts, history, body, trace."""
     facts: list[tuple[str, str]] = [
         ("id", message.id),
         ("queue", f"{message.tenant} / {message.queue}"),
@@ -91,7 +91,7 @@ def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGr
         facts.append(("leased until", _second(message.lease_until)))
     if message.group is not None:
         facts.append(("group", printable(message.group)))
-    facts.append(("size", f"{size(message.size)}{', encrypted at rest' if message.encrypted else ''}"))
+    facts.append(("size", f"{show_size(message.size)}{', encrypted at rest' if message.encrypted else ''}"))
     facts += [(f"attribute {printable(name)}", printable(value)) for name, value in message.attributes.items()]
     if message.dead is not None:
         facts.append(
@@ -111,7 +111,7 @@ def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGr
 
 
 def body_text(message: StoredMessage) -> str:
-    """Return a body to be read: JSON is laid out, other bytes are as they can be shown, and what is hidden says so."""
+    """Return a body as text: JSON is indented, unprintable characters are replaced."""
     if message.hidden:
         return HIDDEN
     if message.body_error is not None:
@@ -128,7 +128,7 @@ def body_text(message: StoredMessage) -> str:
 
 
 def trace_text(trace: Sequence[dict[str, Any]] | NotGranted) -> str:
-    """Return the journal's rows about a message, oldest first."""
+    """Return the journal rows about a message, oldest first."""
     if isinstance(trace, NotGranted):
         return NOT_GRANTED_TEXT
     lines: list[str] = []

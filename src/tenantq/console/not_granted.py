@@ -1,0 +1,35 @@
+"""Values that the server may refuse to a credential: the value itself, or ``NOT_GRANTED``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from tenantq.errors import Forbidden
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+T = TypeVar("T")
+
+
+class NotGranted(msgspec.Struct, frozen=True):
+    """Stands for a value that the credential's role does not include."""
+
+
+NOT_GRANTED: Final = NotGranted()
+NOT_GRANTED_TEXT: Final = "not granted"
+
+
+async def or_not_granted(call: Awaitable[T]) -> T | NotGranted:
+    """Return what ``call`` returns, or ``NOT_GRANTED`` if the server forbids it. Other errors are raised."""
+    try:
+        return await call
+    except Forbidden:
+        return NOT_GRANTED
+
+
+def known(value: T | NotGranted) -> T | None:
+    """Return a value, or None if it is not granted."""
+    return None if isinstance(value, NotGranted) else value

@@ -1,0 +1,174 @@
+"""Rows of tenants: status, weight, quota state, backlog, leases, dead letters, throttled calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from tenantq.console.not_granted import NOT_GRANTED, NOT_GRANTED_TEXT, NotGranted, known
+from tenantq.console.table import Cell, Column, Row, Tone, count_cell, show_size
+from tenantq.domain.names import dead_letter_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tenantq.wire import QueueReply, TenantFigures, TenantReply, UsageReply
+
+Health = Literal["good", "warning", "critical"]
+SortKey = Literal["name", "quota", "backlog", "in_flight", "dead", "throttled", "weight"]
+
+SORT_KEYS: Final[tuple[SortKey, ...]] = ("name", "quota", "backlog", "in_flight", "dead", "throttled", "weight")
+NUMBERED: Final = 9
+"""Tenants that a digit key selects."""
+
+COLUMNS: Final = (
+    Column("number", " #", 2, 3),
+    Column("name", "tenant", 12, 0, width_max=32),
+    Column("status", "status", 9, 6),
+    Column("quota", "quota", 10, 1),
+    Column("backlog", "backlog", 7, 2, right=True),
+    Column("in_flight", "leased", 6, 7, right=True),
+    Column("dead", "dead", 5, 4, right=True),
+    Column("throttled", "429s", 5, 5, right=True),
+    Column("weight", "weight", 6, 8, right=True),
+    Column("bytes", "stored", 9, 9, right=True),
+    Column("queues", "queues", 6, 10, right=True),
+)
+_MARKS: Final[dict[Health, str]] = {"good": "●", "warning": "▲", "critical": "■"}
+_RANK: Final[dict[Health, int]] = {"good": 0, "warning": 1, "critical": 2}
+
+
+class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a tenant. None means that the credential may not see it, or that an older server does not report it."""
+
+    name: str
+    number: int  # by name, from 1
+    status: str | None = None
+    on_hold: bool = False
+    weight: int | None = None
+    health: Health | None = None
+    backlog: int | None = None
+    in_flight: int | None = None
+    dead: int | None = None
+    throttled: int | None = None
+    bytes: int | None = None
+    queues: int | None = None
+
+
+def summaries(tenants: Iterable[TenantReply]) -> list[TenantSummary]:
+    """Return the summaries of a list of tenants, as a platform administrator gets it."""
+    return [
+        TenantSummary(name=tenant.name, number=number, **_facts(tenant), **_figures(tenant.figures))
+        for number, tenant in enumerate(sorted(tenants, key=lambda one: one.name), 1)
+    ]
+
+
+def own_summary(
+    name: str,
+    tenant: TenantReply | NotGranted = NOT_GRANTED,
+    usage: UsageReply | NotGranted = NOT_GRANTED,
+    queues: Sequence[QueueReply] | NotGranted = NOT_GRANTED,
+) -> TenantSummary:
+    """Return the summary of the only tenant that a credential can see, from what it may see."""
+    fields: dict[str, Any] = {} if isinstance(tenant, NotGranted) else _facts(tenant)
+    if (used := known(usage)) is not None:
+        fields |= {name: used.quotas[name].used for name in ("backlog", "in_flight", "queues")}
+        fields |= {"health": used.state, "throttled": used.throttled_total, "bytes": used.quotas["stored_bytes"].used}
+    if (found := known(queues)) is not None:
+        fields["dead"] = dead_in(found)
+    return TenantSummary(name=name, number=1, **fields)
+
+
+def _facts(tenant: TenantReply) -> dict[str, Any]:
+    return {"status": tenant.status, "on_hold": tenant.hold is not None, "weight": tenant.config.get("weight")}
+
+
+def _figures(figures: TenantFigures | None) -> dict[str, Any]:
+    if figures is None:
+        return {}
+    counts = {name: getattr(figures, name) for name in ("backlog", "in_flight", "dead", "queues")}
+    other = {"health": figures.state, "throttled": figures.throttled_total, "bytes": figures.stored_bytes}
+    return counts | other
+
+
+def dead_in(queues: Sequence[QueueReply]) -> int:
+    """Return the number of messages in dead-letter queues."""
+    letters = {queue.config.get("dead_letter") or dead_letter_name(queue.name) for queue in queues}
+    return sum(queue.ready + queue.delayed + queue.in_flight for queue in queues if queue.name in letters)
+
+
+def arrange(tenants: Iterable[TenantSummary], sort: SortKey, *, reverse: bool, text: str) -> list[TenantSummary]:
+    """Return the tenants whose name or status contains ``text``, sorted; numbers from large to small, equal ones by name."""
+    wanted = text.strip().lower()
+    shown = [
+        tenant
+        for tenant in tenants
+        if wanted in tenant.name or (tenant.status is not None and wanted in _status(tenant))
+    ]
+    shown.sort(key=lambda tenant: tenant.name)
+    if sort == "name":
+        return shown[::-1] if reverse else shown
+    shown.sort(key=lambda tenant: _sort_value(tenant, sort), reverse=not reverse)
+    return shown
+
+
+def tenant_row(tenant: TenantSummary, *, chosen: bool = False) -> Row:
+    """Return the row of a tenant."""
+    cells = {
+        "number": Cell(
+            f"{'▸' if chosen else ' '}{tenant.number if tenant.number <= NUMBERED else ''}", "" if chosen else "dim"
+        ),
+        "name": Cell(tenant.name),
+        "status": Cell(NOT_GRANTED_TEXT, "dim") if tenant.status is None else _status_cell(tenant),
+        "quota": health_cell(tenant.health),
+        "backlog": _figure(tenant.backlog),
+        "in_flight": _figure(tenant.in_flight),
+        "dead": _figure(tenant.dead, "warning"),
+        "throttled": _figure(tenant.throttled, "warning"),
+        "weight": Cell("-", "dim") if tenant.weight is None else Cell(str(tenant.weight)),
+        "bytes": Cell("-", "dim")
+        if tenant.bytes is None
+        else Cell(show_size(tenant.bytes), "" if tenant.bytes else "dim"),
+        "queues": _figure(tenant.queues),
+    }
+    return Row(tenant.name, cells)
+
+
+def health_cell(health: Health | None) -> Cell:
+    """Return the state of quotas as mark, word and tone."""
+    if health is None:
+        return Cell(NOT_GRANTED_TEXT, "dim")
+    return Cell(f"{_MARKS[health]} {health}", health)
+
+
+def summary_line(tenants: Sequence[TenantSummary]) -> str:
+    """Return a line with the number of tenants, and of those that need attention."""
+    texts = [f"{len(tenants):,} tenant{'' if len(tenants) == 1 else 's'}"]
+    for health in ("critical", "warning"):
+        count = sum(tenant.health == health for tenant in tenants)
+        if count:
+            texts.append(f"{count:,} {health}")
+    suspended = sum(tenant.status == "suspended" for tenant in tenants)
+    return ", ".join([*texts, *([f"{suspended:,} suspended"] if suspended else [])])
+
+
+def _figure(count: int | None, tone: Tone = "") -> Cell:
+    return Cell("-", "dim") if count is None else count_cell(count, tone)
+
+
+def _status(tenant: TenantSummary) -> str:
+    return f"{tenant.status}, held" if tenant.on_hold else str(tenant.status)
+
+
+def _status_cell(tenant: TenantSummary) -> Cell:
+    if tenant.status == "suspended":
+        return Cell("suspended", "warning")
+    return Cell("on hold", "warning") if tenant.on_hold else Cell(str(tenant.status), "good")
+
+
+def _sort_value(tenant: TenantSummary, sort: SortKey) -> int:
+    if sort == "quota":
+        return -1 if tenant.health is None else _RANK[tenant.health]
+    value = getattr(tenant, sort)
+    return value if isinstance(value, int) else -1

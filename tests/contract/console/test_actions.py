@@ -1,0 +1,200 @@
+"""What can be done from the console, and what it asks before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.console.conftest import NARROW
+
+if TYPE_CHECKING:
+    from tenantq.client import Tenant
+    from tenantq.testing import FakeServer
+    from tests.contract.console.conftest import OpenConsole
+
+
+@pytest.fixture
+def acme(server: FakeServer) -> Tenant:
+    """Make a tenant with three messages and two dead letters."""
+    tenant = server.client().tenant("acme")
+    tenant.configure(weight=1, quotas={"backlog": None})
+    tenant.resume()
+    queue = tenant.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.resume()
+    for place in (queue, tenant.queue("mail-dlq")):
+        place.configure()
+        place.purge(confirm=place.name, reason="for the next test")
+    queue.add_many(["bad", "bad"])
+    for message in queue.poll(2):
+        message.nack(reason="it does not parse")
+    queue.add_many(["one", "two", "three"])
+    return tenant
+
+
+async def test_a_queue_is_paused_and_delivers_again(acme: Tenant, console: OpenConsole) -> None:
+    """With the same key."""
+    async with console(shown="acme") as user:
+        await user.press("tab", "p")
+        await user.until(lambda: acme.queue("mail").stats().status == "paused")
+        await user.until(lambda: user.column("#queues LiveTable", "state")[0] == "paused")
+        await user.press("p")
+        await user.until(lambda: acme.queue("mail").stats().status == "active")
+
+
+async def test_dead_letters_are_counted_before_they_go_back(acme: Tenant, console: OpenConsole) -> None:
+    """No leaves them; yes sends them. Reason and history are shown before."""
+    async with console(shown="acme", size=NARROW) as user:
+        await user.press("tab", "enter", "right")
+        await user.until(lambda: "it does not parse" in user.text())
+        await user.press("enter")
+        await user.until(lambda: "Trace" in user.text())
+        assert "attempt 1" in user.text()
+        await user.press("escape", "d")
+        await user.until(lambda: "2 dead letters would go back" in user.text())
+        await user.press("n")
+        assert acme.queue("mail").stats().dead == 2
+        await user.press("d")
+        await user.until(lambda: "2 dead letters would go back" in user.text())
+        await user.press("y")
+        await user.until(lambda: "sent back 2 dead letters" in user.said())
+        assert (acme.queue("mail").stats().dead, acme.queue("mail").stats().ready) == (0, 5)
+        await user.until(lambda: "no dead letters" in user.text())
+
+
+async def test_a_purge_wants_the_name_and_a_reason(acme: Tenant, console: OpenConsole) -> None:
+    """As on the command line; what is refused changes nothing, and the reason is in the audit trail."""
+    async with console(shown="acme") as user:
+        await user.press("tab", "x")
+        await user.until(lambda: "This deletes 3 messages of queue mail" in user.text())
+        await user.type("mall")
+        await user.press("ctrl+s")
+        assert "that is not its name" in user.text()
+        await user.press("backspace", "backspace")
+        await user.type("il")
+        await user.press("enter")
+        await user.type("too short")
+        await user.press("enter")
+        assert "say why in 10 characters or more" in user.text()
+        assert acme.queue("mail").stats().ready == 3
+        await user.type(" no more")
+        await user.press("enter")
+        await user.until(lambda: "purged 3 messages of mail" in user.said())
+        assert acme.queue("mail").stats().ready == 0
+        (row,) = acme.audit(action="purge", order="newest", limit=1).rows
+        assert "too short no more" in row["details"]
+
+
+async def test_quotas_are_edited_and_only_changes_are_sent(acme: Tenant, console: OpenConsole) -> None:
+    """What is wrong is said in the form; the new figures are shown at once."""
+    async with console(shown="acme", size=NARROW) as user:
+        user.app.choose("acme")
+        await user.press("T", "e")
+        await user.until(lambda: "Settings of acme" in user.text())
+        await user.press("enter", "enter", "enter")
+        await user.type("many")
+        await user.press("ctrl+s")
+        assert "backlog: 'many' is not a number" in user.text()
+        await user.press("ctrl+u")
+        await user.type("10")
+        await user.press("ctrl+s")
+        await user.until(lambda: "changed acme: quotas.backlog" in user.said())
+        config = acme.get().config
+        assert (config["quotas"]["backlog"], config["weight"]) == (10, 1)
+        await user.until(lambda: "50%" in user.text())
+        (row,) = acme.audit(action="configure_tenant", order="newest", limit=1).rows
+        assert "backlog" in row["details"]
+        assert "weight" not in row["details"]
+
+
+async def test_a_tenant_is_suspended_and_works_again(acme: Tenant, console: OpenConsole) -> None:
+    """The reason goes into the journal."""
+    async with console(shown="acme") as user:
+        user.app.choose("acme")
+        await user.press("u")
+        await user.until(lambda: "Suspend acme" in user.text())
+        await user.type("unpaid")
+        await user.press("enter")
+        await user.until(lambda: acme.get().status == "suspended")
+        await user.until(lambda: "1 suspended" in user.text())
+        await user.press("u")
+        await user.until(lambda: "Resume acme" in user.text())
+        await user.press("y")
+        await user.until(lambda: acme.get().status == "active")
+
+
+async def test_a_tenant_is_made_and_shown(server: FakeServer, console: OpenConsole) -> None:
+    """A name that cannot be is refused in the form, one that is taken by a notice."""
+    async with console() as user:
+        await user.press("ctrl+t")
+        await user.until(lambda: "New tenant" in user.text())
+        await user.type("N")
+        await user.press("ctrl+s")
+        assert "tenant" in str(user.app.screen.query_one("#refusal").render())
+        await user.press("ctrl+u")
+        await user.type("newcomer")
+        await user.press("ctrl+s")
+        await user.until(lambda: user.app.state.tenant == "newcomer")
+        await user.press("ctrl+t")
+        await user.type("newcomer")
+        await user.press("ctrl+s")
+        await user.until(lambda: any("there is a tenant newcomer already" in text for text in user.said()))
+    server.client().tenant("newcomer").delete(confirm="newcomer", reason="it was only a test")
+
+
+async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
+    """Also from the list of what one principal may do in all tenants."""
+    other = server.client().tenant("other")
+    other.configure()
+    made = acme.create_key("contractor", role="viewer")
+    principal = f"key:{made.key_id}"
+    other.grant(principal, role="operator")
+    async with console(shown="acme", size=(160, 24)) as user:
+        await user.press("shift+tab", "k")
+        await user.until(lambda: "contractor" in user.column("#keys", "name"))
+        user.app.screen.query_one("#keys").point_at(made.key_id)  # type: ignore[attr-defined]  # a LiveTable
+        await user.press("w")
+        await user.until(lambda: "2 in " in user.text())
+        assert "What contractor" in user.text()
+        await user.press("down", "v")
+        await user.until(lambda: f"What {principal} was granted in other" in user.text())
+        await user.press("y")
+        await user.until(lambda: other.grants() == [])
+        await user.until(lambda: "1 in " in user.text())
+        await user.press("escape", "v", "y")
+        await user.until(lambda: user.column("#keys", "state") == ["revoked"])
+        await user.press("a", "c")
+        await user.until(lambda: "revoke_key" in user.column("#audit", "what"))
+
+
+async def test_the_trail_is_filtered_and_read_on(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
+    """By result, by principal, for the whole platform; older pages on demand."""
+    acme.queue("mail").add_many([f"{n}" for n in range(3)])
+    for n in range(120):
+        acme.queue("mail").add(f"{n}")
+    stranger = server.client("stranger", role="viewer")
+    with pytest.raises(Exception, match="grant"):
+        stranger.tenant("acme").get()
+    async with console(shown="acme", size=(160, 24)) as user:
+        await user.press("shift+tab")
+        await user.until(lambda: "denied" in user.text())
+        await user.press("c", "c", "c")
+        await user.until(lambda: len(user.app.state.audit_rows()) == 100)
+        await user.press("m")
+        await user.until(lambda: len(user.app.state.audit_rows()) > 100)
+        assert "stands still" in user.text()
+        await user.press("f")
+        await user.until(lambda: "Audit trail" in user.text())
+        await user.type("nonsense")
+        await user.press("ctrl+s")
+        assert "one of SUCCESS, DENIED, ERROR" in user.text()
+        await user.press("ctrl+u")
+        await user.type("denied")
+        await user.press("enter")
+        await user.type("2h")
+        await user.press("ctrl+s")
+        await user.until(lambda: "DENIED, last 2 h" in user.text() and user.app.state.security is not None)
+        await user.until(lambda: {row["outcome"] for row in user.app.state.audit_rows()} <= {"denied", "throttled"})
+        await user.press("o")
+        await user.until(lambda: "Security of the platform" in user.text())
