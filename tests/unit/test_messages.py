@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tenantq.domain import limits
-from tenantq.domain.message import NewMessage, Result, check_int, check_message, check_result, check_text
+from tenantq.domain.message import NewMessage, Result, check_message, check_result
+from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError, TooLarge
 
 NAN, INFINITY = math.nan, math.inf
@@ -136,26 +137,26 @@ def test_attribute_names_count_in_bytes_as_values_do() -> None:
         check_message(with_field("attributes", names))
 
 
-def test_check_int_refuses_a_subclass_that_pretends() -> None:
+def test_a_checked_number_refuses_a_subclass_that_pretends() -> None:
     """An int is an int."""
 
     class Pretender(int):
         pass
 
     with pytest.raises(Invalid, match="n: "):
-        check_int("n", Pretender(1), 0, 2)
+        check_field("n", Pretender(1), limits.Priority)
 
 
 def test_a_huge_wrong_value_is_not_echoed_whole() -> None:
     """An error stays readable."""
     with pytest.raises(Invalid) as caught:
-        check_int("n", "x" * 10_000, 0, 1)
+        check_field("n", "x" * 10_000, limits.Priority)
     assert len(caught.value.message) < 120
 
 
-def test_check_text_returns_the_text() -> None:
+def test_a_checked_text_is_returned() -> None:
     """Unchanged."""
-    assert check_text("t", "ok", 2) == "ok"
+    assert check_field("t", "ok", limits.GroupName) == "ok"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from tenantq.client.queue_calls import QueueRegistry, Settlement
 from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
 from tenantq.client.session import ApiRequest, ClientSession, decoder, query
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ DIGEST_MS_MAX: Final = 3_600_000
 
 def check_poll(max: int, wait_ms: int, lease_ms: int | None) -> None:
     """Raise Invalid if an argument of a poll is out of range."""
-    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
-    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+    check_field("max", max, limits.BatchSize)
+    check_field("wait_ms", wait_ms, limits.WaitMs)
     if lease_ms is not None:
-        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+        check_field("lease_ms", lease_ms, limits.LeaseMs)
 
 
 class AsyncQueue:
@@ -188,7 +188,7 @@ class AsyncQueue:
         if how == "nack":
             operation = (how, delay_ms, reason)
         elif how == "extend":
-            operation = (how, check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX))
+            operation = (how, check_field("lease_ms", lease_ms, limits.LeaseMs))
         leases = [Settlement(receipt, sure_until_ms=0) for receipt in receipts]
         outcomes: list[int | TenantqError | None] = []
         for start in range(0, len(leases), ITEMS_MAX):
@@ -199,7 +199,7 @@ class AsyncQueue:
 
     async def result(self, id: str, *, wait_ms: int = 0) -> JobResult:
         """Return the result of a message. While it is pending, wait for it up to ``wait_ms``."""
-        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        check_field("wait_ms", wait_ms, limits.WaitMs)
 
         def request(wait_ms: int) -> ApiRequest[wire.ResultReply]:
             return ApiRequest(

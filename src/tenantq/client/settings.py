@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid, Limited, TenantqError, Unavailable
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, SystemClock
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 URL_DEFAULT: Final = "http://127.0.0.1:7070"
 TIMEOUT_MS_MAX: Final = 3_600_000
+_RetryCount = Annotated[int, between(0, 1_000)]
+_PauseMs = Annotated[int, between(0, TIMEOUT_MS_MAX)]
+_TimeoutMs = Annotated[int, between(1, TIMEOUT_MS_MAX)]
+_Connections = Annotated[int, between(1, 10_000)]
 
 
 class Connect(Protocol):
@@ -42,9 +46,9 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: int = 5_000
 
     def __post_init__(self) -> None:
-        check_int("count", self.count, 0, 1_000)
-        check_int("base_ms", self.base_ms, 0, TIMEOUT_MS_MAX)
-        check_int("max_ms", self.max_ms, 0, TIMEOUT_MS_MAX)
+        check_field("count", self.count, _RetryCount)
+        check_field("base_ms", self.base_ms, _PauseMs)
+        check_field("max_ms", self.max_ms, _PauseMs)
 
     def pause_ms(self, retry: int, error: TenantqError, randomness: Randomness) -> int | None:
         """Return the delay before retry number ``retry`` (from 1), or None for no retry."""
@@ -105,9 +109,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connect: Connect | None = None  # instead of TCP
 
     def __post_init__(self) -> None:
-        check_int("timeout_ms", self.timeout_ms, 1, TIMEOUT_MS_MAX)
-        check_int("connect_timeout_ms", self.connect_timeout_ms, 1, TIMEOUT_MS_MAX)
-        check_int("connections", self.connections, 1, 10_000)
+        check_field("timeout_ms", self.timeout_ms, _TimeoutMs)
+        check_field("connect_timeout_ms", self.connect_timeout_ms, _TimeoutMs)
+        check_field("connections", self.connections, _Connections)
 
     def __repr__(self) -> str:
         """Show the address, never the token."""
@@ -123,7 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def parse(url: str, token: str | None, *, retries: Retries | int = Retries(), **options: Any) -> Settings:  # noqa: B008  # frozen
     """Return settings for an address. ``options`` are fields of Settings. Raises Invalid naming the wrong argument."""
     if not isinstance(retries, Retries):
-        retries = Retries(count=check_int("retries", retries, 0, 1_000))
+        retries = Retries(count=check_field("retries", retries, _RetryCount))
     secure, host, port, prefix = _split(url)
     return Settings(
         host=host, port=port, prefix=prefix, secure=secure, token=_check_token(token), retries=retries, **options

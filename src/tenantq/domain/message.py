@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from typing import Literal
 
 import msgspec
@@ -198,33 +197,6 @@ class Caller(msgspec.Struct, frozen=True):
 
 LOCAL = Caller()
 SYSTEM = Caller("system")  # background work of the platform
-
-
-def check_int(field: str, value: object, low: int, high: int) -> int:
-    """Return ``value`` if it is a whole number in [low, high], else raise Invalid naming the field."""
-    if type(value) is not int or not low <= value <= high:
-        shown = _shown(value)
-        raise Invalid(f"{field}: {shown} is not a whole number from {low} to {high}")
-    return value
-
-
-def _shown(value: object) -> str:
-    """Return a short text for any value, also for one that cannot say what it is."""
-    try:
-        return reprlib.repr(value)[:60]
-    except ValueError:
-        return f"this {type(value).__name__}"
-
-
-def check_text(field: str, value: object, chars_max: int) -> str:
-    """Return ``value`` if it is text of 1 to ``chars_max`` characters without NUL, else raise Invalid."""
-    if type(value) is not str or not 1 <= len(value) <= chars_max or "\0" in value:
-        raise Invalid(f"{field}: must be text of 1 to {chars_max} characters without NUL")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise Invalid(f"{field}: is not valid Unicode text (a lone surrogate)") from error
-    return value
 
 
 def check_message(message: NewMessage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_text
+from tenantq.domain.validation import check_field
 from tenantq.engine.queue_state import SuspensionMode
 from tenantq.errors import Invalid
 
@@ -13,7 +13,7 @@ from tenantq.errors import Invalid
 def check_reason(reason: str) -> None:
     """Raise Invalid unless ``reason`` is empty or text that fits the journal."""
     if type(reason) is not str or reason:
-        check_text("reason", reason, limits.REASON_CHARS_MAX)
+        check_field("reason", reason, limits.Reason)
 
 
 def check_mode(mode: object) -> None:

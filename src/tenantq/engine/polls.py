@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import Delivery, check_int
+from tenantq.domain.message import Delivery
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine import quota_checks
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.operation import REGISTER, Operation
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:
     """Raise Invalid unless these are the arguments of a poll."""
     check_queue_name(queue)
-    check_int("max", max, 1, limits.BATCH_MESSAGES_MAX)
-    check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+    check_field("max", max, limits.BatchSize)
+    check_field("wait_ms", wait_ms, limits.WaitMs)
     if lease_ms is not None:
-        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+        check_field("lease_ms", lease_ms, limits.LeaseMs)
 
 
 class Poll(Operation[list[Delivery]]):

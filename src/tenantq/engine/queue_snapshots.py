@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import Page, check_int
+from tenantq.domain.message import Page
+from tenantq.domain.validation import check_field
 from tenantq.engine import reads
 from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import NotFound, QuotaExceeded
@@ -74,9 +75,9 @@ class QueueSnapshots:
 
         It is closed when nobody reads it for ``keep_ms``.
         """
-        check_int("keep_ms", keep_ms, 1, limits.SNAPSHOT_KEEP_MS_MAX)
+        check_field("keep_ms", keep_ms, limits.SnapshotKeepMs)
         if part_messages is not None:
-            check_int("part_messages", part_messages, 1, limits.SNAPSHOT_PART_MESSAGES_MAX)
+            check_field("part_messages", part_messages, limits.SnapshotPartMessages)
         self._loop.check_open()
         found = self._state.queue(tenant, queue)
         taken = self._take(found, keep_ms)
@@ -138,7 +139,7 @@ class QueueSnapshots:
         self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
     ) -> Page:
         """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
-        check_int("limit", limit, 1, limits.PEEK_MAX)
+        check_field("limit", limit, limits.PeekSize)
         first, last = id_bytes(start) if start is not None else b"", id_bytes(end) if end is not None else None
         self._loop.check_open()
         opened = self._find(self._state.queue(tenant, queue), id)

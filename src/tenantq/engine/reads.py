@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from tenantq.domain import limits
-from tenantq.domain.message import Facts, Page, QueueStats, Result, check_int
+from tenantq.domain.message import Facts, Page, QueueStats, Result
+from tenantq.domain.validation import check_field
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid, NotFound
 from tenantq.journal.record import JournalRow, decode_record, rows
@@ -87,7 +88,7 @@ class Reads:
 
     async def peek(self, tenant: str, queue_name: str, *, limit: int = 10, cursor: str | None = None) -> Page:
         """Return waiting messages without leasing them: in order of delivery, then those blocked by their group."""
-        check_int("limit", limit, 1, limits.PEEK_MAX)
+        check_field("limit", limit, limits.PeekSize)
         await self._loop.synced()
         queue = self._state.queue(tenant, queue_name)
         lower, blocked_lower = _parse_cursor(queue, cursor)
@@ -127,7 +128,7 @@ class Reads:
 
     async def result(self, tenant: str, queue: str, id: str | bytes, *, wait_ms: int = 0) -> Result:
         """Return a message's result; while it is pending, wait for it up to ``wait_ms``. Raises NotFound."""
-        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        check_field("wait_ms", wait_ms, limits.WaitMs)
         self._loop.check_open()
         found, raw = self._state.queue(tenant, queue), id_bytes(id)
         await self._loop.synced()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import LOCAL, SYSTEM, check_caller, check_int
+from tenantq.domain.message import LOCAL, SYSTEM, check_caller
 from tenantq.domain.names import DEFAULT_TENANT
-from tenantq.domain.validation import validated
+from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.ops.add import Add
@@ -340,7 +340,7 @@ class Shard:
         queue, its dead-letter queue or the filter's source is suspended. Letters of other suspended queues stay.
         """
         if rate is not None:
-            check_int("rate", rate, 1, 1_000_000)
+            check_field("rate", rate, limits.RedriveRate)
         loop = self.loop
         loop.check_open()
         found = loop.state.queue(tenant, queue)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from tenantq.domain.message import SYSTEM, check_int
+from tenantq.domain.message import SYSTEM
+from tenantq.domain.validation import between, check_field
 from tenantq.engine.ops.access import NoteEntries
 from tenantq.engine.ops.journal import SignJournal, TrimJournal
 from tenantq.errors import StoreDamaged, TenantqError
@@ -91,7 +92,7 @@ class ShardJournal:
         """Drop journal records up to ``upto_seq``, which were exported. The chain continues from an anchor."""
         self._loop.check_open()
         journal = self._journal
-        check_int("upto_seq", upto_seq, journal.first, journal.seq)
+        check_field("upto_seq", upto_seq, Annotated[int, between(journal.first, journal.seq)])
         before, journal.first = journal.first, upto_seq + 1  # at once, so that no other call trims less
         try:
             await self._loop.submit(TrimJournal(self._state.platform, SYSTEM, upto_seq))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from tenantq.domain.message import check_text
+from tenantq.domain.validation import check_field, text
 from tenantq.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
-CONSUMER_CHARS_MAX: Final = 256
+CONSUMER_CHARS_MAX: Final = 256  # with its principal and address
+_Consumer = Annotated[str, text(CONSUMER_CHARS_MAX)]
 
 
 class _Known:
@@ -56,7 +57,7 @@ class Consumers:
         now = self._clock.monotonic_ms()
         known = self._queues.get((tenant, queue))
         if known is None or consumer not in known.gone_at:
-            check_text("consumer", consumer, CONSUMER_CHARS_MAX)
+            check_field("consumer", consumer, _Consumer)
             if known is None:
                 known = _Known()
             known.drop_gone(now)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 
-from tenantq.domain.message import check_text
+from tenantq.domain.validation import check_field, text
 from tenantq.errors import Invalid
 
-KEY_CHARS_MAX: Final = 2_048
+KmsKeyName = Annotated[str, text(2_048)]
 PROVIDERS: Final = ("local", "aws-kms", "gcp-kms", "azure-kv")
 
 Context = Mapping[str, str]
@@ -40,7 +40,7 @@ class KeyRef(msgspec.Struct, frozen=True, order=True):
         provider, _, key = text.partition(":")
         if provider not in PROVIDERS:
             raise Invalid(f"key: the part before the first colon is a provider: {', '.join(PROVIDERS)}")
-        return cls(provider, check_text("key", key, KEY_CHARS_MAX))
+        return cls(provider, check_field("key", key, KmsKeyName))
 
 
 class KeyHealth(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def context_bytes(context: Context) -> bytes:
     """Return the canonical encoding of a context: names sorted, every text with its length."""
     parts = []
     for name, value in sorted(context.items()):
-        for text in (name, value):
-            raw = text.encode()
+        for one in (name, value):
+            raw = one.encode()
             parts += [_LENGTH.pack(len(raw)), raw]
     return b"".join(parts)

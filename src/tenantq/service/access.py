@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.domain import limits
 from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
-from tenantq.domain.message import Caller, check_int, check_text
+from tenantq.domain.message import Caller
+from tenantq.domain.validation import check_field
 from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, RevokeKey, RevokeToken
 from tenantq.errors import Conflict, Invalid
@@ -64,7 +65,7 @@ class Access:
 
     async def create_key(self, call: Call, tenant: str | None, name: str, grant: Grant) -> CreatedKey:
         """Create an API key. Its secret is returned only here and never stored."""
-        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_field("name", name, limits.KeyName)
         check_grant(grant)
         with await self._admission.admit(call, tenant, "create_key") as admitted:
             self._admission.check_may_grant(call, admitted, "create_key", grant)
@@ -77,14 +78,14 @@ class Access:
 
     async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
         """Revoke a key."""
-        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
+        check_field("key_id", key_id, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "revoke_key") as admitted:
             await self._shard.submit(RevokeKey(self._shard.tenant(admitted.tenant), admitted.caller, key_id))
             self._admission.signals.forget(f"key:{key_id}")
 
     async def create_platform_key(self, call: Call, name: str, grant: Grant) -> CreatedKey:
         """Create an API key of the platform: for an administrator, or for single actions such as metrics."""
-        check_text("name", name, limits.KEY_CHARS_MAX)
+        check_field("name", name, limits.KeyName)
         check_grant(grant)
         caller = await self._admission.admit_platform(call, "create_platform_key", grant=grant)
         with self._admission.notes.noting_failure(caller, "", "create_platform_key"):
@@ -103,7 +104,7 @@ class Access:
 
     async def revoke_platform_key(self, call: Call, key_id: str) -> None:
         """Revoke a key of the platform. Raises Conflict for the last administrator's key, because nobody could replace it."""
-        check_text("key_id", key_id, PRINCIPAL_CHARS_MAX)
+        check_field("key_id", key_id, limits.PrincipalName)
         caller = await self._admission.admit_platform(call, "revoke_platform_key")
         with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
             if self._administrators() == {key_id}:
@@ -113,7 +114,7 @@ class Access:
 
     async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
         """Store a grant for a principal in the tenant."""
-        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
+        check_field("principal", principal, limits.PrincipalName)
         if not can_be_granted_to(principal):
             raise Invalid("principal: is key:<key id>, jwt:<subject> or cert:<name>")
         check_grant(grant)
@@ -123,7 +124,7 @@ class Access:
 
     async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
         """Delete the grant of a principal in the tenant."""
-        check_text("principal", principal, PRINCIPAL_CHARS_MAX)
+        check_field("principal", principal, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "delete_grant") as admitted:
             await self._shard.submit(DropGrant(self._shard.tenant(admitted.tenant), admitted.caller, principal))
 
@@ -138,10 +139,10 @@ class Access:
         """Revoke JSON web tokens of the tenant before they expire: one by its ID, or all tokens of a principal."""
         for field, value in (("token_id", token_id), ("principal", principal)):
             if value is not None:
-                check_text(field, value, PRINCIPAL_CHARS_MAX)
+                check_field(field, value, limits.PrincipalName)
         if token_id is None and principal is None:
             raise Invalid("token_id, principal: give one of them")
-        check_int("until", until, 0, limits.TIME_MS_MAX)
+        check_field("until", until, limits.WallTime)
         with await self._admission.admit(call, tenant, "revoke_token") as admitted:
             owner = self._shard.tenant(admitted.tenant)
             await self._shard.submit(RevokeToken(owner, admitted.caller, token_id, principal, until))

@@ -12,7 +12,7 @@ import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.limits import DAY_MS
-from tenantq.domain.message import check_int, check_text
+from tenantq.domain.validation import check_field
 from tenantq.errors import Closed, Invalid, NotFound
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
@@ -150,17 +150,17 @@ class _Turn:
 
 def check_query(query: AuditQuery) -> AuditQuery:
     """Return a query that can be asked, or raise Invalid naming what is wrong with it."""
-    check_int("limit", query.limit, 1, limits.PAGE_MAX)
+    check_field("limit", query.limit, limits.PageSize)
     if query.result is not None and (type(query.result) is not str or query.result not in RESULTS):
         raise Invalid(f"result: must be one of {', '.join(RESULTS)}")
     if type(query.order) is not str or query.order not in ORDERS:
         raise Invalid(f"order: must be one of {', '.join(ORDERS)}")
     for field in ("principal", "queue", "message", "tenant"):
         if (text := getattr(query, field)) is not None:
-            check_text(field, text, TEXT_CHARS_MAX)
+            check_field(field, text, limits.PrincipalName)
     for field in ("start", "end"):
         if (time := getattr(query, field)) is not None:
-            check_int(field, time, 0, limits.TIME_MS_MAX)
+            check_field(field, time, limits.WallTime)
     _actions(query)
     if query.message is not None:
         id_bytes(query.message)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine.ops.import_part import ImportPart, last_imported_part
 from tenantq.errors import Forbidden, Invalid, TooLarge
 from tenantq.service.access import key_items
@@ -77,7 +77,7 @@ class Exports:
     ) -> ImportedPart:
         """Import one part of an export. Parts have to come in order; a repeated part changes nothing."""
         check_queue_name(queue)
-        check_int("part", part, 1, 1 << 40)
+        check_field("part", part, limits.PartNumber)
         raw_export = export_id(export)
         _check_lines("messages", messages, ExportedMessage)
         _check_lines("results", results, ExportedResult)
@@ -91,7 +91,7 @@ class Exports:
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
         kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
-        known = [taken_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
+        known = [taken_key(one) for one in idempotency]
         size = sum(len(one.ids) for one in known)
         if size > limits.EXPORTED_IDS_BYTES_MAX:
             raise TooLarge(
@@ -111,7 +111,7 @@ class Exports:
     ) -> DigestReply:
         """Return a digest of what a queue holds beyond ``at``, and how many parts of an export it has imported."""
         if at is not None:
-            check_int("at", at, 0, limits.TIME_MS_MAX)
+            check_field("at", at, limits.WallTime)
         raw_export = export_id(export) if export is not None else None
         with await self._admission.admit_queue(call, tenant, "export", queue) as admitted:
             snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)

@@ -6,8 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import NewMessage, check_batch, check_text
+from tenantq.domain.message import NewMessage, check_batch
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine.polls import check_poll
 from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
 
@@ -222,7 +223,7 @@ class Messages:
 def check_consumer(consumer: str | None) -> None:
     """Raise Invalid if a poll may not name its consumer like this."""
     if consumer is not None:
-        check_text("consumer", consumer, limits.CONSUMER_CHARS_MAX)
+        check_field("consumer", consumer, limits.ConsumerName)
 
 
 def _within_rate(max: int, left: int) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
 from tenantq.errors import Conflict
@@ -43,7 +43,7 @@ class Queues:
         self, call: Call, tenant: str | None, *, after: str | None = None, limit: int = 100
     ) -> Sequence[QueueInfo]:
         """Return a page of the tenant's queues that the caller may see, by name."""
-        check_int("limit", limit, 1, limits.PAGE_MAX)
+        check_field("limit", limit, limits.PageSize)
         with await self._admission.admit(call, tenant, "list_queues") as admitted:
             allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
             seen = [name for name in self._shard.tenant(owner).queues if allowed(principal, owner, "list_queues", name)]

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_text
+from tenantq.domain.validation import check_field
 
 WITHHELD: Final = "withheld"
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}(?=:|\Z)")
@@ -19,7 +19,7 @@ def label_of(reason: str) -> str:
     """Return a reason of one word as it is; of a longer one the word before its first colon, and that the rest is withheld."""
     if type(reason) is not str or not reason:
         return reason
-    check_text("reason", reason, limits.REASON_CHARS_MAX)
+    check_field("reason", reason, limits.Reason)
     label = _LABEL.match(reason)
     if label is None:
         return WITHHELD

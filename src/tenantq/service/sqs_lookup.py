@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig
-from tenantq.domain.message import check_int
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
+from tenantq.domain.validation import between, check_field
 from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
 from tenantq.service.admission import charge_of, own_tenant
 
@@ -125,7 +125,7 @@ class SqsLookup:
     ) -> tuple[Principal, TenantState]:
         """Return the caller and the tenant. For strangers a tenant does not exist; their request is noted as refused."""
         if number is not None:
-            check_int("number", number, 0, _NUMBER_MAX)
+            check_field("number", number, Annotated[int, between(0, _NUMBER_MAX)])
         principal = await self._admission.identify(call, action)
         name = own_tenant(principal) if not number else self._tenant_name(number)
         try:

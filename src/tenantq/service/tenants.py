@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_config
-from tenantq.domain.message import check_int
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
+from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
 from tenantq.errors import Conflict
@@ -90,7 +90,7 @@ class Tenants:
         self, call: Call, *, after: str | None = None, limit: int = 100, figures: bool = False
     ) -> Sequence[TenantInfo]:
         """Return a page of the tenants of all shards by name, with their current figures if ``figures`` is set."""
-        check_int("limit", limit, 1, limits.PAGE_MAX)
+        check_field("limit", limit, limits.PageSize)
         await self._admission.admit_platform(call, "list_tenants")
         found = await self.list_local(after, limit, figures=figures)
         return await self._other_shards.tenants(found, after, limit, figures=figures)

@@ -12,7 +12,7 @@ from tenantq.client.bodies import Unset, to_bytes
 from tenantq.client.received import reason_of
 from tenantq.client.sync_client import Message
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import check_field
 from tenantq.errors import LeaseLost, TenantqError
 from tenantq.worker.retry import Retry
 
@@ -174,7 +174,7 @@ class Job:
             return rule.delay_ms(message.attempt, self._plan.randomness)
         try:
             delay_ms = rule(message, error)  # type: ignore[arg-type]  # cancellations are handled before
-            return None if delay_ms is None else check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
+            return None if delay_ms is None else check_field("delay_ms", delay_ms, limits.DelayMs)
         except BaseException:  # also SystemExit, which must not end the worker
             log.exception("the retry rule of %s failed", task.queue, extra=_fields(task, message))
             return None

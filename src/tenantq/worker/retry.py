@@ -10,7 +10,7 @@ import msgspec
 
 from tenantq.client.received import Received
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid
 from tenantq.runtime.backoff import Backoff
 
@@ -33,8 +33,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 2.0
 
     def __post_init__(self) -> None:
-        check_int("base_ms", self.base_ms, 0, limits.DELAY_MS_MAX)
-        check_int("max_ms", self.max_ms, 0, limits.DELAY_MS_MAX)
+        check_field("base_ms", self.base_ms, limits.DelayMs)
+        check_field("max_ms", self.max_ms, limits.DelayMs)
         if type(self.factor) not in (int, float) or not 1 <= self.factor < math.inf:
             raise Invalid(f"factor: {self.factor!r} is not a number from 1 on")
 

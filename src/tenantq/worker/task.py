@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypeVar
 
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import from_json
 from tenantq.client.received import Received
 from tenantq.client.sync_client import Message
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Task(Generic[P, R]):
         inner = _inner(function)
         self.name = getattr(inner, "__name__", type(inner).__name__)
         if timeout_ms is not None:
-            check_int("timeout_ms", timeout_ms, 1, TIMEOUT_MS_MAX)
+            check_field("timeout_ms", timeout_ms, Annotated[int, between(1, TIMEOUT_MS_MAX)])
         self.function = function
         self.is_async = inspect.iscoroutinefunction(_code(inner))
         self.timeout_ms = timeout_ms

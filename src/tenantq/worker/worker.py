@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import URL_DEFAULT, Settings
 from tenantq.client.sync_client import Client
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
 from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
 from tenantq.worker.plan import WorkerPlan
 from tenantq.worker.run import WorkerRun
@@ -77,11 +77,13 @@ class Worker:
             self.settings = client
         else:
             self.settings = (AsyncClient(client, token) if isinstance(client, str) else client).settings
-        check_int("concurrency", concurrency, 1, CONCURRENCY_MAX)
-        check_int("prefetch", concurrency if prefetch is None else prefetch, 0, CONCURRENCY_MAX)
-        check_int("lease_ms", lease_ms, 1_000, limits.LEASE_MS_MAX)
-        check_int("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        check_int("drain_ms", drain_ms, 0, limits.TTL_MS_MAX)
+        check_field("concurrency", concurrency, Annotated[int, between(1, CONCURRENCY_MAX)])
+        check_field(
+            "prefetch", concurrency if prefetch is None else prefetch, Annotated[int, between(0, CONCURRENCY_MAX)]
+        )
+        check_field("lease_ms", lease_ms, Annotated[int, between(1_000, limits.LEASE_MS_MAX)])
+        check_field("wait_ms", wait_ms, limits.WaitMs)
+        check_field("drain_ms", drain_ms, Annotated[int, between(0, limits.TTL_MS_MAX)])
         if tenants is not None and not fleet:
             raise Invalid("tenants: only a fleet serves several; say fleet=True")
         self.queues = None if queues is None else [check_queue_name(queue) for queue in queues]

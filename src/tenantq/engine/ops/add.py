@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import Added, NewMessage, check_batch, check_message, check_text, is_plain
+from tenantq.domain.message import Added, NewMessage, check_batch, check_message, is_plain
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.quotas import NO_QUOTAS
+from tenantq.domain.validation import check_field
 from tenantq.engine import groups
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES
@@ -104,7 +105,7 @@ class Add(Operation[list[Added]]):
         sealed_plain: bool = False,
     ) -> None:
         if batch_key is not None:
-            check_text("key", batch_key, limits.KEY_CHARS_MAX)
+            check_field("key", batch_key, limits.IdempotencyKey)
         check_queue_name(queue)
         check_batch("messages", messages)
         self.given, size, self._plain_priority, self._sealed = (_sealed_plain if sealed_plain else _checked)(messages)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_int
+from tenantq.domain.validation import check_field
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.operation import Operation
 from tenantq.errors import Erased, Invalid
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _check_data_key(number: int, value: bytes) -> None:
-    check_int("number", number, 0, limits.DATA_KEY_NUMBER_MAX)
+    check_field("number", number, limits.DataKeyNumber)
     if type(value) is not bytes or not 1 <= len(value) <= limits.DATA_KEY_BYTES_MAX:
         raise Invalid(f"value: must be 1 to {limits.DATA_KEY_BYTES_MAX} bytes")
 

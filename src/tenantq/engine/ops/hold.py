@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_text
+from tenantq.domain.validation import check_field
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import Hold
 from tenantq.errors import Conflict, NotFound
@@ -25,7 +25,7 @@ class HoldTenant(Operation[None]):
     journal_op = "hold_tenant"
 
     def __post_init__(self) -> None:
-        check_text("reason", self.reason, limits.REASON_CHARS_MAX)
+        check_field("reason", self.reason, limits.Reason)
 
     def execute(self, effects: Effects) -> None:
         """Store the hold with the tenant. A tenant whose data keys are destroyed is being deleted already."""
@@ -47,7 +47,7 @@ class ReleaseHold(Operation[None]):
     journal_op = "release_hold"
 
     def __post_init__(self) -> None:
-        check_text("reason", self.reason, limits.REASON_CHARS_MAX)
+        check_field("reason", self.reason, limits.Reason)
 
     def execute(self, effects: Effects) -> None:
         """Remove the hold, and continue deletions that it interrupted."""

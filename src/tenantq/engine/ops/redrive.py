@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import check_int, check_text
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter
 from tenantq.engine.operation import SCAN, Operation
 from tenantq.engine.ops.settle import remove_message
@@ -46,9 +46,9 @@ def check_filter(wanted: RedriveFilter) -> RedriveFilter:
         if name is not None:
             check_queue_name(name)
     if wanted.reason is not None:
-        check_text("filter: reason", wanted.reason, limits.REASON_CHARS_MAX)
+        check_field("filter: reason", wanted.reason, limits.Reason)
     if wanted.limit is not None:
-        check_int("filter: limit", wanted.limit, 0, 1 << 40)
+        check_field("filter: limit", wanted.limit, limits.RedriveLimit)
     if wanted.ids is None:
         return wanted
     if not isinstance(wanted.ids, frozenset | set | list | tuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import HistoryEntry, Outcome, check_batch, check_int, check_result
+from tenantq.domain.message import HistoryEntry, Outcome, check_batch, check_result
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.operation import Operation
@@ -249,7 +250,7 @@ class Nack(Settlement):
     ) -> None:
         super().__init__(tenant, caller, queue, receipts, any_receipt=any_receipt)
         if delay_ms is not None:
-            check_int("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
+            check_field("delay_ms", delay_ms, limits.DelayMs)
         check_reason(reason)
         self.delay_ms = delay_ms
         self.reason = reason
@@ -345,7 +346,7 @@ class Extend(Settlement):
         held_ms_max: int | None = None,
     ) -> None:
         super().__init__(tenant, caller, queue, receipts, any_receipt=any_receipt)
-        check_int("lease_ms", lease_ms, 1, limits.LEASE_MS_MAX)
+        check_field("lease_ms", lease_ms, limits.LeaseMs)
         self.lease_ms = lease_ms
         self.held_ms_max = held_ms_max
         self._too_long: set[bytes] = set()
