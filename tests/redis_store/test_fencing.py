@@ -97,10 +97,10 @@ def cleared_moment(store: RedisStore, queue: int) -> RedisSnapshot:
     """Take a moment of a queue, and delete the queue."""
     lower = queue_prefix(1, queue)
     row_of(store, queue)
-    moment, batch = store.moment(lower, after(lower), "m"), store.new_batch()
+    snapshot, batch = store.snapshot(lower, after(lower), "m"), store.new_batch()
     batch.delete_range(lower, after(lower), store.m.handle)
     store.write(batch)
-    return moment
+    return snapshot
 
 
 def fall_silent(store: RedisStore, redis_server: RedisServer) -> None:
@@ -113,14 +113,14 @@ def fall_silent(store: RedisStore, redis_server: RedisServer) -> None:
 def test_what_an_owner_that_was_paused_lets_go_is_its_own(open_on: Open, redis_server: RedisServer) -> None:
     """Its snapshots end, and what the next owner keeps for its own stays."""
     first = open_on("one")
-    moments = [cleared_moment(first, 1)]
+    snapshots = [cleared_moment(first, 1)]
     fall_silent(first, redis_server)
     second = open_on("two")
-    moments.append(cleared_moment(second, 2))
-    moments[0].let_go()
+    snapshots.append(cleared_moment(second, 2))
+    snapshots[0].close()
     lower = queue_prefix(1, 2)
-    assert moments[1].keys("m", lower, 9) == [lower + bytes(16)]
-    moments[1].let_go()
+    assert snapshots[1].keys("m", lower, 9) == [lower + bytes(16)]
+    snapshots[1].close()
     assert redis_server.client().keys("*kept*") == []
 
 
@@ -128,15 +128,15 @@ def test_a_snapshot_of_an_owner_that_was_paused_is_read_no_more(open_on: Open, r
     """What it shows may be what the next owner has changed, of which nothing was kept for it."""
     first = open_on("one")
     key = row_of(first, 1)
-    moment = first.moment(key[:8], after(key[:8]), "m")
-    assert moment.get("m", key) == b"body"
+    snapshot = first.snapshot(key[:8], after(key[:8]), "m")
+    assert snapshot.get("m", key) == b"body"
     fall_silent(first, redis_server)
     second = open_on("two")
     batch = second.new_batch()
     batch.put(key, b"changed", second.m.handle)
     second.write(batch)
     with pytest.raises(StoreFailed, match="owns this shard by now"):
-        moment.get("m", key)
+        snapshot.get("m", key)
 
 
 def test_a_read_during_which_the_lease_ended_does_not_count(
@@ -185,18 +185,18 @@ def test_a_moment_of_an_owner_that_was_taken_over_shows_nothing_and_deletes_noth
     first = open_on("one")
     fill(first, one)
     fill(first, other)
-    old = first.moment(one, after(one), "m")
+    old = first.snapshot(one, after(one), "m")
     clear(first, one)
     assert len(list(old.walk("m", one))) == 5
     let_go_of_the_shard(redis_server)
     second = open_on("two")
-    new = second.moment(other, after(other), "m")
+    new = second.snapshot(other, after(other), "m")
     clear(second, other)
     with pytest.raises(StoreFailed, match="owns this shard by now"):
         list(old.walk("m", one))
-    old.let_go()
+    old.close()
     assert len(list(new.walk("m", other))) == 5
-    new.let_go()
+    new.close()
     assert redis_server.client().keys("*kept*") == []
 
 
@@ -267,14 +267,14 @@ def test_after_a_failover_every_connection_is_to_the_new_primary(
     proxy = ResettingProxy(redis_server.port, 0.0, seed=1)
     try:
         store = open_on("one", proxy)
-        assert list(store.moment(queue, after(queue), "m").walk("m", queue)) == []
+        assert list(store.snapshot(queue, after(queue), "m").walk("m", queue)) == []
         offset = redis_server.client().info("replication")["master_repl_offset"]
         eventually(lambda: replica.client().info("replication")["slave_repl_offset"] >= offset)
         proxy.lead_to(replica.port)
         replica.client().replicaof("NO", "ONE")
         redis_server.client().replicaof("127.0.0.1", 1)
         fill(store, queue)
-        assert len(list(store.moment(queue, after(queue), "m").walk("m", queue))) == 5
+        assert len(list(store.snapshot(queue, after(queue), "m").walk("m", queue))) == 5
         store.close()
     finally:
         redis_server.client().replicaof("NO", "ONE")

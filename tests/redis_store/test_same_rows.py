@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tenantq.store.interface import Moment, Store
+    from tenantq.store.interface import Store, StoreSnapshot
 
 PREFIXES = [queue_prefix(tenant, queue) for tenant in (1, 255, 256) for queue in (1, 255, 7)]
-IN_MOMENTS = ("m", "le", "gr", "re", "ik")
+IN_SNAPSHOTS = ("m", "le", "gr", "re", "ik")
 LENGTHS = {"m": 16, "le": 16, "re": 16, "ik": 16, "gr": 16, "vi": 25, "li": 24, "ex": 25}
 
 
@@ -136,14 +136,14 @@ def test_68_moments_of_both_stores_show_the_same_however_the_stores_go_on(
     changes = Changes(100 + seed)
     for _ in range(20):
         changes.write(*stores)
-    open_moments: list[tuple[bytes, list[Moment]]] = []
+    open_snapshots: list[tuple[bytes, list[StoreSnapshot]]] = []
     for _ in range(60):
-        if len(open_moments) < 4 and changes.rng.random() < 0.4:
+        if len(open_snapshots) < 4 and changes.rng.random() < 0.4:
             prefix = changes.rng.choice([*PREFIXES, PREFIXES[0][:4]])
-            open_moments.append((prefix, [store.moment(prefix, after(prefix), *IN_MOMENTS) for store in stores]))
+            open_snapshots.append((prefix, [store.snapshot(prefix, after(prefix), *IN_SNAPSHOTS) for store in stores]))
         changes.write(*stores)
-        for prefix, pair in open_moments:
-            name = changes.rng.choice(IN_MOMENTS)
+        for prefix, pair in open_snapshots:
+            name = changes.rng.choice(IN_SNAPSHOTS)
             bytes_max = changes.rng.choice((None, 50))
             key = prefix[:8] + changes.key(name)[8:]
             told = [
@@ -156,12 +156,12 @@ def test_68_moments_of_both_stores_show_the_same_however_the_stores_go_on(
                 for one in pair
             ]
             assert told[0] == told[1]
-        if len(open_moments) > 2 and changes.rng.random() < 0.5:
-            for one in open_moments.pop(changes.rng.randrange(len(open_moments)))[1]:
-                one.let_go()
-    for _, pair in open_moments:
+        if len(open_snapshots) > 2 and changes.rng.random() < 0.5:
+            for one in open_snapshots.pop(changes.rng.randrange(len(open_snapshots)))[1]:
+                one.close()
+    for _, pair in open_snapshots:
         for one in pair:
-            one.let_go()
+            one.close()
     assert dump(stores[0]) == dump(stores[1])
     changes.write(*stores)  # what they kept is gone, and nothing else
     assert dump(stores[0]) == dump(stores[1])

@@ -14,6 +14,7 @@ import msgspec
 from tenantq.client.connection_pool import HttpRequest
 from tenantq.client.problems import from_reply
 from tenantq.errors import BadAnswer, Closed, Invalid, Limited, TenantqError, Unavailable
+from tenantq.runtime.futures import wake
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -90,12 +91,6 @@ def closed(*, maybe_done: bool = False) -> Closed:
 def new_key() -> str:
     """Return a unique idempotency key, also across processes forked from this one."""
     return os.urandom(16).hex()
-
-
-def wake(future: asyncio.Future[None]) -> None:
-    """Resolve a future unless it is done."""
-    if not future.done():
-        future.set_result(None)
 
 
 class ClientSession:

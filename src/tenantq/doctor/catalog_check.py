@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.doctor.row_pages import pages_of_items, pages_of_keys
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
+from tenantq.store.row_pages import pages_of_items, pages_of_keys
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import FindingLog

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantq.doctor.row_pages import pages_of_items
 from tenantq.engine.catalog import TENANT_ROW
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.store.keys import after
+from tenantq.store.row_pages import pages_of_items
 from tenantq.vault.stored_keys import is_key
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from tenantq.doctor.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_TTL,
@@ -16,6 +15,7 @@ from tenantq.store.keys import (
     split_expiry_key,
     split_waiting_key,
 )
+from tenantq.store.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
 from tenantq.store.rows import unpack_key, unpack_lease, unpack_message
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.doctor.row_pages import pages_of_items
 from tenantq.doctor.usage_check import UsageRecount
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
 from tenantq.store.keys import be64, from_be64
+from tenantq.store.row_pages import pages_of_items
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import FindingLog

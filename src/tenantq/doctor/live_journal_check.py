@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.doctor.row_pages import pages_of_items
 from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS
 from tenantq.store.keys import after, from_be64
 from tenantq.store.rocks import RocksStore
+from tenantq.store.row_pages import pages_of_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

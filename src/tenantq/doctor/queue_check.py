@@ -13,7 +13,6 @@ import msgspec
 
 from tenantq.doctor import index_check
 from tenantq.doctor.counters_check import Recount, compare
-from tenantq.doctor.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
 from tenantq.errors import SealBroken
 from tenantq.store.keys import (
     EXPIRES_KEY,
@@ -31,6 +30,7 @@ from tenantq.store.keys import (
     split_waiting_key,
     waiting_key,
 )
+from tenantq.store.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_keys
 from tenantq.store.rows import (
     LeaseRow,
     MessageRow,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.doctor.row_pages import pages_of_items
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.catalog import TENANT_ROW, USAGE_ROW, TenantRow
 from tenantq.engine.usage import Usage, WindowsRow
 from tenantq.store.keys import after
+from tenantq.store.row_pages import pages_of_items
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import FindingLog

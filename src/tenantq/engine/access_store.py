@@ -18,6 +18,7 @@ from tenantq.domain import limits
 from tenantq.domain.access import Grant, KeyUse, StoredKey
 from tenantq.errors import Conflict, NotFound, QuotaExceeded
 from tenantq.store.keys import after, tenant_prefix
+from tenantq.store.row_pages import rows_under
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -258,10 +259,7 @@ class AccessStore:
             self._revoked[names[_tenant_id(key, REVOKED_ROW)], rest[:1], rest[1:].decode()] = _decode_time(value)
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        store, lower = self._store, prefix
-        while page := store.scan_items(store.meta, lower, after(prefix), _PAGE):
-            yield from page
-            lower = page[-1][0] + b"\0"
+        return rows_under(self._store, self._store.meta, prefix, _PAGE)
 
 
 def _grant_key(tenant_id: int, principal: str) -> bytes:

@@ -20,6 +20,7 @@ from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
+from tenantq.store.row_pages import pages_of_items, rows_under
 from tenantq.store.rows import unpack_counters
 
 if TYPE_CHECKING:
@@ -206,13 +207,11 @@ class Catalog:
             queue.suspension = stored.suspension
             tenant.usage.queues += not queue.system_made
             by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
-        lower = b""
-        while page := store.scan_items(store.qc, lower, b"\xff" * 9, _PAGE):
+        for page in pages_of_items(store, store.qc, b"", b"\xff" * 9, _PAGE):
             for key, value in page:
                 if key in by_prefix:
                     by_prefix[key].load(unpack_counters(value))
                     by_prefix[key].count_usage()
-            lower = page[-1][0] + b"\0"
         for tenant in by_id.values():
             quota_checks.mark_reported(tenant)
 
@@ -222,7 +221,4 @@ class Catalog:
         return self._next_tenant_id == self._first_tenant_id
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        store, lower = self._store, prefix
-        while page := store.scan_items(store.meta, lower, after(prefix), _PAGE):
-            yield from page
-            lower = page[-1][0] + b"\0"
+        return rows_under(self._store, self._store.meta, prefix, _PAGE)

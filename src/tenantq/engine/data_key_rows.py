@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from tenantq.store.keys import after, tenant_prefix
+from tenantq.store.row_pages import rows_under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +56,6 @@ class DataKeyRows:
 
     def load(self) -> None:
         """Read everything from the store."""
-        store, lower = self._store, DATA_KEY_ROW
-        while page := store.scan_items(store.meta, lower, after(DATA_KEY_ROW), _PAGE):
-            for key, value in page:
-                tenant_id, number = _PLACE.unpack(key[len(DATA_KEY_ROW) :])
-                self.by_tenant.setdefault(tenant_id, {})[number] = value
-            lower = page[-1][0] + b"\0"
+        for key, value in rows_under(self._store, self._store.meta, DATA_KEY_ROW, _PAGE):
+            tenant_id, number = _PLACE.unpack(key[len(DATA_KEY_ROW) :])
+            self.by_tenant.setdefault(tenant_id, {})[number] = value

@@ -18,13 +18,12 @@ from tenantq.engine.ops.lifecycle import DeleteTenant
 from tenantq.errors import Conflict
 from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
 from tenantq.store.keys import after, tenant_prefix
+from tenantq.store.row_pages import rows_under
 
 if TYPE_CHECKING:
     from tenantq.domain.message import Caller
     from tenantq.engine.round_loop import RoundLoop
     from tenantq.engine.shard_journal import ShardJournal
-
-_PAGE = 1_000
 
 
 class TenantErasure:
@@ -78,8 +77,5 @@ class TenantErasure:
     def certificates(self) -> list[ErasureCertificate]:
         """Return the certificates of all erasures, oldest first. One without a signature is not complete yet."""
         self._loop.check_open()
-        store, lower, found = self._state.store, ERASURE_ROW, list[ErasureCertificate]()
-        while page := store.scan_items(store.meta, lower, after(ERASURE_ROW), _PAGE):
-            found += [decode_erasure(value) for _, value in page]
-            lower = page[-1][0] + b"\0"
-        return found
+        store = self._state.store
+        return [decode_erasure(value) for _, value in rows_under(store, store.meta, ERASURE_ROW)]

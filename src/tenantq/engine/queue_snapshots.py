@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tenantq.engine.round_loop import RoundLoop
     from tenantq.engine.state import ShardState
     from tenantq.runtime.clock import Timer
-    from tenantq.store.interface import Moment
+    from tenantq.store.interface import StoreSnapshot
 
 _WALK_ROWS: Final = 2_000  # keys to walk before other tasks get their turn
 _PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2
@@ -46,8 +46,8 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
 class _OpenSnapshot:
     """One open snapshot."""
 
-    def __init__(self, state: ShardState, queue: QueueState, id: str, moment: Moment, keep_ms: int) -> None:
-        self.id, self.queue, self.moment, self.keep_ms = id, queue, moment, keep_ms
+    def __init__(self, state: ShardState, queue: QueueState, id: str, snapshot: StoreSnapshot, keep_ms: int) -> None:
+        self.id, self.queue, self.snapshot, self.keep_ms = id, queue, snapshot, keep_ms
         self.now, self.wall = state.shard_clock.now_ms(), state.shard_clock.wall_offset_ms()
         self.ends_at = self.now + limits.SNAPSHOT_LIFE_MS_MAX
         self.timer: Timer | None = None
@@ -56,7 +56,7 @@ class _OpenSnapshot:
         """Return what was known about a message when the snapshot was taken."""
         queue, row = self.queue, unpack_message(message)
         group = queue.group_digest(row.group)
-        heads = not group or self.moment.get("gr", queue.prefix + group) == id
+        heads = not group or self.snapshot.get("gr", queue.prefix + group) == id
         held = unpack_lease(lease) if lease is not None else None
         return reads.facts(queue, id, row, held, self.now, self.wall, is_next=heads)
 
@@ -112,7 +112,7 @@ class QueueSnapshots:
             self._state,
             queue,
             id,
-            self._state.store.moment(queue.prefix, after(queue.prefix), "m", "le", "gr"),
+            self._state.store.snapshot(queue.prefix, after(queue.prefix), "m", "le", "gr"),
             keep_ms,
         )
         self._open[id] = taken
@@ -125,7 +125,7 @@ class QueueSnapshots:
         prefix, parts, count = queue.prefix, list[str](), 0
         lower = prefix
         while True:
-            keys = opened.moment.keys("m", lower, _WALK_ROWS)
+            keys = opened.snapshot.keys("m", lower, _WALK_ROWS)
             at = range(-count % part_messages, len(keys), part_messages)
             parts += [id_text(keys[place][len(prefix) :]) for place in at if count + place]
             count += len(keys)
@@ -147,11 +147,11 @@ class QueueSnapshots:
         prefix = opened.queue.prefix
         lower = prefix + first
         upper = prefix + last if last is not None else after(prefix)
-        rows = opened.moment.items("m", lower, upper, limit + 1, _PAGE_BYTES)
+        rows = opened.snapshot.items("m", lower, upper, limit + 1, _PAGE_BYTES)
         more = rows.pop()[0] if rows.cut or len(rows) > limit else None
         if not rows:
             return Page([])
-        leases = dict(opened.moment.items("le", rows[0][0], rows[-1][0] + b"\0", len(rows)))
+        leases = dict(opened.snapshot.items("le", rows[0][0], rows[-1][0] + b"\0", len(rows)))
         found = [opened.facts(key[len(prefix) :], value, leases.get(key)) for key, value in rows]
         return Page(found, id_text(more[len(prefix) :]) if more is not None else None)
 
@@ -182,7 +182,7 @@ class QueueSnapshots:
         if opened.timer is not None:
             opened.timer.cancel()
         self._open.pop(opened.id, None)
-        opened.moment.let_go()
+        opened.snapshot.close()
 
 
 def _gone(queue: QueueState) -> NotFound:

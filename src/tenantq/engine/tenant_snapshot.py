@@ -96,17 +96,17 @@ class TenantSnapshot:
         ]
         self.messages_total = sum(tenant.queues[one.name].messages for one in self.queues)
         lower = tenant_prefix(tenant.id) if queue is None else queue.prefix
-        self._moment = state.store.moment(lower, after(lower), *_FAMILIES)
+        self._snapshot = state.store.snapshot(lower, after(lower), *_FAMILIES)
 
     def close(self) -> None:
         """Let the store's old files go."""
-        self._moment.let_go()
+        self._snapshot.close()
 
     def messages(self, queue: QueueCopy) -> Iterator[StoredMessage]:
         """Go through a queue's messages in the order of their ids; those past their lifetime are left out."""
-        leases = self._moment.walk("le", queue.prefix)
+        leases = self._snapshot.walk("le", queue.prefix)
         lease_key, lease_value = next(leases, (b"", b""))
-        for key, value in self._moment.walk("m", queue.prefix):
+        for key, value in self._snapshot.walk("m", queue.prefix):
             while lease_key and lease_key < key:
                 lease_key, lease_value = next(leases, (b"", b""))
             message = unpack_message(value)
@@ -117,14 +117,14 @@ class TenantSnapshot:
 
     def results(self, queue: QueueCopy) -> Iterator[StoredResult]:
         """Go through a queue's results that can still be read."""
-        for key, value in self._moment.walk("re", queue.prefix):
+        for key, value in self._snapshot.walk("re", queue.prefix):
             row = unpack_result(value)
             if row.expires_at > self._now:
                 yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
 
     def idempotency(self, queue: QueueCopy) -> Iterator[TakenKey]:
         """Go through a queue's idempotency keys that are still remembered."""
-        for key, value in self._moment.walk("ik", queue.prefix):
+        for key, value in self._snapshot.walk("ik", queue.prefix):
             row = unpack_key(value)
             if row.expires_at > self._now:
                 yield TakenKey(key[len(queue.prefix) :], row.id, row.body_digest, row.expires_at + self._wall)

@@ -13,7 +13,8 @@ from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 from tenantq.http.request_parser import BODY, HEAD, IDLE, RequestParser
-from tenantq.runtime.listener import ListenerConnection, wake
+from tenantq.runtime.futures import wake
+from tenantq.runtime.listener import ListenerConnection
 
 if TYPE_CHECKING:
     from tenantq.http.listener import HttpListener

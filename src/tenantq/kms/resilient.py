@@ -18,6 +18,7 @@ from tenantq.kms.interface import Context, KeyHealth, KeyState, KeyWrapper
 from tenantq.kms.settings import RetrySettings
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import sleep_ms
+from tenantq.runtime.futures import wake
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -135,7 +136,7 @@ class ResilientKms:
         """Return the result of ``call``. Raises KmsUnavailable if it takes longer than ``ms``."""
         task = asyncio.ensure_future(call())
         late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(ms, lambda: _resolve(late))
+        timer = self._clock.call_later(ms, lambda: wake(late))
         try:
             await asyncio.wait((task, late), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -201,8 +202,3 @@ def _state_after(error: TenantqError) -> KeyState:
     if isinstance(error, KmsDenied):
         return "denied"
     return "disabled" if isinstance(error, KeyDisabled) else "failed"
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

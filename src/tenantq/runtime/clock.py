@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tenantq.runtime.futures import wake
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,7 +44,7 @@ class Clock(Protocol):
 async def sleep_ms(clock: Clock, ms: int) -> None:
     """Return when ``ms`` have passed on ``clock``."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(ms, lambda: None if over.done() else over.set_result(None))
+    timer = clock.call_later(ms, lambda: wake(over))
     try:
         await over
     finally:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 
-def wake(future: Future[None]) -> None:
-    """Complete ``future``, unless it is complete or cancelled already."""
-    if not future.done():
+def wake(future: Future[None] | None) -> None:
+    """Complete a future that somebody may wait for, unless it is done."""
+    if future is not None and not future.done():
         future.set_result(None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from tenantq.runtime.futures import wake
 from tenantq.runtime.tls import TlsContext, TlsFiles
 
 if TYPE_CHECKING:
@@ -320,12 +321,6 @@ class Listener(Generic[C, S]):
         self._unsent_bytes = sum(connection.check(self.now_ms) for connection in list(self.connections))
         for tls in self._tls:
             tls.reload_if_changed()
-
-
-def wake(future: asyncio.Future[None] | None) -> None:
-    """Complete a future that somebody may be waiting for."""
-    if future is not None and not future.done():
-        future.set_result(None)
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
 
     from tenantq.errors import StoreFailed
@@ -72,7 +72,7 @@ class Items(list[tuple[bytes, bytes]]):
     cut = False
 
 
-class Moment(Protocol):
+class StoreSnapshot(Protocol):
     """Some families as they were at one moment, however the store goes on. One thread at a time reads it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -87,8 +87,39 @@ class Moment(Protocol):
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
 
-    def let_go(self) -> None:
-        """Let the store forget this moment; nothing can be read any more."""
+    def close(self) -> None:
+        """Close the snapshot. Nothing can be read afterwards."""
+
+
+class Families:
+    """The families of an open store, by name and as attributes; see keys.py."""
+
+    meta: Family
+    m: Family
+    vi: Family
+    le: Family
+    li: Family
+    gr: Family
+    ik: Family
+    re: Family
+    ex: Family
+    qc: Family
+    jn: Family
+
+    def __init__(self, families: Mapping[str, Family]) -> None:
+        self._families = dict(families)
+        for name, family in self._families.items():
+            setattr(self, name, family)
+
+    def family(self, name: str) -> Family:
+        """Return a family by name."""
+        return self._families[name]
+
+    def drop_families(self) -> None:
+        """Forget the families of a store that closes, so that nothing can use it."""
+        for name in self._families:
+            delattr(self, name)
+        self._families.clear()
 
 
 class Store(Protocol):
@@ -147,7 +178,7 @@ class Store(Protocol):
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
 
-    def moment(self, lower: bytes, upper: bytes, *families: str) -> Moment:
+    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:
         """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
 
     # ---- writing ----

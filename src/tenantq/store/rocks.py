@@ -18,7 +18,7 @@ from tenantq.errors import StoreFormat
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
-from tenantq.store.interface import Family
+from tenantq.store.interface import Families, Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.opening import STAGE, check_format, open_database
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tenantq.store.interface import Beat
 
 
-class RocksStore:
+class RocksStore(Families):
     """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's."""
 
     __slots__ = (
@@ -83,30 +83,14 @@ class RocksStore:
         except BaseException:
             self._closing.close()
             raise
-        self._families: dict[str, Family] = {
-            name: Family(name, self._db.get_column_family_handle(name), self._db.get_column_family(name))
-            for name in FAMILIES
-        }
-        for name, family in self._families.items():
-            setattr(self, name, family)
+        super().__init__(
+            {
+                name: Family(name, self._db.get_column_family_handle(name), self._db.get_column_family(name))
+                for name in FAMILIES
+            }
+        )
         self._manifest = current_manifest(path / "db") or path
         self._log_space = LogSpace(path / "db")
-
-    meta: Family
-    m: Family
-    vi: Family
-    le: Family
-    li: Family
-    gr: Family
-    ik: Family
-    re: Family
-    ex: Family
-    qc: Family
-    jn: Family
-
-    def family(self, name: str) -> Family:
-        """Return a family by name."""
-        return self._families[name]
 
     def last_beat(self) -> Beat | None:
         """Return the newest beat that is stored."""
@@ -124,9 +108,7 @@ class RocksStore:
         """Close the database and let the directory go, in any case; then raise what went wrong, if anything did."""
         failures: list[Exception] = []
         closing = [family.view.close for family in self._families.values()]
-        for name in self._families:
-            delattr(self, name)
-        self._families.clear()
+        self.drop_families()
         self._log_space.close()
         for close in (*closing, self._db.close):
             try:
@@ -192,7 +174,7 @@ class RocksStore:
         except Exception as error:
             raise name_failure(error, self.path) from error
 
-    def moment(self, lower: bytes, upper: bytes, *families: str) -> RocksSnapshot:  # noqa: ARG002  # other stores need it
+    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RocksSnapshot:  # noqa: ARG002  # other stores need it
         """Return the rows in [lower, upper) of families as they are now. No write comes between them: all are this thread's.
 
         Another thread may read them. What is before ``lower`` costs nothing here, and can be read too.

@@ -199,17 +199,8 @@ class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     expires_at: int
 
 
-_decode_key = msgspec.msgpack.Decoder(KeyRow).decode
-
-
-def pack_key(row: KeyRow) -> bytes:
-    """Return an ik value."""
-    return _encode(row)
-
-
-def unpack_key(value: bytes) -> KeyRow:
-    """Read an ik value."""
-    return _decode_key(value)
+pack_key = _encode
+unpack_key = msgspec.msgpack.Decoder(KeyRow).decode
 
 
 # ---- re: a result ----
@@ -222,17 +213,8 @@ class ResultRow(msgspec.Struct, frozen=True, array_like=True):
     expires_at: int
 
 
-_decode_result = msgspec.msgpack.Decoder(ResultRow).decode
-
-
-def pack_result(row: ResultRow) -> bytes:
-    """Return a re value."""
-    return _encode(row)
-
-
-def unpack_result(value: bytes) -> ResultRow:
-    """Read a re value."""
-    return _decode_result(value)
+pack_result = _encode
+unpack_result = msgspec.msgpack.Decoder(ResultRow).decode
 
 
 # ---- qc: a queue's counters ----
@@ -261,14 +243,5 @@ class CountersRow(msgspec.Struct, frozen=True, array_like=True):
     totals: list[int]
 
 
-_decode_counters = msgspec.msgpack.Decoder(CountersRow).decode
-
-
-def pack_counters(row: CountersRow) -> bytes:
-    """Return a qc value."""
-    return _encode(row)
-
-
-def unpack_counters(value: bytes) -> CountersRow:
-    """Read a qc value."""
-    return _decode_counters(value)
+pack_counters = _encode
+unpack_counters = msgspec.msgpack.Decoder(CountersRow).decode

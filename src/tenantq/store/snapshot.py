@@ -86,6 +86,6 @@ class RocksSnapshot:
         except Exception as error:
             raise self._name_failure(error) from error
 
-    def let_go(self) -> None:
-        """Let the store forget this moment; nothing can be read any more."""
+    def close(self) -> None:
+        """Close the snapshot. Nothing can be read afterwards."""
         self._iterators.clear()

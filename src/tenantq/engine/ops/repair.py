@@ -9,7 +9,8 @@ from tenantq.domain.message import SYSTEM
 from tenantq.engine import groups
 from tenantq.engine.operation import ADVANCE, Operation
 from tenantq.engine.queue_state import NEVER
-from tenantq.store.keys import SUFFIX_BYTES, after, split_waiting_key
+from tenantq.store.keys import SUFFIX_BYTES, split_waiting_key
+from tenantq.store.row_pages import rows_under
 from tenantq.store.rows import unpack_message
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 _MESSAGES_MAX: Final = 200_000
-_PAGE: Final = 1_000
 _HEAD_BYTES: Final = 24
 
 
@@ -67,11 +67,7 @@ class Repair(Operation[None]):
         effects.log("mend", queue, SYSTEM, details=f"{queue.messages} messages counted anew")
 
     def _rows(self, effects: Effects, family: Family) -> Iterator[tuple[bytes, bytes]]:
-        prefix = self.queue.prefix
-        lower = prefix
-        while page := effects.store.scan_items(family, lower, after(prefix), _PAGE):
-            yield from page
-            lower = page[-1][0] + b"\0"
+        return rows_under(effects.store, family, self.queue.prefix)
 
     def _count_waiting(self, effects: Effects) -> set[bytes]:
         """Count the waiting rows; return the ids that have one."""

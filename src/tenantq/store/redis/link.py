@@ -105,7 +105,7 @@ class SlotLink:
             with contextlib.suppress(OSError):
                 waiting.shutdown(socket.SHUT_RDWR)
         with self._lock:
-            self._let_go()
+            self._disconnect()
 
     def look_again(self) -> None:
         """Look at the server once more, since its settings may have changed; raise as the check does where it cannot be used any more."""
@@ -115,9 +115,9 @@ class SlotLink:
             try:
                 self._check(self._asker(self._connection))
             except (exceptions.RedisError, OSError):
-                self._let_go()
+                self._disconnect()
             except BaseException:
-                self._let_go()
+                self._disconnect()
                 raise
 
     def call(self, *command: bytes | str | int) -> Any:
@@ -150,21 +150,21 @@ class SlotLink:
                 except StoreFailed:  # it was answered, and every answer was read
                     raise
                 except _REFUSED as error:
-                    self._let_go()
+                    self._disconnect()
                     raise StoreFailed(
                         f"store {self.address}: refused ({error}); check the user and the password"
                     ) from error
                 except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
-                    self._let_go()
+                    self._disconnect()
                     self._node = None
                     trouble: Exception = error
                 except _Passing as passing:
                     trouble = passing.error
                 except exceptions.RedisError as error:
-                    self._let_go()
+                    self._disconnect()
                     raise StoreFailed(f"store {self.address}: {error}; nothing of this round is confirmed") from error
                 except BaseException:
-                    self._let_go()  # an answer that nobody has read would be the next one's
+                    self._disconnect()  # an answer that nobody has read would be the next one's
                     raise
                 else:
                     if told:
@@ -209,7 +209,7 @@ class SlotLink:
             if isinstance(answer, exceptions.MovedError):
                 self._follow(answer)
             if isinstance(answer, exceptions.ReadOnlyError):  # a primary that has become a replica
-                self._let_go()
+                self._disconnect()
                 self._node = None
             if isinstance(answer, _PASSING) or str(answer).startswith(_PASSING_WORDS):
                 raise _Passing(answer)
@@ -256,7 +256,7 @@ class SlotLink:
         if self._connection is not None:
             if self._server == self._check.server:
                 return self._connection
-            self._let_go()  # another link has found another primary
+            self._disconnect()  # another link has found another primary
             self._node = None
         if self.address.cluster and self._node is None:
             self._node = self._find()
@@ -267,13 +267,13 @@ class SlotLink:
             connection.connect()
             self._server = self._check.server = self._check(self._asker(connection))
         except BaseException:
-            self._let_go()
+            self._disconnect()
             raise
         return connection
 
     def _follow(self, moved: exceptions.MovedError) -> None:
         here = self._node or ("", 0)
-        self._let_go()
+        self._disconnect()
         self._node = (moved.host or here[0], moved.port)
 
     def _find(self) -> Node:
@@ -319,7 +319,7 @@ class SlotLink:
         plain: Any = Connection
         return plain(**options)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()

@@ -49,8 +49,8 @@ class _Old:
 class RedisSnapshot:
     """The rows in [lower, upper) of some families as they were."""
 
-    def __init__(self, moments: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
-        self._moments = moments
+    def __init__(self, snapshots: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
+        self._snapshots = snapshots
         self.lower, self.upper, self.families = lower, upper, families
         self.old: dict[tuple[str, bytes], _Old] = {}
         self.kept: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}  # where a queue's rows are since it was deleted
@@ -86,17 +86,17 @@ class RedisSnapshot:
         """Go through the rows whose keys start with ``prefix``, in order."""
         return self._rows(family, prefix, after(prefix), _PAGE, _PAGE_BYTES)
 
-    def let_go(self) -> None:
-        """Let the store forget this moment; nothing can be read any more."""
-        self._moments.close(self)
+    def close(self) -> None:
+        """Close the snapshot. Nothing can be read afterwards."""
+        self._snapshots.close(self)
 
     def _rows(
         self, family: str, lower: bytes, upper: bytes, page: int, page_bytes: int, *, values: bool = True
     ) -> Iterator[tuple[bytes, bytes]]:
-        for group in self._moments.groups(family, lower, upper, self):
+        for group in self._snapshots.groups(family, lower, upper, self):
             at: bytes | None = lower
             while at is not None:
-                rows, at = self._moments.page(
+                rows, at = self._snapshots.page(
                     self, family, group, at, upper, min(page, _PAGE), page_bytes, values=values
                 )
                 yield from rows
@@ -127,21 +127,21 @@ class RedisSnapshots:
     def take(self, lower: bytes, upper: bytes, families: tuple[str, ...]) -> RedisSnapshot:
         """Begin a moment."""
         assert not {JOURNAL, *PLACE_BYTES}.intersection(families), "their rows are not kept by their keys"
-        moment = RedisSnapshot(self, lower, upper, families)
+        snapshot = RedisSnapshot(self, lower, upper, families)
         with self.lock:
-            self.open.append(moment)
-        return moment
+            self.open.append(snapshot)
+        return snapshot
 
-    def close(self, moment: RedisSnapshot) -> None:
+    def close(self, snapshot: RedisSnapshot) -> None:
         """Forget a moment, and what only it still read."""
         with self.lock:
-            if moment not in self.open:
+            if snapshot not in self.open:
                 return
-            self.open.remove(moment)
+            self.open.remove(snapshot)
             still = {name for one in self.open for names in one.kept.values() for name in names}
-            gone = [name for names in moment.kept.values() for name in names if name not in still]
-            moment.old.clear()
-            moment.kept.clear()
+            gone = [name for names in snapshot.kept.values() for name in names if name not in still]
+            snapshot.old.clear()
+            snapshot.kept.clear()
         if gone:
             self._unlink(gone)
 
@@ -149,13 +149,13 @@ class RedisSnapshots:
 
     def keep_old(self, batch: RedisBatch) -> None:
         """Keep what a batch is about to change, row by row."""
-        for family in {family for moment in self.open for family in moment.families}:
+        for family in {family for snapshot in self.open for family in snapshot.families}:
             wanted = {
                 key
-                for moment in self.open
-                if family in moment.families and not moment.overrun
-                for key in touched(batch, family, moment.lower, moment.upper)
-                if not self._has(moment, family, key)
+                for snapshot in self.open
+                if family in snapshot.families and not snapshot.overrun
+                for key in touched(batch, family, snapshot.lower, snapshot.upper)
+                if not self._has(snapshot, family, key)
             }
             for number, lower, upper in batch.ranges:
                 if number == NUMBER[family]:
@@ -164,9 +164,9 @@ class RedisSnapshots:
                 continue
             keys = sorted(wanted)
             for key, value in zip(keys, self._reader.get_many(family, keys), strict=True):
-                for moment in self.open:
-                    if family in moment.families and moment.lower <= key < moment.upper and not moment.overrun:
-                        self._keep(moment, family, key, value)
+                for snapshot in self.open:
+                    if family in snapshot.families and snapshot.lower <= key < snapshot.upper and not snapshot.overrun:
+                        self._keep(snapshot, family, key, value)
 
     def _partly(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
         """Return the keys that a range deletes out of groups that stay."""
@@ -180,19 +180,19 @@ class RedisSnapshots:
         return found
 
     @staticmethod
-    def _has(moment: RedisSnapshot, family: str, key: bytes) -> bool:
+    def _has(snapshot: RedisSnapshot, family: str, key: bytes) -> bool:
         place = (family, group_of(family, key))
-        old = moment.old.get(place)
-        return place in moment.kept or (old is not None and key in old.rows)
+        old = snapshot.old.get(place)
+        return place in snapshot.kept or (old is not None and key in old.rows)
 
-    def _keep(self, moment: RedisSnapshot, family: str, key: bytes, value: bytes | None) -> None:
-        if not self._has(moment, family, key):
-            moment.keep(family, key, value)
+    def _keep(self, snapshot: RedisSnapshot, family: str, key: bytes, value: bytes | None) -> None:
+        if not self._has(snapshot, family, key):
+            snapshot.keep(family, key, value)
 
     def names_to_keep(self, batch: RedisBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
         """Return new names for the groups that a batch deletes while a moment shows them."""
         names: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}
-        for family in {family for moment in self.open for family in moment.families if family in GROUPED}:
+        for family in {family for snapshot in self.open for family in snapshot.families if family in GROUPED}:
             for number, lower, upper in batch.ranges:
                 if number != NUMBER[family]:
                     continue
@@ -206,31 +206,31 @@ class RedisSnapshots:
     def kept_as(self, names: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
         """Have the moments read groups that were deleted where they are kept."""
         for (family, group), where in names.items():
-            for moment in self.open:
-                if self._shows(moment, family, group):
-                    moment.kept[family, group] = where
+            for snapshot in self.open:
+                if self._shows(snapshot, family, group):
+                    snapshot.kept[family, group] = where
 
     @staticmethod
-    def _shows(moment: RedisSnapshot, family: str, group: bytes) -> bool:
+    def _shows(snapshot: RedisSnapshot, family: str, group: bytes) -> bool:
         return (
-            family in moment.families
-            and (family, group) not in moment.kept
-            and lex_bounds(family, group, moment.lower, moment.upper) is not None
+            family in snapshot.families
+            and (family, group) not in snapshot.kept
+            and lex_bounds(family, group, snapshot.lower, snapshot.upper) is not None
         )
 
     # ---- reading, from any thread ----
 
-    def groups(self, family: str, lower: bytes, upper: bytes, moment: RedisSnapshot) -> list[bytes]:
+    def groups(self, family: str, lower: bytes, upper: bytes, snapshot: RedisSnapshot) -> list[bytes]:
         """Return the groups that a moment may have rows of, in order."""
         with self.lock:
-            kept = {group for name, group in moment.kept if name == family}
-            kept |= {group for name, group in moment.old if name == family}
+            kept = {group for name, group in snapshot.kept if name == family}
+            kept |= {group for name, group in snapshot.old if name == family}
             live = set(self._reader.groups(family, lower, upper))
         return sorted(group for group in live | kept if lex_bounds(family, group, lower, upper) is not None)
 
     def page(
         self,
-        moment: RedisSnapshot,
+        snapshot: RedisSnapshot,
         family: str,
         group: bytes,
         lower: bytes,
@@ -241,22 +241,22 @@ class RedisSnapshots:
         values: bool,
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return rows as they were, and where to go on; None: there are no more in this group."""
-        while moment in self.open:
-            where = moment.kept.get((family, group))
+        while snapshot in self.open:
+            where = snapshot.kept.get((family, group))
             read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
             self._confirm()
             with self.lock:  # what was changed while this was read is among the old values by now
-                if moment not in self.open:
+                if snapshot not in self.open:
                     break
-                if moment.overrun:
+                if snapshot.overrun:
                     raise Unavailable(
                         f"more than {KEPT_BYTES_MAX >> 20} MiB have changed while this was read, which is what is kept for a"
                         " reader; begin again, while less is written"
                     )
-                if moment.kept.get((family, group)) != where:
+                if snapshot.kept.get((family, group)) != where:
                     continue  # the queue was deleted meanwhile, and is kept elsewhere
                 at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
-                old = moment.old.get((family, group))
+                old = snapshot.old.get((family, group))
                 if old is None:
                     return read.rows, at
                 merged: dict[bytes, bytes | None] = dict(read.rows)

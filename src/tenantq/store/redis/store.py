@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Family
+from tenantq.store.interface import Families, Family
 from tenantq.store.keys import FAMILIES, after
 from tenantq.store.redis.batch import RedisBatch, Steps
 from tenantq.store.redis.durability import DurabilityCheck, read_info
@@ -41,7 +41,7 @@ _LOOK_S: Final = 0.05
 _PREFIXES_PAGE: Final = 10_000
 
 
-class RedisStore:
+class RedisStore(Families):
     """One shard's rows in Redis, owned by this process. Those of its methods that are for threads say so; all others belong to the event loop's."""
 
     def __init__(
@@ -83,29 +83,15 @@ class RedisStore:
             if not read_only:
                 self._unlink_kept()
         except BaseException:
-            self._let_go()
+            self._close_links()
             raise
         self._durability.in_use = True
         self._reader = Reader(self._link, layout, self._prefixes, owner)
         side_reader = Reader(self._side, layout, self._prefixes, owner)
-        self._moments = RedisSnapshots(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
-        self._families = {name: Family(name, NUMBER[name], name) for name in FAMILIES}
-        for name, family in self._families.items():
-            setattr(self, name, family)
+        self._snapshots = RedisSnapshots(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
+        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
         self._space_bound = True  # whether the server has a maxmemory
         self._space_look = 0.0
-
-    meta: Family
-    m: Family
-    vi: Family
-    le: Family
-    li: Family
-    gr: Family
-    ik: Family
-    re: Family
-    ex: Family
-    qc: Family
-    jn: Family
 
     # ---- opening and closing ----
 
@@ -167,12 +153,10 @@ class RedisStore:
 
     def close(self) -> None:
         """Give the shard up, so that another server has it at once, and let everything go."""
-        for name in self._families:
-            delattr(self, name)
-        self._families.clear()
-        self._let_go()
+        self.drop_families()
+        self._close_links()
 
-    def _let_go(self) -> None:
+    def _close_links(self) -> None:
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.give_up()
@@ -194,10 +178,6 @@ class RedisStore:
     def last_beat(self) -> Beat | None:
         """Return the newest beat that is stored."""
         return self._own().last
-
-    def family(self, name: str) -> Family:
-        """Return a family by name."""
-        return self._families[name]
 
     # ---- reading ----
 
@@ -235,9 +215,9 @@ class RedisStore:
         self._confirm()
         return found
 
-    def moment(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
+    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
         """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
-        return self._moments.take(lower, upper, families)
+        return self._snapshots.take(lower, upper, families)
 
     # ---- writing ----
 
@@ -254,14 +234,14 @@ class RedisStore:
             raise StoreLocked(f"store {self._address}: was opened only to read")
         if batch.is_empty():
             return
-        if not self._moments.open:
+        if not self._snapshots.open:
             self._commit(batch, {})
             return
-        with self._moments.lock:
-            self._moments.keep_old(batch)
-            names = self._moments.names_to_keep(batch)
+        with self._snapshots.lock:
+            self._snapshots.keep_old(batch)
+            names = self._snapshots.names_to_keep(batch)
             self._commit(batch, names)
-            self._moments.kept_as(names)
+            self._snapshots.kept_as(names)
 
     def _commit(self, batch: RedisBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
         owner, layout = self._own(), self._layout

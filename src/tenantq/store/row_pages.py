@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.store.keys import after
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,3 +32,9 @@ def pages_of_items(
     while page := store.scan_items(family, lower, upper, size):
         yield page
         lower = page[-1][0] + b"\0"
+
+
+def rows_under(store: Store, family: Family, prefix: bytes, size: int = KEYS_PER_PAGE) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the rows whose keys start with ``prefix``, in order."""
+    for page in pages_of_items(store, family, prefix, after(prefix), size):
+        yield from page
