@@ -41,20 +41,39 @@ _CONNECTION: Final = {
     "--cert-file",
     "--key-file",
 }
-_UNITS: Final = {"_ms": "ms", "_bytes": "bytes", "bytes_max": "bytes", "_s": "s"}
 
 
 def settings(name: str) -> str:
     """Return the table of one settings type: name, default, range, meaning."""
-    kind = settings_types()[name]
-    meanings = tomllib.loads((REFERENCE / "settings.toml").read_text())[name]
+    from tenantq.domain.validation import reference  # noqa: PLC0415  # the commands need none of it
+
+    written = tomllib.loads((REFERENCE / "settings.toml").read_text()).get(name, {})
     rows = []
-    for field in msgspec.structs.fields(kind):
-        written = meanings[field.name]
-        meaning, stated = (written, "") if isinstance(written, str) else written
-        shown = _range(msgspec.inspect.type_info(kind), field.name) or stated
-        rows.append((f"`{field.name}`", _default(field), _with_unit(field.name, shown), meaning))
+    for field in reference(settings_types()[name]):
+        assert bool(field.description) != (field.name in written), f"{name}.{field.name}: one description is needed"
+        meaning = (field.description or written[field.name]).replace("*", "\\*")
+        rows.append((f"`{field.name}`", _default(field.default), _allowed(field.allowed, field.unit), meaning))
     return _table(("setting", "default", "range", "meaning"), rows)
+
+
+def _allowed(text: str, unit: str) -> str:
+    """Return a range for readers: with separators, its unit, and without limits that only a number's size sets."""
+    if found := re.fullmatch(r"(\d+) to (\d+)", text):
+        low, high = int(found[1]), int(found[2])
+        return f"{low:,} and more {unit}".strip() if high >= 1 << 53 else f"{low:,} to {high:,} {unit}".strip()
+    return re.sub(r"'(\w{2,})'", r'`"\1"`', text)
+
+
+def _default(value: object) -> str:
+    if value is msgspec.NODEFAULT:
+        return "required"
+    if value is None or value in ((), {}, ""):
+        return "none"
+    if isinstance(value, msgspec.Struct):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else f"`{msgspec.json.encode(value).decode()}`"
 
 
 def settings_types() -> dict[str, type[msgspec.Struct]]:
@@ -88,43 +107,6 @@ def _struct_types(info: msgspec.inspect.Type, seen: set[type]) -> Iterator[type[
             yield from _struct_types(one, seen)
     elif isinstance(info, msgspec.inspect.DictType):
         yield from _struct_types(info.value_type, seen)
-
-
-def _range(info: msgspec.inspect.Type, name: str) -> str:
-    assert isinstance(info, msgspec.inspect.StructType)
-    kind = next(field.type for field in info.fields if field.name == name)
-    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
-    for one in kinds:
-        if isinstance(one, msgspec.inspect.LiteralType):
-            return ", ".join(f'`"{value}"`' for value in sorted(one.values, key=str))
-        if isinstance(one, msgspec.inspect.BoolType):
-            return "true, false"
-        if isinstance(one, msgspec.inspect.IntType) and one.ge is not None:
-            return f"{one.ge:,} and more" if one.le is None or one.le >= 1 << 53 else f"{one.ge:,} to {one.le:,}"
-    return ""
-
-
-def _with_unit(name: str, shown: str) -> str:
-    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
-    return f"{shown} {unit}".strip() if shown[:1].isdigit() and not shown.endswith(("iB", "years", "days")) else shown
-
-
-def _default(field: msgspec.structs.FieldInfo) -> str:
-    if field.default_factory is not msgspec.NODEFAULT:
-        made = field.default_factory()
-        return "" if isinstance(made, msgspec.Struct) else "none"
-    value = field.default
-    if value is msgspec.NODEFAULT:
-        return "required"
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, msgspec.Struct):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"`{msgspec.json.encode(value).decode()}`"
 
 
 def commands(_: str) -> str:

@@ -95,7 +95,9 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         tuple[AttributeName, ...],
         items(0, ATTRIBUTES_MAX, "Names of attributes to encrypt, with * and ? as wildcards."),
     ] = ("secret_*",)
-    plain_reasons: Annotated[bool, about("Store the reason of a nack in plain text; off: only its first word.")] = False
+    plain_reasons: Annotated[bool, about("Store the reason of a nack in plain text; off: only a one-word label.")] = (
+        False
+    )
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
