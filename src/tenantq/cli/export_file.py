@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.wire import ExportManifest
+from tenantq.wire.exports import ExportManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-    from tenantq.wire import ExportedFile
+    from tenantq.wire.exports import ExportedFile
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"

@@ -6,8 +6,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from tenantq import wire
 from tenantq.client.session import ClientSession, query
+from tenantq.wire.access import CreatedKey, CreateKeyRequest, KeyItem, KeysReply
+from tenantq.wire.tenants import AuditReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ class AsyncAdminScope:
         tenant: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> wire.AuditReply:
+    ) -> AuditReply:
         """Return a page of the audit trail. Its ``cursor`` leads to the next page.
 
         A page may have fewer rows than ``limit``, or none, and still a cursor. Continue until the cursor is None.
@@ -46,7 +47,7 @@ class AsyncAdminScope:
             action=actions, result=result, principal=principal, start=start, end=end, queue=queue, message=message,
             order=order, tenant=tenant, limit=limit, cursor=cursor,
         )  # fmt: skip
-        return await self._session.request("GET", self._audit_path + parameters, wire.AuditReply, gzip=True)
+        return await self._session.request("GET", self._audit_path + parameters, AuditReply, gzip=True)
 
     async def create_key(
         self,
@@ -56,19 +57,19 @@ class AsyncAdminScope:
         actions: Sequence[str] = (),
         queues: Sequence[str] = ("*",),
         expires_at: int | None = None,
-    ) -> wire.CreatedKey:
+    ) -> CreatedKey:
         """Create an API key with a role or a list of actions, for queues that match a pattern.
 
         The reply is the only place where its token appears.
         """
-        body = wire.CreateKeyRequest(
+        body = CreateKeyRequest(
             name=name, role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at
         )
-        return await self._session.request("POST", self._keys_path, wire.CreatedKey, body, repeatable=False)
+        return await self._session.request("POST", self._keys_path, CreatedKey, body, repeatable=False)
 
-    async def keys(self) -> list[wire.KeyItem]:
+    async def keys(self) -> list[KeyItem]:
         """Return the API keys, without their secrets."""
-        return (await self._session.request("GET", self._keys_path, wire.KeysReply)).keys
+        return (await self._session.request("GET", self._keys_path, KeysReply)).keys
 
     async def revoke_key(self, key_id: str) -> None:
         """Revoke an API key."""

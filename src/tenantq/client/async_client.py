@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tenantq import wire
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_queue import AsyncQueue
@@ -13,10 +12,16 @@ from tenantq.client.queue_calls import QueueRegistry
 from tenantq.client.session import ClientSession, query
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
 from tenantq.client.tenant_router import TenantRouter
+from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
+from tenantq.wire.erasures import ErasureReply, ErasuresReply
+from tenantq.wire.tenants import TenantReply, TenantsReply
+from tenantq.wire.topology import TopologyReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+
+    from tenantq.wire.queues import QueueReply
 
 FIGURES_PAGE: Final = 200
 """Tenants per page if their figures are requested. A larger page would block the server for too long."""
@@ -99,26 +104,26 @@ class AsyncClient:
 
     # ---- calls ----
 
-    async def queues(self, *, limit: int | None = None) -> list[wire.QueueReply]:
+    async def queues(self, *, limit: int | None = None) -> list[QueueReply]:
         """Return all queues of the credential's own tenant, or the first ``limit`` by name."""
         return await list_queues(self._session, "/v1/queues", limit)
 
-    async def own_tenant(self) -> wire.TenantReply:
+    async def own_tenant(self) -> TenantReply:
         """Return the credential's own tenant; for a platform administrator that is ``default``."""
-        return await self._session.request("GET", "/v1/tenant", wire.TenantReply)
+        return await self._session.request("GET", "/v1/tenant", TenantReply)
 
-    async def tenants(self, *, figures: bool = False, limit: int | None = None) -> list[wire.TenantReply]:
+    async def tenants(self, *, figures: bool = False, limit: int | None = None) -> list[TenantReply]:
         """Return all tenants, or the first ``limit`` by name, for platform administrators.
 
         With ``figures`` each has ``figures``: what it stores, what it has leased, and its quotas.
         """
-        tenants: list[wire.TenantReply] = []
+        tenants: list[TenantReply] = []
         cursor: str | None = None
         page = FIGURES_PAGE if figures else PAGE
         while True:
             size = page if limit is None else min(page, limit - len(tenants))
             target = f"/v1/tenants{query(limit=size, cursor=cursor, figures='true' if figures else None)}"
-            reply = await self._session.request("GET", target, wire.TenantsReply, gzip=True)
+            reply = await self._session.request("GET", target, TenantsReply, gzip=True)
             tenants += reply.tenants
             cursor = reply.cursor
             if cursor is None or len(tenants) == limit:
@@ -128,24 +133,24 @@ class AsyncClient:
         """Return the readiness of the server. Raises Unavailable if it accepts no work now."""
         return await self._session.request("GET", "/readyz", dict[str, Any])
 
-    async def topology(self) -> wire.TopologyReply:
+    async def topology(self) -> TopologyReply:
         """Return the shards that the server knows, and its own identity."""
-        return await self._session.request("GET", "/v1/topology", wire.TopologyReply)
+        return await self._session.request("GET", "/v1/topology", TopologyReply)
 
-    async def create_backup(self, name: str | None = None, *, segments: bool = True) -> wire.BackupReply:
+    async def create_backup(self, name: str | None = None, *, segments: bool = True) -> BackupReply:
         """Back up the running server and return when the backup is complete. For platform administrators."""
-        body = wire.BackupRequest(name=name, segments=segments)
+        body = BackupRequest(name=name, segments=segments)
         return await self._session.request(
-            "POST", "/v1/backups", wire.BackupReply, body, repeatable=False, wait_ms=BACKUP_MS_MAX
+            "POST", "/v1/backups", BackupReply, body, repeatable=False, wait_ms=BACKUP_MS_MAX
         )
 
-    async def backups(self) -> list[wire.BackupReply]:
+    async def backups(self) -> list[BackupReply]:
         """Return all backups, for platform administrators."""
-        return (await self._session.request("GET", "/v1/backups", wire.BackupsReply)).backups
+        return (await self._session.request("GET", "/v1/backups", BackupsReply)).backups
 
-    async def erasures(self) -> list[wire.ErasureReply]:
+    async def erasures(self) -> list[ErasureReply]:
         """Return the certificates of all erased tenants, for platform administrators."""
-        return (await self._session.request("GET", "/v1/erasures", wire.ErasuresReply)).erasures
+        return (await self._session.request("GET", "/v1/erasures", ErasuresReply)).erasures
 
     async def metrics(self) -> str:
         """Return the server's metrics in the Prometheus text format, for platform administrators."""

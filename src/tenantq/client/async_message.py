@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Self
 
-from tenantq import wire
 from tenantq.client.bodies import UNSET, Unset, to_bytes
 from tenantq.client.queue_calls import Settlement
 from tenantq.client.received import LeaseState, Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 from tenantq.wire.json_bytes import text_or_base64
+from tenantq.wire.messages import WireResult
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +49,7 @@ class AsyncMessage(Received):
 
     async def fail(self, error: str) -> None:
         """Finish the message as failed, without further attempts. Callers that wait for the result get the error."""
-        await self._settle(("ack",), wire.WireResult(status="failed", error=bounded_reason(error) or "failed"))
+        await self._settle(("ack",), WireResult(status="failed", error=bounded_reason(error) or "failed"))
 
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Return the message to the queue as failed, hidden for ``delay_ms``; None: for the queue's backoff."""
@@ -89,13 +89,13 @@ class AsyncMessage(Received):
         """What the asynchronous and the blocking message share."""
         return self._lease
 
-    def _settlement(self, result: wire.WireResult | None = None) -> Settlement:
+    def _settlement(self, result: WireResult | None = None) -> Settlement:
         size = 64
         if result is not None:
             size += len(result.value or result.value_base64 or result.error or "")
         return Settlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size)
 
-    async def _settle(self, operation: tuple[Any, ...], result: wire.WireResult | None = None) -> None:
+    async def _settle(self, operation: tuple[Any, ...], result: WireResult | None = None) -> None:
         settlement = self._settlement(result)
         self.stop_heartbeat()
         await self._calls.settle(operation, settlement)
@@ -179,8 +179,8 @@ class AsyncMessage(Received):
         self._schedule_heartbeat(length)
 
 
-def _completed(result: Any | Unset) -> wire.WireResult | None:
+def _completed(result: Any | Unset) -> WireResult | None:
     if isinstance(result, Unset):
         return None
     text, encoded = text_or_base64(to_bytes(result, "result"))
-    return wire.WireResult(value=text, value_base64=encoded)
+    return WireResult(value=text, value_base64=encoded)

@@ -6,7 +6,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from tenantq import wire
 from tenantq.client import values
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.batcher import ITEMS_MAX
@@ -19,6 +18,19 @@ from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
+from tenantq.wire.acts import DestroyRequest, SuspendRequest
+from tenantq.wire.messages import (
+    MessageFacts,
+    PeekReply,
+    PeekRequest,
+    RemoveReply,
+    RemoveRequest,
+    ResultReply,
+    SnapshotReply,
+    SnapshotRequest,
+    TraceReply,
+)
+from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, RedriveChoice, RedriveReply, RedriveRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
@@ -201,11 +213,11 @@ class AsyncQueue:
         """Return the result of a message. While it is pending, wait for it up to ``wait_ms``."""
         check_field("wait_ms", wait_ms, limits.WaitMs)
 
-        def request(wait_ms: int) -> ApiRequest[wire.ResultReply]:
+        def request(wait_ms: int) -> ApiRequest[ResultReply]:
             return ApiRequest(
                 method="GET",
                 target=f"{self._message_path(id)}/result{query(wait_ms=wait_ms or None)}",
-                decode=decoder(wire.ResultReply),
+                decode=decoder(ResultReply),
                 wait_ms=wait_ms,
                 shorten=request,
             )
@@ -238,22 +250,22 @@ class AsyncQueue:
 
     async def peek(self, limit: int = 10, *, cursor: str | None = None) -> Page:
         """Return waiting messages in order of delivery, without leasing them."""
-        body = wire.PeekRequest(limit=limit, cursor=cursor)
-        reply = await self._session.request("POST", f"{self._path}/peek", wire.PeekReply, body, gzip=limit >= 100)
+        body = PeekRequest(limit=limit, cursor=cursor)
+        reply = await self._session.request("POST", f"{self._path}/peek", PeekReply, body, gzip=limit >= 100)
         return values.page(reply)
 
     async def get(self, id: str) -> StoredMessage:
         """Return a stored message with its state, history and body."""
-        return values.stored_message(await self._session.request("GET", self._message_path(id), wire.MessageFacts))
+        return values.stored_message(await self._session.request("GET", self._message_path(id), MessageFacts))
 
     async def trace(self, id: str) -> list[dict[str, Any]]:
         """Return the journal rows of one message, oldest first."""
         target = f"{self._message_path(id)}/trace"
-        return (await self._session.request("GET", target, wire.TraceReply, gzip=True)).rows
+        return (await self._session.request("GET", target, TraceReply, gzip=True)).rows
 
-    async def stats(self) -> wire.QueueReply:
+    async def stats(self) -> QueueReply:
         """Return the queue's figures and configuration."""
-        return await self._session.request("GET", self._path, wire.QueueReply)
+        return await self._session.request("GET", self._path, QueueReply)
 
     # ---- removing and redriving ----
 
@@ -261,9 +273,7 @@ class AsyncQueue:
         """Delete messages by id in any state. Returns for each whether it existed."""
         if not ids:
             return []
-        reply = await self._session.request(
-            "POST", f"{self._path}/remove", wire.RemoveReply, wire.RemoveRequest(ids=list(ids))
-        )
+        reply = await self._session.request("POST", f"{self._path}/remove", RemoveReply, RemoveRequest(ids=list(ids)))
         removed = []
         for item in reply.results:
             error = values.item_error(item.error, self.tenant, self.name, item.id)
@@ -274,10 +284,8 @@ class AsyncQueue:
 
     async def purge(self, *, confirm: str, reason: str) -> int:
         """Delete all messages and return how many. ``confirm`` is the queue's name, ``reason`` has at least ten characters."""
-        body = wire.DestroyRequest(confirm=confirm, reason=reason)
-        return (
-            await self._session.request("POST", f"{self._path}/purge", wire.PurgeReply, body, repeatable=False)
-        ).purged
+        body = DestroyRequest(confirm=confirm, reason=reason)
+        return (await self._session.request("POST", f"{self._path}/purge", PurgeReply, body, repeatable=False)).purged
 
     async def redrive(
         self,
@@ -288,53 +296,51 @@ class AsyncQueue:
         limit: int | None = None,
         rate: int | None = None,
         dry_run: bool = False,
-    ) -> wire.RedriveReply:
+    ) -> RedriveReply:
         """Start moving dead letters back to the queues they came from, at ``rate`` messages per second."""
-        choice = wire.RedriveChoice(
-            source=source, reason=reason, ids=list(ids) if ids is not None else None, limit=limit
-        )
-        body = wire.RedriveRequest(filter=choice, rate=rate, dry_run=dry_run)
-        return await self._session.request("POST", f"{self._path}/redrive", wire.RedriveReply, body, repeatable=dry_run)
+        choice = RedriveChoice(source=source, reason=reason, ids=list(ids) if ids is not None else None, limit=limit)
+        body = RedriveRequest(filter=choice, rate=rate, dry_run=dry_run)
+        return await self._session.request("POST", f"{self._path}/redrive", RedriveReply, body, repeatable=dry_run)
 
-    async def redrive_status(self, task: str) -> wire.RedriveReply:
+    async def redrive_status(self, task: str) -> RedriveReply:
         """Return the progress of a redrive."""
-        return await self._session.request("GET", self._redrive_path(task), wire.RedriveReply)
+        return await self._session.request("GET", self._redrive_path(task), RedriveReply)
 
-    async def cancel_redrive(self, task: str) -> wire.RedriveReply:
+    async def cancel_redrive(self, task: str) -> RedriveReply:
         """Stop a redrive. Messages that were moved stay where they are."""
-        return await self._session.request("DELETE", self._redrive_path(task), wire.RedriveReply)
+        return await self._session.request("DELETE", self._redrive_path(task), RedriveReply)
 
     # ---- the queue itself ----
 
-    async def configure(self, /, **changes: Any) -> wire.QueueReply:
+    async def configure(self, /, **changes: Any) -> QueueReply:
         """Create the queue or change its configuration: ``lease_ms``, ``max_attempts``, ``ttl_ms``, ``dead_letter`` and so on."""
-        return await self._session.request("PUT", self._path, wire.QueueReply, changes)
+        return await self._session.request("PUT", self._path, QueueReply, changes)
 
-    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> wire.QueueReply:
+    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> QueueReply:
         """Accept no new work and deliver none, as for a whole tenant. For platform administrators."""
-        body = wire.SuspendRequest(reason=reason, mode=mode)
-        return await self._session.request("PUT", f"{self._path}/suspension", wire.QueueReply, body)
+        body = SuspendRequest(reason=reason, mode=mode)
+        return await self._session.request("PUT", f"{self._path}/suspension", QueueReply, body)
 
-    async def reopen(self) -> wire.QueueReply:
+    async def reopen(self) -> QueueReply:
         """End a suspension. A paused queue stays paused."""
-        return await self._session.request("DELETE", f"{self._path}/suspension", wire.QueueReply)
+        return await self._session.request("DELETE", f"{self._path}/suspension", QueueReply)
 
-    async def digest(self, *, at: int | None = None, export: str | None = None) -> wire.DigestReply:
+    async def digest(self, *, at: int | None = None, export: str | None = None) -> DigestReply:
         """Return a digest of all messages that live beyond ``at``, and how many parts of ``export`` were imported."""
         target = f"{self._path}/digest{query(at=at, export=export)}"
-        return await self._session.request("GET", target, wire.DigestReply, wait_ms=DIGEST_MS_MAX)
+        return await self._session.request("GET", target, DigestReply, wait_ms=DIGEST_MS_MAX)
 
-    async def pause(self) -> wire.QueueReply:
+    async def pause(self) -> QueueReply:
         """Stop deliveries. Adds continue and polls wait."""
-        return await self._session.request("POST", f"{self._path}/pause", wire.QueueReply)
+        return await self._session.request("POST", f"{self._path}/pause", QueueReply)
 
-    async def resume(self) -> wire.QueueReply:
+    async def resume(self) -> QueueReply:
         """Resume deliveries."""
-        return await self._session.request("POST", f"{self._path}/resume", wire.QueueReply)
+        return await self._session.request("POST", f"{self._path}/resume", QueueReply)
 
     async def delete(self, *, confirm: str, reason: str, force: bool = False) -> None:
         """Start deleting the queue. It is gone once its leases are settled, or at once with ``force``."""
-        body = wire.DestroyRequest(confirm=confirm, reason=reason, force=force)
+        body = DestroyRequest(confirm=confirm, reason=reason, force=force)
         await self._session.request("DELETE", self._path, NoneType, body, repeatable=False)
 
     def _message_path(self, id: str) -> str:
@@ -353,20 +359,20 @@ class AsyncSnapshots:
         self._session = session
         self._path = f"{queue_path}/snapshots"
 
-    async def open(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> wire.SnapshotReply:
+    async def open(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> SnapshotReply:
         """Open a snapshot of the queue. The server drops it if nothing reads it for ``keep_ms``.
 
         With ``part_messages`` the reply has the ids that divide it into parts of that many messages.
         """
-        body = wire.SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages)
-        return await self._session.request("POST", self._path, wire.SnapshotReply, body, repeatable=False)
+        body = SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages)
+        return await self._session.request("POST", self._path, SnapshotReply, body, repeatable=False)
 
     async def read(
         self, snapshot: str, *, start: str | None = None, end: str | None = None, limit: int = 1_000
     ) -> Page:
         """Return messages of a snapshot by id, from ``start`` on and before ``end``. ``cursor`` is the start of the next page."""
         target = f"{self._path}/{quote(snapshot, safe='')}{query(start=start, end=end, limit=limit)}"
-        return values.page(await self._session.request("GET", target, wire.PeekReply, gzip=True))
+        return values.page(await self._session.request("GET", target, PeekReply, gzip=True))
 
     async def close(self, snapshot: str) -> None:
         """Drop a snapshot."""

@@ -6,11 +6,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from tenantq import wire
 from tenantq.client.async_admin import AsyncAdminScope
 from tenantq.client.async_queue import AsyncQueue
 from tenantq.client.session import ClientSession, query
 from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
+from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
+from tenantq.wire.erasures import ErasureReply
+from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.queues import QueueReply, QueuesReply
+from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,55 +47,55 @@ class AsyncTenant(AsyncAdminScope):
 
     # ---- the tenant itself ----
 
-    async def get(self) -> wire.TenantReply:
+    async def get(self) -> TenantReply:
         """Return its configuration."""
-        return await self._session.request("GET", self._path, wire.TenantReply)
+        return await self._session.request("GET", self._path, TenantReply)
 
-    async def configure(self, /, **changes: Any) -> wire.TenantReply:
+    async def configure(self, /, **changes: Any) -> TenantReply:
         """Create the tenant or change it: ``weight``, ``quotas``, ``limits``, ``regions`` and so on."""
-        return await self._session.request("PUT", self._path, wire.TenantReply, changes)
+        return await self._session.request("PUT", self._path, TenantReply, changes)
 
-    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> wire.TenantReply:
+    async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> TenantReply:
         """Accept no new work and deliver none. Leased messages may be settled.
 
         With mode ``freeze`` nothing changes any more and leases are lost. With ``fill`` parts of exports can be imported.
         """
-        body = wire.SuspendRequest(reason=reason, mode=mode)
-        return await self._session.request("POST", f"{self._path}/suspend", wire.TenantReply, body)
+        body = SuspendRequest(reason=reason, mode=mode)
+        return await self._session.request("POST", f"{self._path}/suspend", TenantReply, body)
 
-    async def resume(self) -> wire.TenantReply:
+    async def resume(self) -> TenantReply:
         """End a suspension."""
-        return await self._session.request("POST", f"{self._path}/resume", wire.TenantReply)
+        return await self._session.request("POST", f"{self._path}/resume", TenantReply)
 
-    async def hold(self, reason: str) -> wire.TenantReply:
+    async def hold(self, reason: str) -> TenantReply:
         """Put it under legal hold: nothing is deleted until the hold is released. ``reason``: at least ten characters."""
         return await self._change_hold("PUT", reason)
 
-    async def release_hold(self, reason: str) -> wire.TenantReply:
+    async def release_hold(self, reason: str) -> TenantReply:
         """Release the legal hold. ``reason``: at least ten characters."""
         return await self._change_hold("DELETE", reason)
 
-    async def _change_hold(self, method: str, reason: str) -> wire.TenantReply:
-        body = wire.ReasonRequest(reason=reason)
-        return await self._session.request(method, f"{self._path}/hold", wire.TenantReply, body, repeatable=False)
+    async def _change_hold(self, method: str, reason: str) -> TenantReply:
+        body = ReasonRequest(reason=reason)
+        return await self._session.request(method, f"{self._path}/hold", TenantReply, body, repeatable=False)
 
-    async def delete(self, *, confirm: str, reason: str) -> wire.ErasureReply:
+    async def delete(self, *, confirm: str, reason: str) -> ErasureReply:
         """Erase the tenant with everything it has and return the certificate.
 
         ``confirm`` is its name, ``reason`` has at least ten characters.
         """
-        body = wire.DestroyRequest(confirm=confirm, reason=reason)
+        body = DestroyRequest(confirm=confirm, reason=reason)
         return await self._session.request(
-            "DELETE", self._path, wire.ErasureReply, body, repeatable=False, wait_ms=ERASURE_MS_MAX
+            "DELETE", self._path, ErasureReply, body, repeatable=False, wait_ms=ERASURE_MS_MAX
         )
 
-    async def queues(self, *, limit: int | None = None) -> list[wire.QueueReply]:
+    async def queues(self, *, limit: int | None = None) -> list[QueueReply]:
         """Return all its queues, or the first ``limit`` by name, with configuration and figures."""
         return await list_queues(self._session, f"{self._path}/queues", limit)
 
-    async def usage(self) -> wire.UsageReply:
+    async def usage(self) -> UsageReply:
         """Return its quotas and its usage."""
-        return await self._session.request("GET", f"{self._path}/usage", wire.UsageReply)
+        return await self._session.request("GET", f"{self._path}/usage", UsageReply)
 
     async def export(self, sink: Callable[[bytes], None], *, queue: str | None = None) -> None:
         """Stream everything the tenant has now to ``sink``, as a tar file (see docs/portability.md).
@@ -100,25 +105,25 @@ class AsyncTenant(AsyncAdminScope):
         target = f"{self._path}/export{query(queue=queue)}"
         await self._session.request("GET", target, NoneType, repeatable=False, wait_ms=EXPORT_MS_MAX, sink=sink)
 
-    async def import_part(self, queue: str, part: wire.ImportRequest) -> wire.ImportReply:
+    async def import_part(self, queue: str, part: ImportRequest) -> ImportReply:
         """Import one part of an export into one of its queues. Importing a part again changes nothing."""
         target = f"{self._path}/queues/{check_queue_name(queue)}/import"
-        return await self._session.request("POST", target, wire.ImportReply, part)
+        return await self._session.request("POST", target, ImportReply, part)
 
     # ---- encryption ----
 
-    async def encryption(self) -> wire.EncryptionReply:
+    async def encryption(self) -> EncryptionReply:
         """Return its encryption settings, its data keys and the health of the key that wraps them."""
-        return await self._session.request("GET", f"{self._path}/encryption", wire.EncryptionReply)
+        return await self._session.request("GET", f"{self._path}/encryption", EncryptionReply)
 
-    async def rotate_keys(self) -> wire.EncryptionReply:
+    async def rotate_keys(self) -> EncryptionReply:
         """Create a new data key, which encrypts from now on. Stored messages stay readable."""
         target = f"{self._path}/encryption/rotate"
-        return await self._session.request("POST", target, wire.EncryptionReply, repeatable=False)
+        return await self._session.request("POST", target, EncryptionReply, repeatable=False)
 
-    async def rewrap_keys(self) -> wire.EncryptionReply:
+    async def rewrap_keys(self) -> EncryptionReply:
         """Wrap all data keys again with the key that is configured now. Messages are not touched."""
-        return await self._session.request("POST", f"{self._path}/encryption/rewrap", wire.EncryptionReply)
+        return await self._session.request("POST", f"{self._path}/encryption/rewrap", EncryptionReply)
 
     # ---- grants ----
 
@@ -132,33 +137,33 @@ class AsyncTenant(AsyncAdminScope):
         expires_at: int | None = None,
     ) -> None:
         """Grant a principal access to this tenant. Replaces an earlier grant."""
-        body = wire.GrantRequest(role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at)
+        body = GrantRequest(role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at)
         await self._session.request("PUT", self._grant_path(principal), NoneType, body)
 
     async def revoke_grant(self, principal: str) -> None:
         """Revoke the grant of a principal."""
         await self._session.request("DELETE", self._grant_path(principal), NoneType, repeatable=False)
 
-    async def grants(self) -> list[wire.GrantItem]:
+    async def grants(self) -> list[GrantItem]:
         """Return all grants of this tenant."""
-        return (await self._session.request("GET", f"{self._path}/grants", wire.GrantsReply)).grants
+        return (await self._session.request("GET", f"{self._path}/grants", GrantsReply)).grants
 
     async def revoke_token(self, *, until: int, token_id: str | None = None, principal: str | None = None) -> None:
         """Revoke a JSON web token by its id, or all tokens of a principal, until they expire at ``until``."""
-        body = wire.RevokeTokenRequest(token_id=token_id, principal=principal, until=until)
+        body = RevokeTokenRequest(token_id=token_id, principal=principal, until=until)
         await self._session.request("POST", f"{self._path}/revocations", NoneType, body)
 
     def _grant_path(self, principal: str) -> str:
         return f"{self._path}/grants/{quote(principal, safe='')}"
 
 
-async def list_queues(session: ClientSession, path: str, limit: int | None) -> list[wire.QueueReply]:
+async def list_queues(session: ClientSession, path: str, limit: int | None) -> list[QueueReply]:
     """Return all queues at ``path``, page by page, or the first ``limit``."""
-    queues: list[wire.QueueReply] = []
+    queues: list[QueueReply] = []
     cursor: str | None = None
     while True:
         size = PAGE if limit is None else min(PAGE, limit - len(queues))
-        reply = await session.request("GET", path + query(limit=size, cursor=cursor), wire.QueuesReply, gzip=True)
+        reply = await session.request("GET", path + query(limit=size, cursor=cursor), QueuesReply, gzip=True)
         queues += reply.queues
         cursor = reply.cursor
         if cursor is None or len(queues) == limit:

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq import wire
 from tenantq.client.bodies import to_bytes
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, check_message, is_plain
 from tenantq.wire.json_bytes import SHORT_BYTES, bloats, text_or_base64
+from tenantq.wire.messages import WireMessage
 
 _ITEM_BYTES: Final = 160  # about the size of a message in a request, without its body
 
@@ -18,7 +18,7 @@ _ITEM_BYTES: Final = 160  # about the size of a message in a request, without it
 class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
     """A validated message in its wire format."""
 
-    message: wire.WireMessage
+    message: WireMessage
     own_key: bool  # the caller set a key
     size: int
 
@@ -37,9 +37,9 @@ def prepare_message(message: NewMessage) -> OutgoingMessage:
     size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
     if plain:
         return OutgoingMessage(
-            wire.WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
+            WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
         )
-    ready = wire.WireMessage(
+    ready = WireMessage(
         body=text,
         body_base64=encoded,
         priority=message.priority,
@@ -65,5 +65,5 @@ def prepare_text(text: str, priority: int) -> OutgoingMessage | None:
         and 0 <= priority <= limits.PRIORITY_MAX
         and (size <= SHORT_BYTES or not bloats(text.encode()))
     ):
-        return OutgoingMessage(wire.WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
+        return OutgoingMessage(WireMessage(body=text, priority=priority), own_key=False, size=_ITEM_BYTES + size)
     return None

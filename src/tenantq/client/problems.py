@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq import errors
 from tenantq.errors import Limited, TenantqError
-from tenantq.wire import Problem, WireError
+from tenantq.wire.kinds import Problem, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tenantq import wire
 from tenantq.client.batcher import ITEMS_MAX, Batcher
 from tenantq.client.poll_batcher import PollBatcher
 from tenantq.client.problems import from_item
 from tenantq.client.session import ApiRequest, ClientSession, decoder, encode, new_key
 from tenantq.client.values import Added
 from tenantq.errors import BadAnswer, Invalid, LeaseLost, Limited, TenantqError, TooLarge
+from tenantq.wire.messages import (
+    AckRequest,
+    AddedItem,
+    AddReply,
+    AddRequest,
+    DeliveredItem,
+    ExtendRequest,
+    FleetPollRequest,
+    NackRequest,
+    PollReply,
+    PollRequest,
+    ReleaseRequest,
+    SettledItem,
+    SettleReply,
+    WireResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -37,14 +52,14 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     receipt: str
     sure_until_ms: int  # monotonic clock: the lease cannot have ended before
-    result: wire.WireResult | None = None
+    result: WireResult | None = None
     size: int = 64
 
 
 class LeasedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message from the server and its lease."""
 
-    item: wire.DeliveredItem
+    item: DeliveredItem
     lease_ms: int | None  # None: unknown
     sure_until_ms: int
 
@@ -72,16 +87,16 @@ class QueueCalls:
 
     async def send_adds(self, batch: Sequence[OutgoingMessage]) -> list[Added | TenantqError]:
         """Send one request and return a result per message. Its idempotency key makes retries safe."""
-        body = encode(wire.AddRequest(messages=[one.message for one in batch], key=new_key()))
+        body = encode(AddRequest(messages=[one.message for one in batch], key=new_key()))
         reply = await self.session.call(
             ApiRequest(
-                method="POST", target=f"{self.path}/messages", decode=decoder(wire.AddReply), body=body, patient=False
+                method="POST", target=f"{self.path}/messages", decode=decoder(AddReply), body=body, patient=False
             )
         )
         _check_count(batch, reply.messages)
         return [self._added(one, item) for one, item in zip(batch, reply.messages, strict=True)]
 
-    def _added(self, sent: OutgoingMessage, item: wire.AddedItem) -> Added | TenantqError:
+    def _added(self, sent: OutgoingMessage, item: AddedItem) -> Added | TenantqError:
         if item.error is not None:
             return from_item(item.error, tenant=self._tenant, queue=self._queue)
         # Without a key of the caller, only an earlier attempt of this request can have added it.
@@ -97,8 +112,8 @@ class QueueCalls:
         if batcher is None:
 
             async def one_poll(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
-                def body(wait_ms: int) -> wire.PollRequest:
-                    return wire.PollRequest(max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
+                def body(wait_ms: int) -> PollRequest:
+                    return PollRequest(max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
 
                 return await ask(self.session, f"{self.path}/poll", body, wait_ms, lease_ms, stop)
 
@@ -112,7 +127,7 @@ class QueueCalls:
         try:
             for start in range(0, len(leases), ITEMS_MAX):
                 receipts = [one.item.receipt for one in leases[start : start + ITEMS_MAX]]
-                await self._settle_call("release", encode(wire.ReleaseRequest(receipts=receipts)))
+                await self._settle_call("release", encode(ReleaseRequest(receipts=receipts)))
         except TenantqError as error:
             log.info("%d messages of %s could not be released: %s", len(leases), self._queue, error)
 
@@ -164,13 +179,13 @@ class QueueCalls:
         body: msgspec.Struct
         if kind == "ack":
             results = [one.result for one in batch]
-            body = wire.AckRequest(receipts=receipts, results=results if any(results) else None)
+            body = AckRequest(receipts=receipts, results=results if any(results) else None)
         elif kind == "nack":
-            body = wire.NackRequest(receipts=receipts, delay_ms=arguments[0], reason=arguments[1])
+            body = NackRequest(receipts=receipts, delay_ms=arguments[0], reason=arguments[1])
         elif kind == "extend":
-            body = wire.ExtendRequest(receipts=receipts, lease_ms=arguments[0])
+            body = ExtendRequest(receipts=receipts, lease_ms=arguments[0])
         else:
-            body = wire.ReleaseRequest(receipts=receipts)
+            body = ReleaseRequest(receipts=receipts)
         answer_ms = max(_EXTEND_MS_MIN, arguments[0] // _ATTEMPTS_PER_LEASE) if kind == "extend" else None
         items, doubtful = await self._settle_call(kind, encode(body), answer_ms)
         _check_count(batch, items)
@@ -191,11 +206,11 @@ class QueueCalls:
 
     async def _settle_call(
         self, kind: str, body: bytes, answer_ms: int | None = None
-    ) -> tuple[list[wire.SettledItem], bool]:
+    ) -> tuple[list[SettledItem], bool]:
         request = ApiRequest(
             method="POST",
             target=f"{self.path}/{kind}",
-            decode=decoder(wire.SettleReply),
+            decode=decoder(SettleReply),
             body=body,
             patient=False,
             answer_ms=answer_ms,
@@ -235,11 +250,11 @@ async def ask(
     If the reply is lost, the poll is repeated for the rest of its time. Messages of the lost reply return when their leases end.
     """
 
-    def request(wait_ms: int) -> ApiRequest[wire.PollReply]:
+    def request(wait_ms: int) -> ApiRequest[PollReply]:
         return ApiRequest(
             method="POST",
             target=target,
-            decode=decoder(wire.PollReply),
+            decode=decoder(PollReply),
             body=encode(body(wait_ms)),
             wait_ms=wait_ms,
             stop=stop,
@@ -292,8 +307,8 @@ class QueueRegistry:
         """Lease messages of one queue name in many tenants, together with concurrent polls like it."""
 
         async def one_poll(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
-            def body(wait_ms: int) -> wire.FleetPollRequest:
-                return wire.FleetPollRequest(
+            def body(wait_ms: int) -> FleetPollRequest:
+                return FleetPollRequest(
                     queue=queue, tenants=tenants, max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
                 )
 

@@ -12,7 +12,8 @@ from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import Invalid, TenantqError
 
 if TYPE_CHECKING:
-    from tenantq.wire import MessageFacts, PeekReply, ResultReply, WireError
+    from tenantq.wire.kinds import WireError
+    from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
 
 T = TypeVar("T")
 

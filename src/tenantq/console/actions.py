@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from tenantq.client import AsyncQueue
     from tenantq.console.app import ConsoleApp
-    from tenantq.wire import QueueReply, RedriveReply, TenantReply
+    from tenantq.wire.queues import QueueReply, RedriveReply
+    from tenantq.wire.tenants import TenantReply
 
 T = TypeVar("T")
 

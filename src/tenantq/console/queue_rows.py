@@ -13,7 +13,8 @@ from tenantq.domain.formatting import show_age, show_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tenantq.wire import EncryptionReply, QueueReply, TenantReply, UsageItem, UsageReply
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageItem, UsageReply
 
 COLUMNS: Final = (
     Column("name", "queue", 10, 0, width_max=40),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from tenantq.console.state import ConsoleState
-    from tenantq.wire import QueueReply
+    from tenantq.wire.queues import QueueReply
 
 PAGE: Final = 50
 _SPARKLINE: Final = 16

@@ -18,7 +18,9 @@ from tenantq.console.security_rows import KEY_PRINCIPAL
 from tenantq.console.tenant_rows import TenantSummary, own_summary, summaries
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import NotFound
-from tenantq.wire import AuditReply, EncryptionReply, GrantItem, KeyItem, QueueReply, TenantReply, UsageReply
+from tenantq.wire.access import GrantItem, KeyItem
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

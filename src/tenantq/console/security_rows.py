@@ -13,7 +13,7 @@ from tenantq.errors import Invalid
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tenantq.wire import GrantItem, KeyItem
+    from tenantq.wire.access import GrantItem, KeyItem
 
 Result = Literal["SUCCESS", "DENIED", "ERROR"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tenantq.console.reader import ConsoleSnapshot, SecurityView, TenantView
-    from tenantq.wire import QueueReply
+    from tenantq.wire.queues import QueueReply
 
 
 def error_line(error: TenantqError) -> str:

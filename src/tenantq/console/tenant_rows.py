@@ -13,7 +13,8 @@ from tenantq.domain.names import dead_letter_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tenantq.wire import QueueReply, TenantFigures, TenantReply, UsageReply
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
 
 Health = Literal["good", "warning", "critical"]
 SortKey = Literal["name", "quota", "backlog", "in_flight", "dead", "throttled", "weight"]

@@ -21,7 +21,7 @@ from tenantq.http.reply import Reply, json_reply
 from tenantq.http.request import Request
 from tenantq.service.fellows import Fellows
 from tenantq.service.fleet_poll import wrong_tenants
-from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply
+from tenantq.wire.messages import DeliveredItem, FleetPollRequest, PollReply
 
 if TYPE_CHECKING:
     from tenantq.cluster.link import Question

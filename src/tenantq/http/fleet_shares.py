@@ -17,8 +17,9 @@ from tenantq.http.request import Request
 from tenantq.http.request_head import RequestHead
 from tenantq.runtime.randomness import id_bytes
 from tenantq.service.call import as_given
-from tenantq.wire import DeliveredItem, FleetPollRequest, PollReply, Problem
 from tenantq.wire.json_bytes import bytes_of
+from tenantq.wire.kinds import Problem
+from tenantq.wire.messages import DeliveredItem, FleetPollRequest, PollReply
 
 if TYPE_CHECKING:
     from tenantq.cluster.server import Asked

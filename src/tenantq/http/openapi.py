@@ -11,7 +11,7 @@ from msgspec import inspect
 from tenantq.domain.names import QueueName, TenantName
 from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty
-from tenantq.wire import Problem
+from tenantq.wire.kinds import Problem
 from tenantq.wire.messages import MessageId
 
 if TYPE_CHECKING:

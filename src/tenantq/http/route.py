@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -36,83 +38,43 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
-    """A method and path, what serves it, and everything that OpenAPI has to say about it.
+    """A method and path, its handler, and everything that OpenAPI says about it.
 
-    ``request`` is the type of the JSON body; where every field of it may be left out, the body may be, too.
-    ``describes`` stands in for it in OpenAPI where the service itself checks a free mapping.
+    ``request`` is the type of the JSON body. The body may be omitted if all of its fields may.
+    ``describes`` replaces it in OpenAPI where the service checks a free mapping.
     """
 
-    __slots__ = (
-        "_decode",
-        "action",
-        "batch",
-        "body_bytes_max",
-        "conflicts",
-        "default",
-        "describes",
-        "handler",
-        "interrupted",
-        "kinds",
-        "method",
-        "path",
-        "query",
-        "reply",
-        "reply_kind",
-        "request",
-        "scope",
-        "secured",
-        "statuses",
-        "summary",
-        "tag",
-    )
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    _: KW_ONLY
+    tag: str
+    action: str = ""  # of access.MATRIX
+    request: Any = Empty
+    describes: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] | None = None
+    reply: Any = None
+    reply_kind: str = "application/json"
+    statuses: tuple[int, ...] = (200,)  # of success
+    conflicts: bool = False  # 409 is possible
+    batch: bool = False  # items succeed or fail one by one
+    secured: bool = True  # requires a credential
+    interrupted: Reply | None = None  # of a call that may wait: its reply when it is told to stop
+    kinds: tuple[str, ...] = ()  # other content types that the client may ask for
+    body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and as inflated; the listener may allow less
+    scope: Any = field(init=False)
+    default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
+    _decode: Callable[[bytes], Any] = field(init=False)
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        handler: Handler,
-        summary: str,
-        *,
-        tag: str,
-        action: str = "",
-        request: Any = Empty,
-        describes: type[msgspec.Struct] | None = None,
-        query: type[msgspec.Struct] | None = None,
-        reply: Any = None,
-        reply_kind: str = "application/json",
-        statuses: tuple[int, ...] = (200,),
-        conflicts: bool = False,
-        batch: bool = False,
-        secured: bool = True,
-        interrupted: Reply | None = None,
-        kinds: tuple[str, ...] = (),
-        body_bytes_max: int = SMALL_BODY_BYTES_MAX,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.scope = scope_of(path)
-        self.handler = handler
-        self.summary = summary
-        self.tag = tag
-        self.action = action  # of access.MATRIX
-        self.request = request
-        self.describes = describes
-        self.query = query
-        self.reply = reply
-        self.reply_kind = reply_kind
-        self.statuses = statuses  # of success
-        self.conflicts = conflicts  # 409 is possible
-        self.batch = batch  # items are judged one by one
-        self.secured = secured  # wants a credential
-        self.kinds = kinds  # other types of content that the reply may have on request
-        self.interrupted = interrupted  # the call may wait for long; its answer when it is told to stop
-        self.body_bytes_max = body_bytes_max  # as sent and as inflated; the listener's own bound may be lower
-        self._decode = msgspec.json.Decoder(with_counted_items(request)).decode
-        try:
-            self.default: Any = msgspec.json.decode(b"{}", type=request)
-        except msgspec.ValidationError:
-            self.default = None
+    def __post_init__(self) -> None:
+        """Derive the scope and the decoder."""
+        self.scope = scope_of(self.path)
+        self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
+        with suppress(msgspec.ValidationError):
+            self.default = msgspec.json.decode(b"{}", type=self.request)
 
     def decode(self, body: bytes) -> Any:
         """Return the body as the route's request type; Invalid for wrong fields, a 400 for what is not JSON."""
@@ -132,23 +94,4 @@ class Route:
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""
-        return Route(
-            self.method,
-            self.path.replace("/v1/tenants/{tenant}/", "/v1/"),
-            self.handler,
-            self.summary,
-            tag=self.tag,
-            action=self.action,
-            request=self.request,
-            describes=self.describes,
-            query=self.query,
-            reply=self.reply,
-            reply_kind=self.reply_kind,
-            statuses=self.statuses,
-            conflicts=self.conflicts,
-            batch=self.batch,
-            secured=self.secured,
-            interrupted=self.interrupted,
-            kinds=self.kinds,
-            body_bytes_max=self.body_bytes_max,
-        )
+        return replace(self, path=self.path.replace("/v1/tenants/{tenant}/", "/v1/"))

@@ -14,57 +14,44 @@ from tenantq.http.handlers.queues import DigestQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
 from tenantq.http.handlers.tenants import ExportQuery, TenantsQuery
 from tenantq.http.route import BATCH_BODY_BYTES_MAX, LIST_BODY_BYTES_MAX, Empty, Route
-from tenantq.wire import (
-    AckRequest,
-    AddReply,
-    AddRequest,
-    AuditReply,
-    BackupReply,
-    BackupRequest,
-    BackupsReply,
+from tenantq.wire.access import (
     CreatedKey,
     CreateKeyRequest,
     CreatePlatformKeyRequest,
-    DestroyRequest,
-    DigestReply,
-    EncryptionReply,
-    ErasureReply,
-    ErasuresReply,
-    ExtendRequest,
-    FleetPollRequest,
     GrantItem,
     GrantRequest,
     GrantsReply,
-    ImportReply,
-    ImportRequest,
     KeysReply,
+    RevokeTokenRequest,
+)
+from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
+from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
+from tenantq.wire.erasures import ErasureReply, ErasuresReply
+from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.messages import (
+    AckRequest,
+    AddReply,
+    AddRequest,
+    ExtendRequest,
+    FleetPollRequest,
     MessageFacts,
     NackRequest,
     PeekReply,
     PeekRequest,
     PollReply,
     PollRequest,
-    PurgeReply,
-    QueueReply,
-    QueuesReply,
-    ReasonRequest,
-    RedriveReply,
-    RedriveRequest,
     ReleaseRequest,
     RemoveReply,
     RemoveRequest,
     ResultReply,
-    RevokeTokenRequest,
     SettleReply,
     SnapshotReply,
     SnapshotRequest,
-    SuspendRequest,
-    TenantReply,
-    TenantsReply,
-    TopologyReply,
     TraceReply,
-    UsageReply,
 )
+from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
+from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, TenantsReply, UsageReply
+from tenantq.wire.topology import TopologyReply
 
 _TENANT: Final = "/v1/tenants/{tenant}"
 _QUEUE: Final = "/v1/tenants/{tenant}/queues/{queue}"

@@ -9,7 +9,7 @@ from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
 
 if TYPE_CHECKING:
     from tenantq.client import AsyncQueue
-    from tenantq.wire import QueueReply
+    from tenantq.wire.queues import QueueReply
 
 _ATTEMPTS: Final = 1_000
 """Deliveries before a message is a dead letter: so many that no dead-letter queue comes to be."""

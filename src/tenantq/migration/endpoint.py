@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.client import Client, Queue, Tenant
-    from tenantq.wire import QueueReply, TenantReply, TopologyReply
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import TenantReply
+    from tenantq.wire.topology import TopologyReply
 
 LABELS = ("source", "target")
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tenantq.migration.endpoint import Endpoint
     from tenantq.migration.plan import MigrationPlan
     from tenantq.runtime.clock import Clock
-    from tenantq.wire import CreatedKey, QueueReply, TenantReply
+    from tenantq.wire.access import CreatedKey
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import TenantReply
 
 Stage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]
 _TRANSFERS_MAX: Final = 3  # attempts to transfer a queue whose export breaks off

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.migration.endpoint import Endpoint
-    from tenantq.wire import QueueReply, TenantReply
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import TenantReply
 
 State = Literal["new", "under way", "cut over"]
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.wire import ExportedKey, ExportedMessage, ExportedResult, ExportedTenant, ExportManifest, ImportRequest
+from tenantq.wire.exports import (
+    ExportedKey,
+    ExportedMessage,
+    ExportedResult,
+    ExportedTenant,
+    ExportManifest,
+    ImportRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

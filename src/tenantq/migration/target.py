@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.migration.endpoint import Endpoint
-    from tenantq.wire import QueueReply, TenantReply
+    from tenantq.wire.queues import QueueReply
+    from tenantq.wire.tenants import TenantReply
 
 _CHECKS_MAX: Final = 1_000
 _ABORTED: Final = "the move to this server was given up"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenantq.errors import TenantqError
     from tenantq.rpc.connection import RpcConnection
     from tenantq.service import QueueInfo
-    from tenantq.wire import Problem
+    from tenantq.wire.kinds import Problem
 
 _encode = msgspec.json.Encoder().encode
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tenantq.domain import limits
 from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
 from tenantq.domain.message import Caller
@@ -13,7 +15,7 @@ from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, RevokeKey, Re
 from tenantq.errors import Conflict, Invalid
 from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
-from tenantq.wire import CreatedKey, GrantItem, KeyItem
+from tenantq.wire.access import CreatedKey, GrantItem, KeyItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,9 +188,7 @@ def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem
 def grant_items(access: AccessStore, tenant: str) -> list[GrantItem]:
     """Return the stored grants of a tenant."""
     return [
-        GrantItem(
-            principal=principal, role=grant.role, actions=grant.actions, queues=grant.queues, expires_at=grant.expires_at
-        )
+        GrantItem(principal=principal, **msgspec.structs.asdict(grant))
         for principal, grant in access.grants_in(tenant).items()
     ]  # fmt: skip
 

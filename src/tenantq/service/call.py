@@ -9,7 +9,7 @@ import msgspec
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import QueueStats
 from tenantq.engine.queue_state import Hold, Suspension
-from tenantq.wire import TenantFigures
+from tenantq.wire.tenants import TenantFigures
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenantq.errors import Conflict
 from tenantq.service.audit_notes import audit_entry
-from tenantq.wire import DataKeyItem, EncryptionReply
+from tenantq.wire.tenants import DataKeyItem, EncryptionReply
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import TenantState

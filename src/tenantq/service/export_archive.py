@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from tenantq.wire import ExportedFile
+from tenantq.wire.exports import ExportedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

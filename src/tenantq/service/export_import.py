@@ -13,7 +13,7 @@ from tenantq.service.access import key_items
 from tenantq.service.audit_notes import audit_entry
 from tenantq.service.exported_lines import export_id, stored_message, stored_result, taken_key
 from tenantq.service.tenant_export import TenantExport, digest_of
-from tenantq.wire import DigestReply, ExportedKey, ExportedMessage, ExportedResult
+from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
+    from tenantq.wire.queues import DigestReply
 
 
 class Exports:

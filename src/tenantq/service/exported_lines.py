@@ -19,17 +19,10 @@ from tenantq.domain.validation import all_fields, check_field
 from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
-from tenantq.wire import (
-    ExportedKey,
-    ExportedMessage,
-    ExportedQueue,
-    ExportedResult,
-    ExportedTenant,
-    HoldItem,
-    WireDeadLetter,
-    WireHistory,
-)
+from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
+from tenantq.wire.messages import WireDeadLetter, WireHistory
+from tenantq.wire.tenants import HoldItem
 
 if TYPE_CHECKING:
     from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot

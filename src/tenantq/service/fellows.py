@@ -25,7 +25,7 @@ from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import TenantInfo
-from tenantq.wire import ShardItem
+from tenantq.wire.topology import ShardItem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence

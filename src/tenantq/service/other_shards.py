@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tenantq.journal.erasure_certificate import ErasureCertificate
     from tenantq.service.audit_trail import AuditPage, AuditQuery
     from tenantq.service.call import TenantInfo
-    from tenantq.wire import ShardItem
+    from tenantq.wire.topology import ShardItem
 
 
 class OtherShards(Protocol):

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Limited, StoreFailed, TenantqError, Unavailable
-from tenantq.wire import Problem, WireError
+from tenantq.wire.kinds import Problem, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

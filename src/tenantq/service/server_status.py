@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.service.problems import detail_of
 from tenantq.store.opening import FORMAT
-from tenantq.wire import ShardItem, TopologyReply
+from tenantq.wire.topology import ShardItem, TopologyReply
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard

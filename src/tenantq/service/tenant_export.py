@@ -17,7 +17,8 @@ from tenantq.service.access import grant_items
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
-from tenantq.wire import DigestReply, ExportManifest
+from tenantq.wire.exports import ExportManifest
+from tenantq.wire.queues import DigestReply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tenantq.service.admitted_call import AdmittedCall
     from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.encryption import MessageEncryption
-    from tenantq.wire import KeyItem
+    from tenantq.wire.access import KeyItem
 
 _EXPORT_CHARS: Final = 32
 _T = TypeVar("_T", StoredMessage, StoredResult, TakenKey)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.domain.quotas import QuotaState, state_of
 from tenantq.engine.usage import reset_time
-from tenantq.wire import TenantFigures, UsageItem
+from tenantq.wire.tenants import TenantFigures, UsageItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

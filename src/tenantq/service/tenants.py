@@ -16,7 +16,7 @@ from tenantq.kms.interface import KeyRef
 from tenantq.service.call import TenantInfo
 from tenantq.service.request_checks import check_settings, page_of_names
 from tenantq.service.tenant_figures import figures_of, usage_items, worst
-from tenantq.wire import UsageReply
+from tenantq.wire.tenants import UsageReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

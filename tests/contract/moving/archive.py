@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.wire import ExportedMessage, ExportedResult
+from tenantq.wire.exports import ExportedMessage, ExportedResult
 
 if TYPE_CHECKING:
     from tenantq.engine.ops.import_part import ImportedPart

@@ -11,7 +11,7 @@ from tenantq.domain.message import Result
 from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
-from tenantq.wire import ExportedKey
+from tenantq.wire.exports import ExportedKey
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import lines, written
 from tests.shards import message

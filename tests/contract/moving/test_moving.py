@@ -13,7 +13,7 @@ from tenantq.domain.access import Grant
 from tenantq.domain.message import Result
 from tenantq.domain.validation import build
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
-from tenantq.wire import ExportedMessage, ExportedResult
+from tenantq.wire.exports import ExportedMessage, ExportedResult
 from tests.administration import delete_queue, purge, put_queue, queues, usage
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import bring_in, lines, written

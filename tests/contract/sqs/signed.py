@@ -16,7 +16,7 @@ from tests.contract.sqs.sqs_server import REGION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.wire import CreatedKey
+    from tenantq.wire.access import CreatedKey
 
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"

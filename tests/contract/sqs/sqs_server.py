@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from tenantq.wire import CreatedKey
+    from tenantq.wire.access import CreatedKey
 
 _T = TypeVar("_T")
 ADMIN_TOKEN = "administrator-of-the-sqs-tests"  # noqa: S105  # of servers that live for a test

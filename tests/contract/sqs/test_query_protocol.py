@@ -12,7 +12,7 @@ import pytest
 from tests.contract.sqs.signed import query_call, send, sign
 
 if TYPE_CHECKING:
-    from tenantq.wire import CreatedKey
+    from tenantq.wire.access import CreatedKey
     from tests.contract.sqs.sqs_server import SqsServer
 
 SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq import wire
 from tenantq.client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.queue_calls import LeasedMessage, QueueCalls
 from tenantq.client.session import ClientSession
 from tenantq.runtime.clock import ManualClock
+from tenantq.wire.messages import DeliveredItem
 from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
 
 if TYPE_CHECKING:
     from tenantq.client.connection_pool import HttpRequest
 
-ITEM = wire.DeliveredItem(
+ITEM = DeliveredItem(
     id="id",
     receipt="r",
     body="x",

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import msgspec
 
-import tenantq
-from tenantq import wire
 from tenantq.client import (
     Added,
     AsyncClient,
@@ -24,8 +22,11 @@ from tenantq.client import (
     Tenant,
 )
 from tenantq.errors import TenantqError
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
 
 if TYPE_CHECKING:
+    import tenantq
     from tenantq.worker import Task, Worker
 
 
@@ -57,14 +58,14 @@ def blocking(client: Client) -> None:
     assert_type(queue.iter_results(["id"]), Iterator[JobResult])
     assert_type(queue.peek(5), Page)
     assert_type(queue.get("id"), StoredMessage)
-    assert_type(queue.stats(), wire.QueueReply)
+    assert_type(queue.stats(), QueueReply)
     assert_type(queue.remove("id"), list[bool])
     assert_type(queue.purge(confirm="mail", reason="because it is"), int)
     assert_type(client.tenant("acme"), Tenant)
-    assert_type(client.tenant("acme").configure(weight=2), wire.TenantReply)
+    assert_type(client.tenant("acme").configure(weight=2), TenantReply)
     assert_type(client.tenant("acme").create_key("k", role="producer").token, str)
     assert_type(client.fleet("mail").poll(), list[Message])
-    assert_type(client.tenants(), list[wire.TenantReply])
+    assert_type(client.tenants(), list[TenantReply])
     queue.add("x", no_such_option=1)  # type: ignore[call-arg]  # a wrong option is found by the checker
     queue.poll("ten")  # type: ignore[arg-type]  # and so is a wrong type
 
@@ -79,7 +80,7 @@ async def asynchronous(client: AsyncClient) -> None:
         async with message as same:
             assert_type(same, AsyncMessage)
     assert_type(queue.iter_results(["id"]), AsyncIterator[JobResult])
-    assert_type(await client.tenant("acme").queue("mail").stats(), wire.QueueReply)
+    assert_type(await client.tenant("acme").queue("mail").stats(), QueueReply)
     assert_type(await client.health(), dict[str, Any])
 
 

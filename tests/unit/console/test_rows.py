@@ -28,7 +28,9 @@ from tenantq.console.tenant_rows import TenantSummary, arrange, dead_in, own_sum
 from tenantq.console.tenant_settings import changed_settings, check_destroy, form_fields
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import ConnectionFailed, Invalid, RateLimited
-from tenantq.wire import DataKeyItem, EncryptionReply, KeyItem, QueueReply, UsageItem, UsageReply
+from tenantq.wire.access import KeyItem
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import DataKeyItem, EncryptionReply, UsageItem, UsageReply
 
 NOW = 1_700_000_000_000
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.http.fleet_poll import FleetPoll
 from tenantq.http.reply import Reply, json_reply
-from tenantq.wire import DeliveredItem, PollReply
+from tenantq.wire.messages import DeliveredItem, PollReply
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -14,7 +14,7 @@ from tests.unit.worker.conftest import soon
 if TYPE_CHECKING:
     from tenantq.client import Client
     from tenantq.testing import FakeServer
-    from tenantq.wire import CreatedKey
+    from tenantq.wire.access import CreatedKey
 
 NAMES = ("acme", "bolt")
 

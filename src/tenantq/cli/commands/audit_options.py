@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tenantq.cli.connection import ServerConnection
-    from tenantq.wire import AuditReply
+    from tenantq.wire.tenants import AuditReply
 
 conditions = options(
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),

@@ -16,13 +16,13 @@ from tenantq.domain.access import can_be_granted_to
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, NotFound
 from tenantq.runtime.clock import SystemClock
-from tenantq.wire import (
+from tenantq.wire.access import GrantItem
+from tenantq.wire.exports import (
     ExportedKey,
     ExportedMessage,
     ExportedQueue,
     ExportedResult,
     ExportedTenant,
-    GrantItem,
     ImportRequest,
 )
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenantq.client import Tenant
-    from tenantq.wire import ExportedFile
+    from tenantq.wire.exports import ExportedFile
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 _NOT_MOVED: Final = ("encryption",)  # the other server has keys of its own

@@ -18,7 +18,7 @@ from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from tenantq.client import StoredMessage
-    from tenantq.wire import QueueReply
+    from tenantq.wire.queues import QueueReply
 
 _setting_options = setting_options(
     lease_ms=click.option("--lease", "lease_ms", type=duration, help="How long a lease is where a poll names none."),

@@ -14,7 +14,7 @@ from tenantq.cli.progress import BAR, progress_bar
 
 if TYPE_CHECKING:
     from tenantq.client import Queue
-    from tenantq.wire import RedriveReply
+    from tenantq.wire.queues import RedriveReply
 
 _POLL_S: Final = 0.1
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tenantq.domain.access import Grant
 from tenantq.domain.validation import build
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.wire import (
+from tenantq.wire.access import (
     CreateKeyRequest,
     CreatePlatformKeyRequest,
     GrantItem,
@@ -63,15 +65,7 @@ async def put_grant(service: Service, request: Request, body: GrantRequest) -> R
     """Store what a principal may do in the tenant."""
     grant = _grant(body)
     await service.access.put_grant(request.call, request.tenant, request.name, grant)
-    return json_reply(
-        GrantItem(
-            principal=request.name,
-            role=grant.role,
-            actions=grant.actions,
-            queues=grant.queues,
-            expires_at=grant.expires_at,
-        )
-    )
+    return json_reply(GrantItem(principal=request.name, **msgspec.structs.asdict(grant)))
 
 
 async def delete_grant(service: Service, request: Request, _: object) -> Reply:

@@ -12,8 +12,8 @@ from tenantq.http.reply import Reply, Stream, json_reply
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
 from tenantq.service.audit_trail import AuditQuery
-from tenantq.wire import AuditReply
 from tenantq.wire.messages import MessageId
+from tenantq.wire.tenants import AuditReply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -11,7 +11,8 @@ from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, json_reply
 from tenantq.service.problems import item_error, refusal_of_all
-from tenantq.wire import (
+from tenantq.wire.json_bytes import bytes_of, text_or_base64
+from tenantq.wire.messages import (
     AckRequest,
     AddedItem,
     AddReply,
@@ -38,7 +39,6 @@ from tenantq.wire import (
     WireMessage,
     WireResult,
 )
-from tenantq.wire.json_bytes import bytes_of, text_or_base64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 NO_MESSAGES: Final = json_reply(PollReply(messages=[]))
 STILL_PENDING: Final = json_reply(ResultReply(status="pending"))
+_SAME_IN_FACTS: Final = ("id", "tenant", "queue", "state", "size", "priority", "attributes", "group", "attempts", "max_attempts",
+                         "added_at", "visible_at", "expires_at", "lease_until")  # fmt: skip
 
 
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -252,31 +254,12 @@ def facts_of(facts: Facts) -> MessageFacts:
     """Return what is known of a message as it goes over the wire."""
     text, base64 = (None, None) if facts.hidden or facts.body_error else text_or_base64(facts.body)
     return MessageFacts(
-        id=facts.id,
-        tenant=facts.tenant,
-        queue=facts.queue,
-        state=facts.state,
+        **{name: getattr(facts, name) for name in _SAME_IN_FACTS},
         body=text,
         body_base64=base64,
         body_hidden=facts.hidden,
         body_error=facts.body_error or None,
         encrypted=facts.sealed,
-        size=facts.size,
-        priority=facts.priority,
-        attributes=facts.attributes,
-        group=facts.group,
-        attempts=facts.attempts,
-        max_attempts=facts.max_attempts,
-        added_at=facts.added_at,
-        visible_at=facts.visible_at,
-        expires_at=facts.expires_at,
-        lease_until=facts.lease_until,
-        history=[
-            WireHistory(attempt=one.attempt, at=one.at, outcome=one.outcome, reason=one.reason) for one in facts.history
-        ],
-        dead=None
-        if facts.dead is None
-        else WireDeadLetter(
-            reason=facts.dead.reason, source=facts.dead.source, attempts=facts.dead.attempts, at=facts.dead.at
-        ),
+        history=[WireHistory(**msgspec.structs.asdict(one)) for one in facts.history],
+        dead=WireDeadLetter(**msgspec.structs.asdict(facts.dead)) if facts.dead is not None else None,
     )

@@ -11,23 +11,15 @@ from tenantq.domain.validation import all_fields
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
 from tenantq.http.reply import Reply, json_reply
-from tenantq.wire import (
-    DestroyRequest,
-    ImportReply,
-    ImportRequest,
-    PurgeReply,
-    QueueReply,
-    QueuesReply,
-    RedriveReply,
-    RedriveRequest,
-    SuspendRequest,
-)
+from tenantq.wire.exports import ImportReply, ImportRequest
+from tenantq.wire.queues import PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
 
 if TYPE_CHECKING:
     from tenantq.http.handlers.page_query import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import QueueInfo, Service
     from tenantq.service.redrives import RedriveInfo
+    from tenantq.wire.acts import DestroyRequest, SuspendRequest
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:

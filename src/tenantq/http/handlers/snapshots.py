@@ -9,8 +9,7 @@ import msgspec
 from tenantq.domain.limits import PeekSize
 from tenantq.http.handlers.messages import facts_of
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.wire import PeekReply, SnapshotReply, SnapshotRequest
-from tenantq.wire.messages import MessageId
+from tenantq.wire.messages import MessageId, PeekReply, SnapshotReply, SnapshotRequest
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request

@@ -10,15 +10,8 @@ from tenantq.domain.names import QueueName
 from tenantq.domain.validation import all_fields
 from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
-from tenantq.wire import (
-    DestroyRequest,
-    HoldItem,
-    ReasonRequest,
-    SuspendRequest,
-    SuspensionItem,
-    TenantReply,
-    TenantsReply,
-)
+from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
+from tenantq.wire.tenants import HoldItem, TenantReply, TenantsReply
 
 if TYPE_CHECKING:
     from tenantq.engine.queue_state import Suspension
