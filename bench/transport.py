@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from bench.processes import TOKEN, redis, tenantq
 from bench.table import Table
 from tenantq.client import AsyncClient
-from tenantq.load.cases import adding, adding_many, cycling, cycling_many
-from tenantq.load.drive import drive_times
+from tenantq.load.cases import make_add, make_batch_add, make_batch_cycle, make_cycle
+from tenantq.load.closed_loop import drive_times
 from tenantq.load.latencies import Latencies
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.client import AsyncQueue
-    from tenantq.load.drive import Work
+    from tenantq.load.closed_loop import LoadCall
 
 _BODY = "x" * 100
 _LOOPS = 64
@@ -100,7 +100,7 @@ def _compare(figures: Figures, peer: str, operation: str, wanted: str) -> None:
 
 
 async def _timed(
-    figures: Figures, who: str, operation: str, batch: int, loops: int, times: int, work: Work
+    figures: Figures, who: str, operation: str, batch: int, loops: int, times: int, work: LoadCall
 ) -> None:  # fmt: skip
     """Run ``work`` in so many loops at once, so many times each, and note the rate of messages."""
     measured = figures.setdefault((who, operation), Measured(batch))
@@ -139,10 +139,10 @@ async def _sdk(client: AsyncClient, who: str, figures: Figures, scale: int) -> N
         return client.queue(f"batch-{number}")
 
     queue = client.queue(_QUEUE)
-    await _timed(figures, who, "adds", 1, _LOOPS, 1_000 // scale, adding(lambda _: queue, _BODY))
-    await _timed(figures, who, "adds by 100", 100, 4, 200 // scale, adding_many(lambda _: queue, _BODY, 100))
-    await _timed(figures, who, "cycles", 1, _LOOPS, 300 // scale, cycling(cycled, _BODY))
-    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, cycling_many(batched, _BODY, 100))
+    await _timed(figures, who, "adds", 1, _LOOPS, 1_000 // scale, make_add(lambda _: queue, _BODY))
+    await _timed(figures, who, "adds by 100", 100, 4, 200 // scale, make_batch_add(lambda _: queue, _BODY, 100))
+    await _timed(figures, who, "cycles", 1, _LOOPS, 300 // scale, make_cycle(cycled, _BODY))
+    await _timed(figures, who, "cycles by 100", 100, 4, 100 // scale, make_batch_cycle(batched, _BODY, 100))
 
 
 # ---- Redis Streams ----

@@ -160,7 +160,7 @@ def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None
         (("--size", "large"), 2, "is not a number of bytes"),
         (("--batch", 1_000, "--size", "9KiB"), 2, "a batch has at most"),
         (("--reuse",), 2, "--reuse needs --queue"),
-        (("--queue", "no such name"), 2, "queue: a name is"),
+        (("--queue", "no such name"), 2, "queue: invalid value"),
         (("--data-dir", "/"), 2, "are for --local"),
         (("--local", "--token", "mine"), 2, "--token is not for it"),
         (("--compare", "/nowhere"), 2, "/nowhere: No such file"),

@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from unittest import mock
 
+from tenantq.cli.commands.demo import _cheat_sheet
+from tenantq.cli.commands.demo_traffic import DemoTokens
 from tests.acceptance.command import COMMAND, SECONDS_MAX, environment, read_until, run, running_demo
 
 if TYPE_CHECKING:
@@ -59,9 +62,10 @@ def test_what_its_cheat_sheet_says_can_be_pasted(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
     )  # fmt: skip
     try:
-        sheet = read_until(process, "1s ").split("In another terminal, as acme:\n")[1]
+        sheet = read_until(process, "1s ")
         lines = [line.strip() for line in sheet.splitlines() if line.startswith("  ")]
-        assert len(lines) == 5
+        assert lines.pop(2).endswith("tenantq console")  # needs a terminal
+        assert len(lines) == 8
         script = "\n".join(["set -e", *(f"{line}; echo" for line in lines)])
         pasted = subprocess.run(
             ["bash", "-c", script], capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
@@ -88,8 +92,18 @@ def test_killed_while_working_it_leaves_a_clean_store(tmp_path: Path) -> None:
     assert (examined.returncode, examined.stderr) == (0, ""), examined.stdout
     again = _demo(tmp_path, 1)
     assert (again.returncode, again.stderr) == (0, "")
-    shown = re.findall(r"^  [a-z-]+ +(\w{20,})$", again.stdout, re.MULTILINE)
-    assert shown == [tokens["admin"], *tokens["tenants"].values()]
+    shown = re.findall(r"TENANTQ_TOKEN=(\w{20,})$", again.stdout, re.MULTILINE)
+    assert shown == [tokens["admin"], tokens["tenants"]["acme"]]
+
+
+def test_the_cheat_sheet_fits_a_small_terminal() -> None:
+    """With the table of figures below it: 24 lines of 80 columns, as installed on the path."""
+    tokens = DemoTokens(admin="demo_" + 48 * "a", tenants={"acme": f"tq_{16 * 'a'}_{52 * 'a'}"})
+    with mock.patch("tenantq.cli.commands.demo._this_command", return_value="tenantq"):
+        sheet = _cheat_sheet("http://127.0.0.1:7070", "./tenantq-data", tokens)
+    rows = sum(max(1, -(-len(line) // 80)) for line in sheet.split("\n"))
+    table_rows = 2 + 3  # title, headings, tenants
+    assert rows + table_rows <= 23, sheet
 
 
 def test_a_second_demo_on_the_same_directory_is_refused(tmp_path: Path) -> None:

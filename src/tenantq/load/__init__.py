@@ -1,1 +1,1 @@
-"""Load on a server, made with the SDK, and what came of it: what ``tenantq bench`` measures with."""
+"""Load generated with the SDK, and its measurement: the engine of ``tenantq bench``."""

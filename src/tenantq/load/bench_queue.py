@@ -1,4 +1,4 @@
-"""The queue that a measurement works on: its own, made and deleted, or an empty one that is lent to it."""
+"""The queue of a measurement: its own, or an existing empty one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from tenantq.wire.queues import QueueReply
 
 _ATTEMPTS: Final = 1_000
-"""Deliveries before a message is a dead letter: so many that no dead-letter queue comes to be."""
+"""So many attempts that no dead-letter queue is created."""
 _REASON: Final = "tenantq bench is done with it"
 
 
 class BenchQueue:
-    """One queue, empty at the start of each case. What it is called is never that of a queue in use."""
+    """A queue that is empty at the start of each case."""
 
     def __init__(self, queue: AsyncQueue, *, reuse: bool) -> None:
         self._queue = queue
@@ -28,7 +28,7 @@ class BenchQueue:
         self._is_used = False
 
     async def open(self) -> None:
-        """Make the queue, or see that the one that is there is empty and lent. Raises Conflict and leaves it alone otherwise."""
+        """Create the queue, or check that the existing one may be used and is empty. Raises Conflict otherwise."""
         name = self._queue.name
         try:
             there = await self._queue.stats()
@@ -54,28 +54,28 @@ class BenchQueue:
         self._is_own = True
 
     def added(self, at_most: int) -> None:
-        """Note how many messages a measurement may have added."""
+        """Record the maximum of messages that a measurement added."""
         self._is_used = True
         self._added_at_most += at_most
 
     async def empty(self) -> None:
-        """Have it as new for the next measurement."""
+        """Empty the queue for the next measurement."""
         if self._is_used and self._is_own:
             await self._delete()
-            await self._make()  # another one of the same name: nothing of the old one's rows is in its way
+            await self._make()  # a new queue has no deleted rows that slow it down
         elif self._is_used:
             await self._purge()
         self._is_used = False
 
     async def close(self) -> list[str]:
-        """Delete it, or empty it where it was lent; return what is left behind, and why."""
+        """Delete the queue, or empty it if it existed before. Returns what could not be removed, and why."""
         try:
             if self._is_own:
                 await self._delete()
             else:
                 await self._purge()
         except NotFound:
-            return []  # somebody was quicker
+            return []  # deleted by someone else
         except TenantqError as error:
             what = "the queue" if self._is_own else "messages in the queue"
             return [f"{what} {self._queue.name}: {error.message}"]

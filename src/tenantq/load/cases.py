@@ -1,27 +1,27 @@
-"""What one call of each case does, through the SDK."""
+"""The calls of each case, through the SDK."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import TimedOut
-from tenantq.load.drive import PartlyDoneError
+from tenantq.load.closed_loop import PartlyDoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tenantq.client import Added, AsyncQueue
     from tenantq.errors import TenantqError
-    from tenantq.load.drive import Work
+    from tenantq.load.closed_loop import LoadCall
 
     QueueOf = Callable[[int], AsyncQueue]
-    """Which queue a loop works on, by its number."""
+    """Returns the queue of a loop, by its number."""
 
 _POLL_WAIT_MS: Final = 5_000
 
 
-def adding(queue_of: QueueOf, body: str) -> Work:
-    """Add one message."""
+def make_add(queue_of: QueueOf, body: str) -> LoadCall:
+    """Return a call that adds one message."""
 
     async def add(number: int) -> int:
         await queue_of(number).add(body)
@@ -30,8 +30,8 @@ def adding(queue_of: QueueOf, body: str) -> Work:
     return add
 
 
-def adding_many(queue_of: QueueOf, body: str, batch: int) -> Work:
-    """Add a batch."""
+def make_batch_add(queue_of: QueueOf, body: str, batch: int) -> LoadCall:
+    """Return a call that adds a batch."""
     bodies = [body] * batch
 
     async def add(number: int) -> int:
@@ -46,8 +46,8 @@ def adding_many(queue_of: QueueOf, body: str, batch: int) -> Work:
     return add
 
 
-def cycling(queue_of: QueueOf, body: str) -> Work:
-    """Add one message, lease one and ack it."""
+def make_cycle(queue_of: QueueOf, body: str) -> LoadCall:
+    """Return a call that adds a message, leases one and acks it."""
 
     async def cycle(number: int) -> int:
         queue = queue_of(number)
@@ -61,8 +61,8 @@ def cycling(queue_of: QueueOf, body: str) -> Work:
     return cycle
 
 
-def cycling_many(queue_of: QueueOf, body: str, batch: int) -> Work:
-    """Add a batch, lease as many and ack them."""
+def make_batch_cycle(queue_of: QueueOf, body: str, batch: int) -> LoadCall:
+    """Return a call that adds a batch, leases as many messages and acks them."""
     bodies = [body] * batch
 
     async def cycle(number: int) -> int:

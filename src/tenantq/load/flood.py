@@ -1,7 +1,7 @@
-"""A flood of single adds, as fast as they are answered, from a process of its own: what it costs to send must not slow down who measures.
+"""A flood of single adds from a separate process, so that sending does not slow down the measurement.
 
-The process reads a ``FloodOrder`` from its first line of input, answers every further line with its ``FloodFigures`` so far, and ends
-with its input: it never outlives who started it.
+The process reads ``FloodSettings`` from the first line of its input, answers every further line with its ``FloodFigures``, and ends
+with its input. It never outlives its parent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 from tenantq.client import AsyncClient, Tls
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.load.cases import adding
-from tenantq.load.drive import drive_seconds
+from tenantq.load.cases import make_add
+from tenantq.load.closed_loop import drive_seconds
+from tenantq.load.measurement import EndReason, Measurement
 from tenantq.load.stopwatch import SystemStopwatch
-from tenantq.load.tally import Ended, Tally
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _END_S: Final = 10
 
 
-class FloodOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to flood, and how."""
+class FloodSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The target and strength of a flood."""
 
     url: str
     token: str
@@ -41,12 +41,12 @@ class FloodOrder(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str | None = None
 
     def __repr__(self) -> str:
-        """Show where it goes, and never the token."""
+        """Show the address, never the token."""
         return f"<flood of {self.url}>"
 
 
 class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a flood is, since it began."""
+    """The figures of a flood since its start."""
 
     at_s: float  # on the flood's own stopwatch
     calls: int
@@ -54,34 +54,34 @@ class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, int]
     errors: dict[str, int]
     texts: dict[str, str]
-    ended: Ended
+    ended: EndReason
     failure: str | None = None
 
 
 class Flood:
-    """A flood for the time of a block."""
+    """Runs a flood while a block runs."""
 
-    def __init__(self, order: FloodOrder) -> None:
-        self._order = order
+    def __init__(self, settings: FloodSettings) -> None:
+        self._settings = settings
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tenantq.load.flood",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # what is typed at the terminal is for who started it
+            start_new_session=True,  # signals of the terminal are for the parent
         )  # fmt: skip
         try:
-            await self._asked(msgspec.json.encode(self._order))
+            await self._request(msgspec.json.encode(self._settings))
         except BaseException:
             await self._end()
             raise
         return self
 
     async def figures(self) -> FloodFigures:
-        """Return how far it is; raises Unavailable where it has ended."""
-        return msgspec.json.decode(await self._asked(b"how far"), type=FloodFigures)
+        """Return the figures so far. Raises Unavailable if the process has ended."""
+        return msgspec.json.decode(await self._request(b"how far"), type=FloodFigures)
 
-    async def _asked(self, line: bytes) -> bytes:
+    async def _request(self, line: bytes) -> bytes:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -110,55 +110,53 @@ class Flood:
             await self._process.wait()
 
 
-# ---- in the process ----
+# ---- the process ----
 
 
 async def _flood() -> None:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    order = msgspec.json.decode(await lines.readline(), type=FloodOrder)
-    tally, stop = Tally(), asyncio.Event()
-    tls = Tls(ca_file=order.ca_file, certificate_file=order.certificate_file, key_file=order.key_file)
+    settings = msgspec.json.decode(await lines.readline(), type=FloodSettings)
+    measurement, stop = Measurement(), asyncio.Event()
+    tls = Tls(ca_file=settings.ca_file, certificate_file=settings.certificate_file, key_file=settings.key_file)
     async with AsyncClient(
-        order.url,
-        order.token,
-        timeout_ms=order.timeout_ms,
+        settings.url,
+        settings.token,
+        timeout_ms=settings.timeout_ms,
         retries=0,
-        connections=order.connections,
+        connections=settings.connections,
         coalesce=False,
         tls=tls,
     ) as client:
-        queue = client.queue(order.queue)
+        queue = client.queue(settings.queue)
         flooding = asyncio.create_task(
             drive_seconds(
-                adding(lambda _: queue, "x" * order.size),
-                tally,
-                loops=order.connections,
+                make_add(lambda _: queue, "x" * settings.size),
+                measurement,
+                loops=settings.connections,
                 warm_up_s=0.0,
                 seconds=math.inf,
-                messages_max=order.messages_max,
+                messages_max=settings.messages_max,
                 stop=stop,
             )
         )
-        _say(tally)
+        _write_figures(measurement)
         while await lines.readline():
-            _say(tally)
+            _write_figures(measurement)
         stop.set()
         await flooding
 
 
-def _say(tally: Tally) -> None:
-    failure: TenantqError | None = tally.failure
+def _write_figures(measurement: Measurement) -> None:
+    failure: TenantqError | None = measurement.failure
     figures = FloodFigures(
         at_s=SystemStopwatch.now(),
-        calls=tally.begun,
-        messages=tally.messages_total,
-        refusals=dict(tally.refusals),
-        errors=dict(tally.errors),
-        texts=tally.texts,
-        ended=tally.ended,
+        calls=measurement.begun,
+        messages=measurement.messages_total,
+        ended=measurement.ended,
         failure=None if failure is None else failure.message,
+        **measurement.failures(),
     )
     sys.stdout.buffer.write(msgspec.json.encode(figures) + b"\n")
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""How long calls took, in bounded memory: exact up to a million calls, beyond that in a histogram."""
+"""Latencies in bounded memory: exact for the first million calls, then in a histogram."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from array import array
 from typing import Final
 
 EXACT_MAX: Final = 1_000_000
-"""So many times are kept one by one; 8 MB."""
+"""Number of exact times; 8 MB."""
 _FINE_BITS: Final = 7
-"""In the histogram each doubling of time has 2^7 places, so a place is at most 1/128 of the time it stands for."""
+"""Each doubling of time has 2^7 buckets, so the width of a bucket is at most 1/128 of its time."""
 _US_MAX: Final = (1 << 36) - 1  # 19 hours
 _EXACT_US: Final = 2 << _FINE_BITS
-_PLACES: Final = _EXACT_US + ((_US_MAX.bit_length() - _FINE_BITS - 1) << _FINE_BITS)
+_BUCKETS: Final = _EXACT_US + ((_US_MAX.bit_length() - _FINE_BITS - 1) << _FINE_BITS)
 
 
 class Latencies:
-    """Any number of times, in seconds. Percentiles are exact up to ``exact_max`` times; beyond, they are at most 0.8 % too high."""
+    """Times in seconds. Percentiles are exact for up to ``exact_max`` times, then at most 0.8 % too high."""
 
     __slots__ = ("_counts", "_exact", "_exact_max", "_longest_s", "count")
 
@@ -29,18 +29,18 @@ class Latencies:
         self._longest_s = 0.0  # of those beyond
 
     def record(self, seconds: float) -> None:
-        """Note how long one call took."""
+        """Record the time of one call."""
         if self.count < self._exact_max:
             self._exact.append(seconds)
         else:
             if self._counts is None:
-                self._counts = [0] * _PLACES
-            self._counts[_place(seconds)] += 1
+                self._counts = [0] * _BUCKETS
+            self._counts[_bucket(seconds)] += 1
             self._longest_s = max(self._longest_s, seconds)
         self.count += 1
 
     def percentiles(self, *percents: float) -> list[float | None]:
-        """Return, for each, the time that so many percent of all calls took at most; None: there were none."""
+        """Return the percentiles of all times, or None for each if there are no times."""
         if not self.count:
             return [None for _ in percents]
         ranks = [max(1, math.ceil(self.count * percent / 100)) for percent in percents]
@@ -49,13 +49,13 @@ class Latencies:
             return [ordered[rank - 1] for rank in ranks]
         counts = self._counts.copy()
         for seconds in self._exact:
-            counts[_place(seconds)] += 1
+            counts[_bucket(seconds)] += 1
         longest_s = max(self._longest_s, *self._exact)
         return [min(_ranked_s(counts, rank), longest_s) for rank in ranks]
 
 
-def _place(seconds: float) -> int:
-    """Return the place of a time in the histogram; times below 256 µs have one for each microsecond."""
+def _bucket(seconds: float) -> int:
+    """Return the bucket of a time. Times below 256 µs have one bucket per microsecond."""
     us = min(max(0, math.ceil(seconds * 1e6)), _US_MAX)
     if us < _EXACT_US:
         return us
@@ -64,10 +64,10 @@ def _place(seconds: float) -> int:
 
 
 def _ranked_s(counts: list[int], rank: int) -> float:
-    """Return the longest time that has the place of the ``rank``-th shortest."""
+    """Return the longest time in the bucket of the ``rank``-th shortest."""
     seen = itertools.accumulate(counts)
-    place = next(place for place, count in enumerate(seen) if count >= rank)
-    if place < _EXACT_US:
-        return place / 1e6
-    shift = (place >> _FINE_BITS) - 1
-    return (((place - (shift << _FINE_BITS) + 1) << shift) - 1) / 1e6
+    bucket = next(bucket for bucket, count in enumerate(seen) if count >= rank)
+    if bucket < _EXACT_US:
+        return bucket / 1e6
+    shift = (bucket >> _FINE_BITS) - 1
+    return (((bucket - (shift << _FINE_BITS) + 1) << shift) - 1) / 1e6

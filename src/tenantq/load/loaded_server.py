@@ -1,4 +1,4 @@
-"""The server under load: where it is, and as whom it is called."""
+"""The server under load, with the credential."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RETRIES = Retries(count=3)
 
 
 class LoadedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the server."""
+    """Address and credential of the server under load."""
 
     url: str
     token: str | None = None
@@ -24,15 +24,15 @@ class LoadedServer(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls = Tls()
 
     def __repr__(self) -> str:
-        """Show where it is, and never the token."""
+        """Show the address, never the token."""
         return f"<loaded server {self.url}>"
 
     def patient(self) -> AsyncClient:
-        """Return a client for what is done before and after a measurement."""
+        """Return a client with retries, for preparation and clean-up."""
         return AsyncClient(self.url, self.token, timeout_ms=self.timeout_ms, retries=_RETRIES, tls=self.tls)
 
     def measuring(self, *, connections: int, coalesce: bool, token: str | None = None) -> AsyncClient:
-        """Return a client that hides nothing: what is refused or fails is not tried again."""
+        """Return a client without retries, for measurements."""
         return AsyncClient(
             self.url,
             token or self.token,
@@ -44,5 +44,5 @@ class LoadedServer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def queue(self, client: AsyncClient, name: str) -> AsyncQueue:
-        """Return a queue of the tenant that is meant."""
+        """Return a queue of the tenant."""
         return client.queue(name) if self.tenant is None else client.tenant(self.tenant).queue(name)

@@ -1,4 +1,4 @@
-"""The noisy neighbour on one server: a victim adds at an even pace, alone and then beside the flood of another tenant."""
+"""The noisy-neighbour case: a victim adds at a constant rate, alone and then during another tenant's flood."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
-from tenantq.load.flood import Flood, FloodFigures, FloodOrder
+from tenantq.load.flood import Flood, FloodFigures, FloodSettings
+from tenantq.load.measurement import Measurement
 from tenantq.load.open_loop import send_steadily
-from tenantq.load.report import CaseFigures, Load, Neighbour, case_figures, ratio
-from tenantq.load.tally import Tally
+from tenantq.load.report import CaseFigures, LoadSettings, NeighbourRatios, case_figures, ratio
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tenantq.client import AsyncClient
     from tenantq.load.loaded_server import LoadedServer
 
-    Watching = Callable[[str, Tally], contextlib.AbstractAsyncContextManager[None]]
-    """Shows how a measurement goes, while a block runs."""
+    Watching = Callable[[str, Measurement], contextlib.AbstractAsyncContextManager[None]]
+    """Shows the progress of a measurement while a block runs."""
 
 ALONE: Final = "victim alone"
 BESIDE: Final = "victim beside the flood"
@@ -29,8 +29,8 @@ _REASON: Final = "tenantq bench is done with it"
 _VICTIM_CONNECTIONS: Final = 32
 
 
-class TwoTenants:
-    """A victim and a tenant that floods, for the time of a measurement."""
+class NeighbourTenants:
+    """The victim and the flooding tenant, created for a measurement."""
 
     def __init__(self, admin: AsyncClient, suffix: str) -> None:
         self._admin = admin
@@ -39,12 +39,12 @@ class TwoTenants:
         self.tokens: list[str] = []
 
     async def open(self) -> None:
-        """Make them and a key for each. Raises Forbidden where the credential is not a platform administrator's."""
+        """Create them, with a key each. Raises Forbidden if the credential is not a platform administrator's."""
         for name in self._names:
             tenant = self._admin.tenant(name)
             try:
                 await tenant.configure()
-            except (Forbidden, NotFound) as error:  # what may not be seen looks as if it were not there
+            except (Forbidden, NotFound) as error:  # a forbidden tenant looks like a missing one
                 text = (
                     "the case 'neighbour' makes two tenants, which takes the token of an administrator of the platform"
                 )
@@ -53,7 +53,7 @@ class TwoTenants:
             self.tokens.append((await tenant.create_key("tenantq bench", role="producer")).token)
 
     async def close(self) -> list[str]:
-        """Erase them with all they have; return what is left behind and why."""
+        """Delete them. Returns what could not be deleted, and why."""
         left = []
         while self._made:
             name = self._made.pop()
@@ -67,12 +67,12 @@ class TwoTenants:
 
 
 async def measure(
-    server: LoadedServer, tenants: TwoTenants, load: Load, stop: asyncio.Event, watching: Watching
-) -> AsyncIterator[CaseFigures | Neighbour]:
-    """Yield the figures of the victim alone, beside the flood, and of the flood, and at last how they stand to each other."""
+    server: LoadedServer, tenants: NeighbourTenants, load: LoadSettings, stop: asyncio.Event, watching: Watching
+) -> AsyncIterator[CaseFigures | NeighbourRatios]:
+    """Yield the figures of the victim alone, of the victim during the flood, and of the flood, then their ratios."""
     victim_token, flood_token = tenants.tokens
     async with server.measuring(connections=_VICTIM_CONNECTIONS, coalesce=False, token=victim_token) as client:
-        alone = Tally()
+        alone = Measurement()
         async with watching(ALONE, alone):
             await _victim(client, alone, load, stop)
         yield case_figures(ALONE, alone)
@@ -80,7 +80,7 @@ async def measure(
             raise alone.failure
         if stop.is_set():
             return
-        order = FloodOrder(
+        settings = FloodSettings(
             url=server.url,
             token=flood_token,
             queue=_QUEUE,
@@ -92,10 +92,10 @@ async def measure(
             certificate_file=server.tls.certificate_file,
             key_file=server.tls.key_file,
         )
-        beside = Tally()
-        async with Flood(order) as flood:
+        beside = Measurement()
+        async with Flood(settings) as flood:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), load.warm_up_ms / 1_000)  # it has to warm up too
+                await asyncio.wait_for(stop.wait(), load.warm_up_ms / 1_000)  # the flood has to warm up too
             before = await flood.figures()
             async with watching(BESIDE, beside):
                 await _victim(client, beside, load, stop)
@@ -110,12 +110,12 @@ async def measure(
         raise Unavailable(f"the flood ended early: {after.failure}")
 
 
-async def _victim(client: AsyncClient, tally: Tally, load: Load, stop: asyncio.Event) -> None:
+async def _victim(client: AsyncClient, measurement: Measurement, load: LoadSettings, stop: asyncio.Event) -> None:
     queue = client.queue(_QUEUE)
     body = "x" * load.size
     await send_steadily(
         lambda: queue.add(body),
-        tally,
+        measurement,
         per_second=load.victim_per_second,
         warm_up_s=load.warm_up_ms / 1_000,
         seconds=load.seconds,
@@ -124,7 +124,7 @@ async def _victim(client: AsyncClient, tally: Tally, load: Load, stop: asyncio.E
 
 
 def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
-    """Return what a flood did between two looks at it, the victim's warming up included."""
+    """Return the figures of a flood between two readings, including the victim's warm-up."""
     seconds = after.at_s - before.at_s
     messages = after.messages - before.messages
     return CaseFigures(
@@ -133,10 +133,6 @@ def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
         calls=messages,
         messages=messages,
         messages_per_second=round(messages / seconds, 1) if messages and seconds > 0 else None,
-        p50_ms=None,
-        p90_ms=None,
-        p99_ms=None,
-        max_ms=None,
         errors=after.errors,
         refusals=after.refusals,
         calls_total=after.calls,
@@ -146,8 +142,10 @@ def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
     )
 
 
-def _neighbour(alone: Tally, beside: Tally, flooded: CaseFigures) -> Neighbour:
+def _neighbour(alone: Measurement, beside: Measurement, flooded: CaseFigures) -> NeighbourRatios:
     percents = (50, 99, 100)
     times = zip(beside.latencies.percentiles(*percents), alone.latencies.percentiles(*percents), strict=True)
     p50, p99, longest = (ratio(shared, free) for shared, free in times)
-    return Neighbour(p50_ratio=p50, p99_ratio=p99, max_ratio=longest, flood_per_second=flooded.messages_per_second)
+    return NeighbourRatios(
+        p50_ratio=p50, p99_ratio=p99, max_ratio=longest, flood_per_second=flooded.messages_per_second
+    )

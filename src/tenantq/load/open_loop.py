@@ -1,7 +1,6 @@
-"""An open loop: calls at an even pace, whether or not earlier ones are done, each timed from the moment it was due.
+"""An open loop: calls at a constant rate, whether or not earlier ones are done, each timed from the time it was due.
 
-A caller that waits for its answer before it calls again stays silent while the server is slow, and measures least just then. Here what is
-late in being sent is late in the figures too.
+A closed loop sends less while the server is slow, and so hides the slowness. Here a delay in sending counts as latency.
 """
 
 from __future__ import annotations
@@ -11,65 +10,65 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import TenantqError
-from tenantq.load.drive import PASSING, until_done
+from tenantq.load.closed_loop import TEMPORARY, wait_for_tasks
+from tenantq.load.measurement import MeasuredInterval, Measurement
 from tenantq.load.stopwatch import Stopwatch, SystemStopwatch
-from tenantq.load.tally import Span, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-UNDER_WAY_MAX: Final = 1_000
-"""Calls that may be under way. What is due beyond it waits, and that counts."""
+CONCURRENT_MAX: Final = 1_000
+"""Maximum of concurrent calls. Further calls wait, and the wait counts as latency."""
 _SPIN_S: Final = 0.001
-"""An event loop sleeps in whole milliseconds. The last one is waited out turn by turn, or every call would be late."""
+"""The event loop sleeps in whole milliseconds. The last one is spent turn by turn, so that calls are not late."""
 
 
 async def send_steadily(
     send: Callable[[], Awaitable[object]],
-    tally: Tally,
+    measurement: Measurement,
     *,
     per_second: float,
     warm_up_s: float,
     seconds: float,
     stop: asyncio.Event,
-    under_way_max: int = UNDER_WAY_MAX,
+    concurrent_max: int = CONCURRENT_MAX,
     stopwatch: Stopwatch | None = None,
 ) -> None:
-    """Send ``per_second`` times a second, and count what was due within ``seconds`` after ``warm_up_s``."""
+    """Send ``per_second`` calls per second, and count those due within ``seconds`` after ``warm_up_s``."""
     watch = stopwatch or SystemStopwatch()
     begin = watch.now()
-    tally.span = Span(begin + warm_up_s, begin + warm_up_s + seconds)
-    under_way: set[asyncio.Task[None]] = set()
+    measurement.interval = MeasuredInterval(begin + warm_up_s, begin + warm_up_s + seconds)
+    running: set[asyncio.Task[None]] = set()
 
-    async def one(due: float) -> None:
-        tally.begun += 1
+    async def send_one(due: float) -> None:
+        measurement.begun += 1
         try:
             await send()
-        except PASSING as error:
-            tally.failed(error)
+        except TEMPORARY as error:
+            measurement.failed(error)
         except TenantqError as error:
-            tally.stop("failed", watch.now(), error)
+            measurement.stop("failed", watch.now(), error)
         else:
-            tally.done(watch.now() - due, 1, counts=tally.span.holds(due))
+            measurement.done(watch.now() - due, 1, counts=measurement.interval.holds(due))
 
-    async def all_of_them() -> None:
+    async def send_all() -> None:
         for number in itertools.count():
             due = begin + number / per_second
-            while due < tally.span.end and (left := due - watch.now()) > 0:
+            while due < measurement.interval.end and (left := due - watch.now()) > 0:
                 await watch.sleep(max(0.0, left - _SPIN_S))
-            while len(under_way) >= under_way_max:
-                await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            if due >= tally.span.end:
+            while len(running) >= concurrent_max:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if due >= measurement.interval.end:
                 break
-            task = asyncio.create_task(one(due))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-        if under_way:
-            await asyncio.gather(*under_way)
+            task = asyncio.create_task(send_one(due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        if running:
+            await asyncio.gather(*running)
 
     try:
-        await until_done([asyncio.create_task(all_of_them())], tally, stop, watch)
+        await wait_for_tasks([asyncio.create_task(send_all())], measurement, stop, watch)
     finally:
-        for task in under_way:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Time as a measurement needs it: finer than the milliseconds that everything else goes by, and held by a test."""
+"""A clock for measurements, finer than milliseconds. Tests replace it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 
 
 class Stopwatch(Protocol):
-    """A reading and a pause, in seconds."""
+    """A clock and a sleep, in seconds."""
 
     def now(self) -> float:
-        """Return the seconds since some moment; never jumps."""
+        """Return monotonic seconds."""
 
     async def sleep(self, seconds: float) -> None:
-        """Pause, for a turn of the event loop at least."""
+        """Sleep for at least one turn of the event loop."""
 
 
 class SystemStopwatch:
-    """The machine's finest clock."""
+    """The system's performance counter."""
 
     now = staticmethod(time.perf_counter)
 
     async def sleep(self, seconds: float) -> None:
-        """Pause on the event loop, which may be up to a millisecond late."""
+        """Sleep on the event loop, which can be late by a millisecond."""
         await asyncio.sleep(seconds)

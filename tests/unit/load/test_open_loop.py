@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.errors import Forbidden, RateLimited
+from tenantq.load.measurement import Measurement
 from tenantq.load.open_loop import send_steadily
-from tenantq.load.tally import Tally
 from tests.unit.load.manual_stopwatch import TURN_S, ManualStopwatch
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def watch() -> ManualStopwatch:
 
 async def _send(
     watch: ManualStopwatch, send: Callable[[], Awaitable[None]], *, stop: asyncio.Event | None = None, **options: Any
-) -> Tally:
-    tally = Tally()
+) -> Measurement:
+    measurement = Measurement()
     given: dict[str, Any] = {"per_second": 50, "warm_up_s": 1.0, "seconds": 2.0, **options}
-    await watch.run(send_steadily(send, tally, stop=stop or asyncio.Event(), stopwatch=watch, **given))
-    return tally
+    await watch.run(send_steadily(send, measurement, stop=stop or asyncio.Event(), stopwatch=watch, **given))
+    return measurement
 
 
 async def test_calls_go_out_when_they_are_due_whether_or_not_earlier_ones_are_done(watch: ManualStopwatch) -> None:
@@ -40,12 +40,12 @@ async def test_calls_go_out_when_they_are_due_whether_or_not_earlier_ones_are_do
         sent.append(watch.now() - 128)
         await watch.sleep(1.0)
 
-    tally = await _send(watch, send)
+    measurement = await _send(watch, send)
     assert len(sent) == 150
     for number, moment in enumerate(sent):
         assert 0 <= moment - number / 50 <= 2 * TURN_S
-    assert (tally.calls, tally.messages_total) == (100, 150)
-    assert tally.per_second == 50
+    assert (measurement.calls, measurement.messages_total) == (100, 150)
+    assert measurement.per_second == 50
 
 
 async def test_what_could_not_be_sent_in_time_is_late_in_the_figures(watch: ManualStopwatch) -> None:
@@ -57,9 +57,9 @@ async def test_what_could_not_be_sent_in_time_is_late_in_the_figures(watch: Manu
         if len(begun) == 1:
             await watch.sleep(1.0)
 
-    tally = await _send(watch, send, warm_up_s=0.0, seconds=2.0, under_way_max=1)
-    assert tally.calls == 100
-    p50, p75, longest = tally.latencies.percentiles(50, 75, 100)
+    measurement = await _send(watch, send, warm_up_s=0.0, seconds=2.0, concurrent_max=1)
+    assert measurement.calls == 100
+    p50, p75, longest = measurement.latencies.percentiles(50, 75, 100)
     assert p50 is not None
     assert p75 is not None
     assert longest is not None
@@ -79,9 +79,9 @@ async def test_refused_calls_are_counted_and_not_timed(watch: ManualStopwatch) -
             raise RateLimited
         await watch.sleep(0.5)
 
-    tally = await _send(watch, send, warm_up_s=0.0)
-    assert (tally.calls, dict(tally.refusals)) == (50, {"rate_limited": 50})
-    (shortest,) = tally.latencies.percentiles(1)
+    measurement = await _send(watch, send, warm_up_s=0.0)
+    assert (measurement.calls, dict(measurement.refusals)) == (50, {"rate_limited": 50})
+    (shortest,) = measurement.latencies.percentiles(1)
     assert shortest is not None
     assert shortest >= 0.5
 
@@ -103,10 +103,10 @@ async def test_a_stop_ends_calls_that_hang(watch: ManualStopwatch) -> None:
         stop.set()
 
     stopping = asyncio.create_task(stop_later())
-    tally = await _send(watch, send, stop=stop)
+    measurement = await _send(watch, send, stop=stop)
     await stopping
-    assert tally.ended == "interrupted"
-    assert tally.calls == 0
+    assert measurement.ended == "interrupted"
+    assert measurement.calls == 0
     assert ended > 50
     assert len(asyncio.all_tasks()) == 1
 
@@ -120,5 +120,5 @@ async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> No
         count += 1
         raise Forbidden("not here")
 
-    tally = await _send(watch, send)
-    assert (tally.ended, count) == ("failed", 1)
+    measurement = await _send(watch, send)
+    assert (measurement.ended, count) == ("failed", 1)

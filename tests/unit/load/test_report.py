@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenantq.errors import Invalid
-from tenantq.load.report import CaseFigures, Environment, Load, Report, compare, load_report
+from tenantq.load.report import BenchEnvironment, BenchReport, CaseFigures, LoadSettings, compare, load_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +21,11 @@ def _figures(case: str, rate: float | None, p99_ms: float | None) -> CaseFigures
     )  # fmt: skip
 
 
-def _report(*cases: CaseFigures, size: int = 100, durability: str = "fsync") -> Report:
-    environment = Environment(
+def _report(*cases: CaseFigures, size: int = 100, durability: str = "fsync") -> BenchReport:
+    environment = BenchEnvironment(
         url="http://127.0.0.1:1", server_version="1", durability=durability, client_version="1", python="3", cores=2
     )
-    return Report(measured_at=0, environment=environment, load=Load(size=size), cases=list(cases))
+    return BenchReport(measured_at=0, environment=environment, load=LoadSettings(size=size), cases=list(cases))
 
 
 def test_each_case_is_compared_with_the_one_of_its_name() -> None:

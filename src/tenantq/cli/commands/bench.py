@@ -1,4 +1,4 @@
-"""``tenantq bench``: how fast a server is, with its disk and network, and what a noisy neighbour costs there."""
+"""``tenantq bench``: measure the speed of a server, and the cost of a noisy neighbour."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tenantq.client import AsyncClient
 from tenantq.client.batcher import BYTES_MAX
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
+from tenantq.load.bench_run import CASES, DEFAULT_CASES, BenchRun, Case
 from tenantq.load.loaded_server import LoadedServer
-from tenantq.load.report import Load, Report, compare, load_report
-from tenantq.load.run import CASES, DEFAULT_CASES, Case, Run
+from tenantq.load.report import BenchReport, LoadSettings, compare, load_report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tenantq.errors import TenantqError
 
 _IN_FLIGHT_MAX: Final = 1_024
 _COALESCE: Final = {"on": (True,), "off": (False,), "both": (True, False)}
-_OWN: Final = Load()
+_OWN: Final = LoadSettings()
 
 
 @click.command()
@@ -128,8 +128,8 @@ def bench(
         _confirm(connection.target.url, yes=yes)
     raise_file_limit()
 
-    def make_run(server: LoadedServer, **more: Any) -> Run:
-        return Run(server, load, chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more)
+    def make_run(server: LoadedServer, **more: Any) -> BenchRun:
+        return BenchRun(server, load, chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more)
 
     if local:
         work = _bench_local(make_run, (data_dir or Path()).resolve(), durability or "fsync", connection.timeout_ms)
@@ -142,18 +142,20 @@ def bench(
     report, failure, number = asyncio.run(work)
     if earlier is not None:
         report = compare(report, earlier)
-    return _tell(report, failure, number, as_json=as_json)
+    return _print_result(report, failure, number, as_json=as_json)
 
 
-Outcome = tuple[Report, "TenantqError | None", int]
+BenchOutcome = tuple[BenchReport, "TenantqError | None", int]
 
 
-async def _bench(make_run: Callable[..., Run], server: LoadedServer) -> Outcome:
+async def _bench(make_run: Callable[..., BenchRun], server: LoadedServer) -> BenchOutcome:
     with StopSignals(also=(signal.SIGHUP,)) as signals:
         return await _measured(make_run, server, signals)
 
 
-async def _bench_local(make_run: Callable[..., Run], directory: Path, durability: str, timeout_ms: int) -> Outcome:
+async def _bench_local(
+    make_run: Callable[..., BenchRun], directory: Path, durability: str, timeout_ms: int
+) -> BenchOutcome:
     local = LocalServer(directory, durability)
     with StopSignals(last=local.kill, also=(signal.SIGHUP,)) as signals:
         async with local:
@@ -161,19 +163,21 @@ async def _bench_local(make_run: Callable[..., Run], directory: Path, durability
             return await _measured(make_run, server, signals, file_system=file_system(directory))
 
 
-async def _measured(make_run: Callable[..., Run], server: LoadedServer, signals: StopSignals, **more: Any) -> Outcome:
+async def _measured(
+    make_run: Callable[..., BenchRun], server: LoadedServer, signals: StopSignals, **more: Any
+) -> BenchOutcome:
     with seconds_bar() as progress:
         run = make_run(server, stop=signals.asked, progress=progress, **more)
         report = await run.run()
     return report, run.failure, signals.number
 
 
-# ---- what was given ----
+# ---- options ----
 
 
-def _load(options: dict[str, Any]) -> Load:
+def _load(options: dict[str, Any]) -> LoadSettings:
     batches, victim_rate = options.pop("batches"), options.pop("victim_rate")
-    load = Load(batches_in_flight=batches, victim_per_second=victim_rate, **options)
+    load = LoadSettings(batches_in_flight=batches, victim_per_second=victim_rate, **options)
     if not 1 <= load.size <= limits.BODY_BYTES_MAX:
         raise click.BadParameter(f"a body has 1 to {limits.BODY_BYTES_MAX:,} bytes", param_hint="--size")
     if load.batch * load.size > BYTES_MAX:
@@ -199,7 +203,7 @@ def _check_local() -> None:
 
 
 def _confirm(url: str, *, yes: bool) -> None:
-    """Ask before the server of another machine is loaded."""
+    """Ask before loading a server on another machine."""
     host = AsyncClient(url).settings.host
     if yes or _is_loopback(host):
         return
@@ -220,26 +224,21 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-# ---- what is told ----
+# ---- result ----
 
 
-def _tell(report: Report, failure: TenantqError | None, number: int, *, as_json: bool) -> int:
+def _print_result(report: BenchReport, failure: TenantqError | None, number: int, *, as_json: bool) -> int:
     if as_json:
         print_json(report)
     else:
         print_report(report)
-    for note in _all_notes(report, failure):
+    failures = [f"{failure.message} [{failure.code}]"] if failure is not None else []
+    for note in (*notes(report), *failures):
         click.echo(f"tenantq: {note}", err=True)
     return _exit_code(report, failure, number)
 
 
-def _all_notes(report: Report, failure: TenantqError | None) -> Iterator[str]:
-    yield from notes(report)
-    if failure is not None:
-        yield f"{failure.message} [{failure.code}]"
-
-
-def _exit_code(report: Report, failure: TenantqError | None, number: int) -> int:
+def _exit_code(report: BenchReport, failure: TenantqError | None, number: int) -> int:
     if number:
         return exit_codes.SIGNAL + number
     if failure is not None:

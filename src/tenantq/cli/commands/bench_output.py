@@ -12,13 +12,13 @@ from tenantq.domain.formatting import printable, show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenantq.load.report import CaseFigures, Report
+    from tenantq.load.report import BenchReport, CaseFigures
 
 _HEADINGS: Final = ("case", "messages/s", "p50 ms", "p90 ms", "p99 ms", "max ms", "errors", "refused")
 _COMPARED: Final = ("case", "messages/s then", "now", "ratio", "p50 ratio", "p99 ratio")
 
 
-def print_report(report: Report) -> None:
+def print_report(report: BenchReport) -> None:
     """Print where it was measured, the figures, and what has to be known to read them."""
     for line in _heading(report):
         click.echo(line)
@@ -39,7 +39,7 @@ def print_report(report: Report) -> None:
         print_table(Table(_COMPARED, rows, "the earlier report has none of these cases"))
 
 
-def notes(report: Report) -> Iterator[str]:
+def notes(report: BenchReport) -> Iterator[str]:
     """Yield what must not be overlooked, a line each."""
     for figures in report.cases:
         refused = sum(figures.refusals.values())
@@ -65,7 +65,7 @@ def notes(report: Report) -> Iterator[str]:
         yield f"left behind: {left}"
 
 
-def _heading(report: Report) -> Iterator[str]:
+def _heading(report: BenchReport) -> Iterator[str]:
     where, load = report.environment, report.load
     disk = f", data on {where.file_system}" if where.file_system is not None else ""
     yield (

@@ -1,4 +1,4 @@
-"""``tenantq demo``: a real server with traffic on it, shown once a second until a signal comes."""
+"""``tenantq demo``: a real server with traffic, and its figures once a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tenantq.cli import exit_codes
-from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoTokens, Line, Traffic, prepare
+from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoFigures, DemoTokens, Traffic, prepare
 from tenantq.cli.commands.serve import closed, keep_private, run_loop, start
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console
@@ -100,7 +100,7 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
 
 
 def _load_tokens(settings: ServerSettings) -> DemoTokens:
-    """Return the tokens of an earlier demo on this directory, or new ones; the environment's administrator goes first."""
+    """Return the tokens of an earlier demo in this directory, or new ones. An administrator token in the environment precedes."""
     file = Path(settings.data_dir) / _TOKENS_FILE
     try:
         tokens = msgspec.json.decode(file.read_bytes(), type=DemoTokens)
@@ -119,28 +119,29 @@ def _save_tokens(settings: ServerSettings, tokens: DemoTokens) -> None:
 
 
 def _cheat_sheet(url: str, data_dir: str, tokens: DemoTokens) -> str:
+    """Return what to try in another terminal. With the table below, it fits a terminal of 80 columns and 24 lines."""
     command = _this_command()
-    names = {"administrator": tokens.admin, **tokens.tenants}
-    width = max(map(len, names))
-    shown = "\n".join(f"  {name:{width}}  {token}" for name, token in names.items())
     return f"""\
 tenantq demo on {url}, data in {data_dir}. Stop with Ctrl-C; the data stays.
+The tokens of all tenants are in {Path(data_dir) / _TOKENS_FILE}.
 
-Tokens:
-{shown}
-
-In another terminal, as acme:
-  export TENANTQ_URL={url} TENANTQ_TOKEN={tokens.tenants["acme"]}
+In another terminal, watch it as administrator:
+  export TENANTQ_URL={url}
+  export TENANTQ_TOKEN={tokens.admin}
+  {command} console
+Or work as the tenant acme:
+  export TENANTQ_TOKEN={tokens.tenants["acme"]}
   {command} queue list
-  {command} add jobs '{{"hello": "world"}}' --priority 9 && {command} poll jobs --ack
+  {command} add jobs '{{"hello": "world"}}' --priority 9
+  {command} poll jobs --ack
   {command} redrive {QUEUE} --dry-run
-  curl -H "Authorization: Bearer $TENANTQ_TOKEN" {url}/v1/queues/{QUEUE}
+  curl -H "Authorization: Bearer $TENANTQ_TOKEN" $TENANTQ_URL/v1/queues/{QUEUE}
 The whole interface: {url}/docs
 """
 
 
 def _this_command() -> str:
-    """Return how this program is called from anywhere."""
+    """Return a command that starts this program from any directory."""
     found = shutil.which("tenantq")
     here = Path(sys.argv[0]).resolve()
     if found is not None and Path(found).resolve() == here:
@@ -149,7 +150,7 @@ def _this_command() -> str:
 
 
 async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds: int | None) -> None:
-    """Show the figures once a second until asked to stop, the time is over or something fails."""
+    """Show the figures once a second until a signal arrives, the time is over or something fails."""
     stdout = console()
     ends: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(signals.asked.wait()),
@@ -163,7 +164,7 @@ async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds:
                 if done:
                     break
                 second += 1
-                _show_lines(await traffic.lines(), second, live, stdout)
+                _show_figures(await traffic.figures(), second, live, stdout)
     finally:
         for end in ends:
             end.cancel()
@@ -171,37 +172,28 @@ async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds:
         raise traffic.failed.result()
 
 
-def _show_lines(lines: list[Line], second: int, live: Live, stdout: Console) -> None:
+def _show_figures(figures: list[DemoFigures], second: int, live: Live, stdout: Console) -> None:
     if stdout.is_terminal:
-        live.update(_table(lines, second), refresh=True)
+        live.update(_table(figures, second), refresh=True)
         return
-    for line in lines:
-        click.echo(_plain(line, second))
+    for one in figures:
+        click.echo(_plain(one, second))
     sys.stdout.flush()
 
 
-def _table(lines: list[Line], second: int) -> Table:
+def _table(tenants: list[DemoFigures], second: int) -> Table:
     title = f"second {second}; p50 and p99 are the waits of the last {WAITS_KEPT} messages"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "tenant" else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(
-            line.tenant,
-            str(line.weight),
-            f"{line.added_per_s:,}",
-            f"{line.done_per_s:,}",
-            f"{line.ready:,}",
-            f"{line.in_flight:,}",
-            f"{line.dead:,}",
-            f"{line.wait_p50_ms:,}",
-            f"{line.wait_p99_ms:,}",
-        )
+    for one in tenants:
+        name, *figures = msgspec.structs.astuple(one)
+        table.add_row(name, *(f"{figure:,}" for figure in figures))
     return table
 
 
-def _plain(line: Line, second: int) -> str:
+def _plain(one: DemoFigures, second: int) -> str:
     return (
-        f"{second}s {line.tenant} added/s={line.added_per_s} done/s={line.done_per_s} ready={line.ready}"
-        f" in_flight={line.in_flight} dead={line.dead} wait_p50_ms={line.wait_p50_ms} wait_p99_ms={line.wait_p99_ms}"
+        f"{second}s {one.tenant} added/s={one.added_per_s} done/s={one.done_per_s} ready={one.ready}"
+        f" in_flight={one.in_flight} dead={one.dead} wait_p50_ms={one.wait_p50_ms} wait_p99_ms={one.wait_p99_ms}"
     )

@@ -1,4 +1,4 @@
-"""Demo traffic on a server, over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
+"""Demo traffic over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _HANDLE_S = 0.008
 _POISON_EVERY = 40  # one job of so many fails however often it is tried
 _POISON = b"poison"
 _DEAD_MAX = 500  # dead letters that one tenant may collect
-_TROUBLE_S = 1.0  # how long it rests after a refusal, for whoever plays with it may suspend or delete a tenant
+_TROUBLE_S = 1.0  # pause after a refusal: the user may suspend or delete a tenant
 _STOP_S = 5
 
 
 class DemoTenant(msgspec.Struct, frozen=True):
-    """A tenant of the demo and its way of producing."""
+    """A tenant of the demo, and how it produces messages."""
 
     name: str
     weight: int
@@ -54,15 +54,15 @@ TENANTS: Final = (
 
 
 class DemoTokens(msgspec.Struct):
-    """Who the demo calls as. Kept beside the data, so that a second demo goes on with the same ones."""
+    """The credentials of the demo. They are stored with the data, so that the next demo uses the same ones."""
 
     admin: str
     fleet: str = ""
     tenants: dict[str, str] = {}
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One tenant in figures, for one second of the demo."""
+class DemoFigures(msgspec.Struct, frozen=True):
+    """The figures of one tenant in one second of the demo."""
 
     tenant: str
     weight: int
@@ -76,7 +76,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def prepare(url: str, tokens: DemoTokens) -> None:
-    """Make the tenants, their queues and their keys, unless they are there; fill in the tokens that were made."""
+    """Create the tenants, queues and keys that do not exist, and store the new tokens in ``tokens``."""
     async with AsyncClient(url, token=tokens.admin) as admin:
         for tenant in TENANTS:
             there = admin.tenant(tenant.name)
@@ -92,7 +92,7 @@ async def prepare(url: str, tokens: DemoTokens) -> None:
 
 
 async def _key(admin: AsyncClient, tenant: str, known: str, name: str, role: str) -> str:
-    """Return the known token if it is still valid, else that of a new key."""
+    """Return the known token if it is valid, else the token of a new key."""
     there = admin.tenant(tenant)
     valid = {key.key_id for key in await there.keys() if key.revoked_at is None}
     if known and _key_id(known) in valid:
@@ -105,7 +105,7 @@ def _key_id(token: str) -> str:
 
 
 class Traffic:
-    """Producers and workers, each with its own credential. What they add stays when they stop."""
+    """Producers and workers, each with its own credential."""
 
     def __init__(self, url: str, tokens: DemoTokens) -> None:
         self._url = url
@@ -119,9 +119,9 @@ class Traffic:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Begin."""
+        """Start producers and workers."""
         self._admin = await self._client(self._tokens.admin)
-        await self.lines()  # rates count from here
+        await self.figures()  # rates count from here
         for tenant in TENANTS:
             self._go(self._produce(tenant, await self._client(self._tokens.tenants[tenant.name])))
         fleet = await self._client(self._tokens.fleet)
@@ -130,21 +130,21 @@ class Traffic:
         self._go(self._keep_small())
 
     async def stop(self) -> tuple[int, int]:
-        """Stop adding, let handlers finish, give unhandled messages back; return what waits and what is leased."""
+        """Stop producers, finish handlers and release other messages. Returns the ready and the leased messages."""
         self._stopping.set()
         _, late = await asyncio.wait(self._tasks, timeout=_STOP_S)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        lines = await self.lines()
+        figures = await self.figures()
         await self._clients.aclose()
-        return sum(one.ready for one in lines), sum(one.in_flight for one in lines)
+        return sum(one.ready for one in figures), sum(one.in_flight for one in figures)
 
-    async def lines(self) -> list[Line]:
-        """Return every tenant's figures; rates are since the last call."""
-        return [await self._line(tenant) for tenant in TENANTS]
+    async def figures(self) -> list[DemoFigures]:
+        """Return the figures of every tenant, with rates since the last call."""
+        return [await self._figures_of(tenant) for tenant in TENANTS]
 
-    # ---- what runs ----
+    # ---- tasks ----
 
     async def _client(self, token: str) -> AsyncClient:
         return await self._clients.enter_async_context(AsyncClient(self._url, token=token, retries=0))
@@ -182,7 +182,7 @@ class Traffic:
             await self._pause(tenant.pause_s * self._random.uniform(0.5, 1.5))
 
     async def _work(self, client: AsyncClient) -> None:
-        """Take messages of any tenant, in the fair order the server hands them out."""
+        """Handle messages of all tenants, in the fair order of the server."""
         fleet = client.fleet(QUEUE)
         while not self._stopping.is_set():
             try:
@@ -204,7 +204,7 @@ class Traffic:
             await message.ack()
 
     async def _keep_small(self) -> None:
-        """Bound the dead letters that a demo collects that runs for days."""
+        """Limit the dead letters of a demo that runs for days."""
         while not self._stopping.is_set():
             await self._pause(5)
             for tenant in TENANTS:
@@ -213,21 +213,21 @@ class Traffic:
                     if (await letters.stats()).ready > _DEAD_MAX:
                         await letters.purge(confirm=DEAD_LETTERS, reason="demo: keep the disk small")
                 except TenantqError:
-                    continue  # somebody plays with it
+                    continue  # the user may have deleted the tenant
 
     # ---- figures ----
 
-    async def _line(self, tenant: DemoTenant) -> Line:
+    async def _figures_of(self, tenant: DemoTenant) -> DemoFigures:
         try:
             stats = await self._admin.tenant(tenant.name).queue(QUEUE).stats()
         except NotFound:
-            return Line(tenant.name, tenant.weight, 0, 0, 0, 0, 0, 0, 0)
+            return DemoFigures(tenant.name, tenant.weight, 0, 0, 0, 0, 0, 0, 0)
         now = time.monotonic()
         then, added, done = self._before.get(tenant.name, (now, stats.added_total, stats.acked_total))
         self._before[tenant.name] = (now, stats.added_total, stats.acked_total)
         seconds = max(now - then, 0.001)
         waits = sorted(self._waits[tenant.name]) or [0]
-        return Line(
+        return DemoFigures(
             tenant.name,
             tenant.weight,
             round((stats.added_total - added) / seconds),

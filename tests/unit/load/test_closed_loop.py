@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.errors import Forbidden, QuotaExceeded, RateLimited, Unavailable
-from tenantq.load.drive import PartlyDoneError, drive_seconds, drive_times
-from tenantq.load.tally import Tally
+from tenantq.load.closed_loop import PartlyDoneError, drive_seconds, drive_times
+from tenantq.load.measurement import Measurement
 from tests.unit.load.manual_stopwatch import ManualStopwatch
 
 if TYPE_CHECKING:
-    from tenantq.load.drive import Work
+    from tenantq.load.closed_loop import LoadCall
 
 
 @pytest.fixture
@@ -23,11 +23,13 @@ def watch() -> ManualStopwatch:
     return ManualStopwatch()
 
 
-async def _drive(watch: ManualStopwatch, work: Work, *, stop: asyncio.Event | None = None, **options: Any) -> Tally:
-    tally = Tally()
+async def _drive(
+    watch: ManualStopwatch, work: LoadCall, *, stop: asyncio.Event | None = None, **options: Any
+) -> Measurement:
+    measurement = Measurement()
     given: dict[str, Any] = {"loops": 4, "warm_up_s": 0.5, "seconds": 1.0, **options}
-    await watch.run(drive_seconds(work, tally, stop=stop or asyncio.Event(), stopwatch=watch, **given))
-    return tally
+    await watch.run(drive_seconds(work, measurement, stop=stop or asyncio.Event(), stopwatch=watch, **given))
+    return measurement
 
 
 async def test_only_what_ends_within_the_span_is_measured(watch: ManualStopwatch) -> None:
@@ -37,11 +39,16 @@ async def test_only_what_ends_within_the_span_is_measured(watch: ManualStopwatch
         await watch.sleep(0.25)
         return 10
 
-    tally = await _drive(watch, work)
-    assert (tally.calls, tally.messages, tally.messages_total, tally.begun) == (16, 160, 240, 24)
-    assert tally.per_second == 160
-    assert tally.latencies.percentiles(50, 100) == [0.25, 0.25]
-    assert tally.ended == "time"
+    measurement = await _drive(watch, work)
+    assert (measurement.calls, measurement.messages, measurement.messages_total, measurement.begun) == (
+        16,
+        160,
+        240,
+        24,
+    )
+    assert measurement.per_second == 160
+    assert measurement.latencies.percentiles(50, 100) == [0.25, 0.25]
+    assert measurement.ended == "time"
 
 
 async def test_each_loop_has_its_number_and_one_call_at_a_time(watch: ManualStopwatch) -> None:
@@ -78,11 +85,14 @@ async def test_refusals_and_failures_are_counted_apart_and_do_not_end_it(watch: 
         await watch.sleep(0.5)
         return 1
 
-    tally = await _drive(watch, work, loops=1, warm_up_s=0.0, seconds=2.0)
+    measurement = await _drive(watch, work, loops=1, warm_up_s=0.0, seconds=2.0)
     assert begun == pytest.approx([0.0, 0.25, 0.75, 0.76, 1.26, 1.76])
-    assert (dict(tally.refusals), dict(tally.errors)) == ({"rate_limited": 1, "quota_exceeded": 1}, {"unavailable": 1})
-    assert tally.texts == {"rate_limited": "slow down", "quota_exceeded": "full", "unavailable": "away"}
-    assert tally.calls == 2
+    assert (dict(measurement.refusals), dict(measurement.errors)) == (
+        {"rate_limited": 1, "quota_exceeded": 1},
+        {"unavailable": 1},
+    )
+    assert measurement.texts == {"rate_limited": "slow down", "quota_exceeded": "full", "unavailable": "away"}
+    assert measurement.calls == 2
 
 
 async def test_what_was_done_of_a_call_that_was_refused_in_part_counts(watch: ManualStopwatch) -> None:
@@ -92,9 +102,9 @@ async def test_what_was_done_of_a_call_that_was_refused_in_part_counts(watch: Ma
         await watch.sleep(0.25)
         raise PartlyDoneError(7, QuotaExceeded("full", retry_after_ms=500))
 
-    tally = await _drive(watch, work, loops=1, warm_up_s=0.0, seconds=1.0)
-    assert (tally.messages, tally.calls, dict(tally.refusals)) == (7, 1, {"quota_exceeded": 2})
-    assert tally.messages_total == 14
+    measurement = await _drive(watch, work, loops=1, warm_up_s=0.0, seconds=1.0)
+    assert (measurement.messages, measurement.calls, dict(measurement.refusals)) == (7, 1, {"quota_exceeded": 2})
+    assert measurement.messages_total == 14
 
 
 async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> None:
@@ -106,12 +116,12 @@ async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> No
             raise Forbidden("not here")
         return 1
 
-    tally = await _drive(watch, work)
-    assert tally.ended == "failed"
-    assert tally.failure is not None
-    assert tally.failure.message == "not here"
-    assert tally.begun == 6
-    assert tally.span.seconds == 0.25
+    measurement = await _drive(watch, work)
+    assert measurement.ended == "failed"
+    assert measurement.failure is not None
+    assert measurement.failure.message == "not here"
+    assert measurement.begun == 6
+    assert measurement.interval.seconds == 0.25
 
 
 async def test_it_ends_when_enough_was_added(watch: ManualStopwatch) -> None:
@@ -121,8 +131,8 @@ async def test_it_ends_when_enough_was_added(watch: ManualStopwatch) -> None:
         await watch.sleep(0.125)
         return 10
 
-    tally = await _drive(watch, work, warm_up_s=0.0, seconds=100.0, messages_max=100)
-    assert (tally.ended, tally.span.seconds, tally.messages_total) == ("bytes", 0.375, 130)
+    measurement = await _drive(watch, work, warm_up_s=0.0, seconds=100.0, messages_max=100)
+    assert (measurement.ended, measurement.interval.seconds, measurement.messages_total) == ("bytes", 0.375, 130)
 
 
 async def test_a_stop_ends_it_although_calls_hang(watch: ManualStopwatch) -> None:
@@ -139,23 +149,28 @@ async def test_a_stop_ends_it_although_calls_hang(watch: ManualStopwatch) -> Non
                 ended.append(number)
         return 1
 
-    tally = await _drive(watch, work, stop=stop, seconds=100.0)
-    assert (tally.ended, tally.calls, sorted(ended)) == ("interrupted", 12, [0, 1, 2, 3])
-    assert tally.per_second == 12 / 0.75
+    measurement = await _drive(watch, work, stop=stop, seconds=100.0)
+    assert (measurement.ended, measurement.calls, sorted(ended)) == ("interrupted", 12, [0, 1, 2, 3])
+    assert measurement.per_second == 12 / 0.75
 
 
 async def test_so_many_times_each(watch: ManualStopwatch) -> None:
-    """Without a span every call counts, and the rate is that of the whole."""
+    """Without an interval every call counts, and the rate is that of the whole."""
 
     async def work(number: int) -> int:
         await watch.sleep(0.25 * (1 + number))
         return 3
 
-    done: list[Tally] = []
+    done: list[Measurement] = []
 
     async def drive() -> None:
         done.append(await drive_times(work, loops=2, times=4, stopwatch=watch))
 
     await watch.run(drive())
-    (tally,) = done
-    assert (tally.calls, tally.messages, tally.span.seconds, tally.per_second) == (8, 24, 2.0, 12.0)
+    (measurement,) = done
+    assert (measurement.calls, measurement.messages, measurement.interval.seconds, measurement.per_second) == (
+        8,
+        24,
+        2.0,
+        12.0,
+    )
