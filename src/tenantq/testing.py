@@ -5,8 +5,8 @@
         client.queue("mail").add("hello")
         server.clock.advance(60_000)
 
-It is the real thing, from the HTTP protocol down to the store. Only the network is left out, and the data is in a temporary directory,
-in memory where the system has such a place. So whatever holds here holds for a server.
+It is the real server, from the HTTP protocol down to the store. Only the network is replaced, and the data is in a
+temporary directory, in memory if the system has one. So whatever holds here holds for a server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ADMIN_TOKEN = "fake-administrator-of-the-platform"  # noqa: S105  # opens nothin
 
 
 class FakeClock:
-    """Time that passes by itself, and that a test can move ahead."""
+    """A running clock that a test can move forward."""
 
     def __init__(self) -> None:
         self._real = SystemClock()
@@ -53,7 +53,7 @@ class FakeClock:
         self._settled: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     def advance(self, ms: int) -> None:
-        """Let ``ms`` pass at once, as if the machine had slept; return when everything that was due has happened.
+        """Let ``ms`` pass at once, as if the machine had slept. Returns when everything due has happened.
 
         Leases end, delays are over, messages expire. Clients keep their own time.
         """
@@ -74,15 +74,15 @@ class FakeClock:
         await self._settled()
 
     def wall_ms(self) -> int:
-        """Return the wall clock, with what was added to it."""
+        """Return the wall clock plus the added time."""
         return self._real.wall_ms() + self._ahead_ms
 
     def monotonic_ms(self) -> int:
-        """Return the monotonic clock, with what was added to it."""
+        """Return the monotonic clock plus the added time."""
         return self._real.monotonic_ms() + self._ahead_ms
 
     def monotonic_us(self) -> int:
-        """Return the monotonic clock, with what was added to it."""
+        """Return the monotonic clock plus the added time."""
         return self._real.monotonic_us() + self._ahead_ms * 1_000
 
     def boot_id(self) -> bytes:
@@ -90,7 +90,7 @@ class FakeClock:
         return self._real.boot_id()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Arm a timer of the running event loop, which ``advance`` brings nearer."""
+        """Set a timer of the running event loop, which ``advance`` moves closer."""
         timer = _FakeTimer(self._timers, callback, self.monotonic_ms() + max(0, delay_ms))
         timer.arm(delay_ms)
         return timer
@@ -98,7 +98,7 @@ class FakeClock:
     def attach(
         self, run: Callable[[Coroutine[Any, Any, None]], None], settled: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Learn how to get onto the server's event loop, and when it has nothing left to do."""
+        """Set how to run on the server's event loop, and how to wait until it is idle."""
         self._run = run
         self._settled = settled
 
@@ -128,14 +128,14 @@ class _FakeTimer:
             self._handle = None
 
 
-class _End(asyncio.Transport):
-    """One end of a connection inside the process; the other may live on another event loop, in another thread."""
+class _MemoryTransport(asyncio.Transport):
+    """One side of an in-memory connection. The other side may run on another event loop, in another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 0)})
         self.loop = loop
         self.protocol = protocol
-        self.other: _End
+        self.other: _MemoryTransport
         self._paused = False
         self._unread: list[bytes] = []
         self._closing = False
@@ -168,7 +168,7 @@ class _End(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Take note of nothing: what is written has arrived."""
+        """Do nothing: written data arrives at once."""
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -180,7 +180,7 @@ class _End(asyncio.Transport):
             self.loop.call_soon(self.arrive, data)
 
     def arrive(self, data: bytes) -> None:
-        """Take what the other end wrote; runs on this end's loop."""
+        """Receive what the other side wrote. Runs on this side's loop."""
         if self._lost or self._closing:
             return
         if self._paused or self._unread:
@@ -189,12 +189,12 @@ class _End(asyncio.Transport):
             self.protocol.data_received(data)
 
     def at_end(self) -> None:
-        """Learn that the other end writes nothing more."""
+        """Handle the end of the other side's stream."""
         if not self._closing and not self.protocol.eof_received():
             self.close()
 
     def end(self) -> None:
-        """Learn that the other end has closed."""
+        """Handle that the other side has closed."""
         self._closing = True
         self._lose()
 
@@ -204,7 +204,7 @@ class _End(asyncio.Transport):
             self.protocol.connection_lost(None)
 
     def _at_other(self, what: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody is there any more
+        with contextlib.suppress(RuntimeError):  # its loop is closed
             self.other.loop.call_soon_threadsafe(what, *arguments)
 
 
@@ -219,12 +219,12 @@ class FakeServer:
         self._directory: Path | None = None
         self._reachable = True
         self._clients: list[Client] = []
-        self._ends: set[_End] = set()
+        self._transports: set[_MemoryTransport] = set()
 
     # ---- starting and stopping ----
 
     def start(self) -> None:
-        """Start serving; takes some milliseconds. One that was stopped starts anew, with nothing in it."""
+        """Start the server, which takes some milliseconds. A stopped one starts again empty."""
         if self._loop_thread is not None:
             raise Invalid("this fake server runs already: stop it first, or make another one")
         home = _IN_MEMORY if _IN_MEMORY.is_dir() else None
@@ -240,7 +240,7 @@ class FakeServer:
         self.clock.attach(self._loop_thread.run, self._settled)
 
     def stop(self) -> None:
-        """Stop serving and forget everything. Clients made by ``client`` are closed."""
+        """Stop the server and drop its data. Closes the clients created by ``client``."""
         if self._loop_thread is None or self._directory is None:
             return
         for client in self._clients:
@@ -287,48 +287,48 @@ class FakeServer:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _settled(self) -> None:
-        """Return when the engine has nothing left to do at this moment of its clock."""
+        """Wait until the engine has nothing to do at the current time."""
         shard = self._shard
         while True:
             await asyncio.sleep(0)
-            await shard.loop._idle.wait()  # noqa: SLF001  # a fake may look where a user may not
+            await shard.loop._idle.wait()  # noqa: SLF001  # test code may use internals
             if not shard.loop._step_scheduled and not shard.state.lines:  # noqa: SLF001  # likewise
                 return
 
     # ---- clients ----
 
     def client(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Client:
-        """Return a client: the platform's administrator, or, with ``tenant``, one who has ``role`` there.
+        """Return a client of the platform administrator or, with ``tenant``, one with ``role`` in that tenant.
 
-        A tenant that is not there is made. ``options`` are those of ``Client``. It is closed when the server stops.
+        A missing tenant is created. ``options`` are those of ``Client``. The client is closed when the server stops.
         """
         client = Client(settings=self.settings(tenant, role=role, **options))
         self._clients.append(client)
         return client
 
     def async_client(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> AsyncClient:
-        """Return the same for asyncio. Close it yourself, or use ``async with``."""
+        """Return the same for asyncio. Close it, or use ``async with``."""
         return AsyncClient(settings=self.settings(tenant, role=role, **options))
 
     def settings(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Settings:
-        """Return what ``client`` makes its clients from."""
+        """Return the settings for ``Client``, ``AsyncClient`` or ``Worker``."""
         token = options.pop("token", None)
         if token is None:
             token = self.admin_token if tenant is None else self.token(tenant, role=role)
         return parse("http://fake.invalid", token, connect=self._connect, **options)
 
     def token(self, tenant: str = DEFAULT_TENANT, *, role: str = "tenant-admin", **grant: Any) -> str:
-        """Make an API key with a role in a tenant and return its token; a tenant that is not there is made."""
+        """Create an API key with a role in a tenant and return its token. A missing tenant is created."""
         with Client(settings=self.settings()) as admin:
             place = admin.tenant(tenant)
             place.configure()
             return place.create_key(f"fake {role}", role=role, **grant).token
 
-    # ---- trouble ----
+    # ---- outages ----
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """Be out of reach inside the block: connections break, and no new one is taken."""
+        """Be unreachable inside the block: connections break and new ones are refused."""
         assert self._loop_thread is not None
         self._reachable = False
         self._loop_thread.run(self._break_connections())
@@ -338,20 +338,20 @@ class FakeServer:
             self._reachable = True
 
     async def _break_connections(self) -> None:
-        for end in list(self._ends):
-            end.abort()
+        for transport in list(self._transports):
+            transport.abort()
 
     async def _connect(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
-        """Join a client's protocol with one of the server's."""
+        """Connect a client's protocol with one of the server's."""
         if self._loop_thread is None or not self._reachable:
             raise ConnectionRefusedError("the fake server is not there")
-        near = _End(asyncio.get_running_loop(), make_protocol())
-        far = _End(self._loop_thread.loop, HttpConnection(self._listener))
+        near = _MemoryTransport(asyncio.get_running_loop(), make_protocol())
+        far = _MemoryTransport(self._loop_thread.loop, HttpConnection(self._listener))
         near.other, far.other = far, near
         self._loop_thread.soon(lambda: self._accept(far))
         near.protocol.connection_made(near)
         return near.protocol
 
-    def _accept(self, end: _End) -> None:
-        self._ends = {one for one in self._ends if not one.is_closing()} | {end}
-        end.protocol.connection_made(end)
+    def _accept(self, transport: _MemoryTransport) -> None:
+        self._transports = {one for one in self._transports if not one.is_closing()} | {transport}
+        transport.protocol.connection_made(transport)

@@ -1,7 +1,7 @@
-"""The backups of a running server: a state of the store at one moment, taken while it works.
+"""Backups of a running server: consistent copies of the store.
 
-The store hands over a checkpoint, hard links that cost nothing. Everything else happens on a thread, beside the work: the data
-keys are taken out, the files copied and hashed, and the whole gets its name by one rename. Whatever goes wrong before that leaves nothing.
+The store provides a checkpoint of hard links, which is cheap. Everything else runs on a thread: the data keys are removed from the
+copy, the files are copied and hashed, and one rename completes the backup. A failure before that leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.backup.copying import copy_file, growing
 from tenantq.backup.data_keys import data_key_file_name, drop_data_keys, tenant_mark, write_data_keys
+from tenantq.backup.durable_copy import atomic_directory, copy_file
 from tenantq.backup.manifest import (
     FORMAT,
     MANIFEST,
@@ -51,7 +51,7 @@ _PARTIAL: Final = "partial"
 
 
 class BackupItem(msgspec.Struct, frozen=True):
-    """A backup in the list; one that cannot be read has only a name and the reason."""
+    """A backup in the list. An unreadable one has only a name and an error."""
 
     name: str
     created_at: int | None = None
@@ -63,7 +63,7 @@ class BackupItem(msgspec.Struct, frozen=True):
 
 
 class Backups:
-    """Makes and lists the backups in one directory, which belongs to one server."""
+    """Creates and lists the backups in one directory, which belongs to one server."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Backups:
         reserve_bytes: int = 0,
         home: Path | None = None,
     ) -> None:
-        """Prepare; ``home`` is the data directory of all shards, where their exported journal and their audit key are.
+        """``home`` is the data directory of all shards, with their exported journal and their audit key.
 
-        Raise Invalid if ``directory`` lies inside the data directory, where a lost disk would take both.
+        Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
         """
         self.directory = directory.absolute()
         self._shard = shard
@@ -93,10 +93,10 @@ class Backups:
             raise Invalid("backup_dir: is inside the data directory; choose a place beside it, best on another disk")
 
     async def create(self, name: str | None = None, *, segments: bool = True) -> BackupManifest:
-        """Make a backup of everything that was acknowledged before this call; return when it is whole and durable.
+        """Back up everything that was acknowledged before this call. Returns when the backup is complete and durable.
 
-        Without ``segments`` the exported journal is left out. Raises Conflict where the name is taken or a backup is being
-        made, DiskFull where there is no room. Who is cancelled while waiting here does not stop it.
+        Without ``segments`` the exported journal is left out. Raises Conflict if the name exists or another backup is running, and
+        DiskFull if there is not enough space. Cancelling the caller does not stop the backup.
         """
         name = check_backup_name(name) if name is not None else _time_name(self._shard.state.wall_ms())
         if self._lock.locked():
@@ -106,21 +106,21 @@ class Backups:
             try:
                 return await asyncio.shield(self._running)
             except asyncio.CancelledError:
-                await asyncio.wait([self._running])  # the place is not free before it is done
+                await asyncio.wait([self._running])  # keep the lock until it is done
                 raise
 
     async def close(self) -> None:
-        """Stop a backup that is being made; nothing of it is left."""
+        """Stop a running backup. Nothing of it is left."""
         self._stopping.set()
         if self._running is not None:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def listed(self) -> list[BackupItem]:
-        """Return the backups that are there, oldest name first."""
+        """Return all backups, sorted by name."""
         return await asyncio.to_thread(self._list)
 
     async def refresh_data_keys(self) -> None:
-        """Write the wrapped data keys anew as they are now: a deleted tenant's leave every backup by that. Unavailable."""
+        """Write the current wrapped data keys, which removes those of deleted tenants from every backup. Raises Unavailable."""
         async with self._keys_lock:
             rows = {tenant: dict(numbers) for tenant, numbers in self._shard.state.data_keys.by_tenant.items()}
             tenants = {one.id: tenant_mark(one.name, one.since) for one in self._shard.state.catalog.tenants.values()}
@@ -152,13 +152,13 @@ class Backups:
         now_ms = self._shard.state.wall_ms()
         path = self.directory / data_key_file_name(self._key.public.id)
         write_data_keys(path, rows, now_ms, tenants=tenants, erased=erased)
-        for key_id in retired_ids(self._home):  # backups from before it was restored without its audit key
+        for key_id in retired_ids(self._home):  # of backups made before a restore without the audit key
             old = self.directory / data_key_file_name(key_id)
             if old.exists() and old != path:
                 drop_data_keys(old, erased, now_ms)
 
     def _archive(self, destination: Path, *, segments: bool) -> _Archive:
-        """Return the files of the exported journal as it is now, which is before the checkpoint and so never ahead of it."""
+        """Return the files of the exported journal. They are listed before the checkpoint, so they are never ahead of it."""
         if destination.exists():
             raise Conflict(f"there is a backup {destination.name} already; choose another name")
         if not segments:
@@ -179,8 +179,8 @@ class Backups:
         sources["format"] = self._data_dir / "format"
         if (self._data_dir / REMEMBERED).exists():
             sources[REMEMBERED] = self._data_dir / REMEMBERED
-        self._check_room(destination, sum(path.stat().st_size for path in sources.values()))
-        with growing(destination, _PARTIAL) as partial:
+        self._check_space(destination, sum(path.stat().st_size for path in sources.values()))
+        with atomic_directory(destination, _PARTIAL) as partial:
             files: dict[str, BackupFile] = {}
             for name, path in sources.items():
                 if self._stopping.is_set():
@@ -191,23 +191,23 @@ class Backups:
                 write_durably(partial / name, archive.head)
                 files[name] = hash_file(partial / name)
             write_durably(partial / PUBLIC_FILE, self._key.public.pem())
-            self._write_heart(partial, checkpoint.taken, ends)
+            self._write_sync_marker(partial, checkpoint.taken, ends)
             for name in ("heart", PUBLIC_FILE):
                 files[name] = hash_file(partial / name)
             manifest = self._manifest(destination.name, checkpoint.taken, archive, ends, files)
             write_durably(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest, order="sorted")))
         return manifest
 
-    def _write_heart(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
-        """Write the heart of the copy: its journal ends where the checkpoint's does, its MANIFEST is the copied one."""
+    def _write_sync_marker(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
+        """Write the sync marker of the copy, with the end of its journal and its MANIFEST."""
         (current,) = (partial / "db").glob("MANIFEST-*")
-        heart = SyncMarker(partial / "heart")
+        marker = SyncMarker(partial / "heart")
         try:
             number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
             end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}
-            heart.beat(msgspec.structs.replace(taken, **end))
+            marker.beat(msgspec.structs.replace(taken, **end))
         finally:
-            heart.close()
+            marker.close()
 
     def _manifest(
         self, name: str, taken: Beat, archive: _Archive, ends: JournalEnds, files: dict[str, BackupFile]
@@ -227,8 +227,8 @@ class Backups:
             files=files,
         ).signed(self._key)
 
-    def _check_room(self, destination: Path, size: int) -> None:
-        """Raise DiskFull where the backup would not fit, or leave less than the reserve of the store."""
+    def _check_space(self, destination: Path, size: int) -> None:
+        """Raise DiskFull if the backup does not fit or would use the store's reserve."""
         place = next(path for path in destination.parents if path.is_dir())
         info = os.statvfs(place)
         free = info.f_bavail * info.f_frsize
@@ -241,7 +241,7 @@ class Backups:
     def _list(self) -> list[BackupItem]:
         items = []
         for path in sorted(self.directory.glob("[!.]*")):
-            if not path.is_dir() or path.name == DIRECTORY:  # the backups of the other shards
+            if not path.is_dir() or path.name == DIRECTORY:  # backups of the other shards
                 continue
             try:
                 one = read_backup_manifest(path)
@@ -253,7 +253,7 @@ class Backups:
 
 
 class _Archive(msgspec.Struct, frozen=True):
-    """Files of the exported journal, the head as it was, and the last record they hold."""
+    """Files of the exported journal, its head, and the last record in it."""
 
     names: list[str]
     head: bytes
@@ -261,7 +261,7 @@ class _Archive(msgspec.Struct, frozen=True):
 
 
 def _is_data(path: Path) -> bool:
-    """Tell what belongs to a database from RocksDB's own log files and lock."""
+    """Return whether a file is part of the database, not a log or lock of RocksDB."""
     return path.is_file() and path.name != "LOCK" and not path.name.startswith("LOG")
 
 

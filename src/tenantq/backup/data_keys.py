@@ -1,7 +1,7 @@
-"""The wrapped data keys, in one file beside all backups and never inside one.
+"""The file of wrapped data keys, beside all backups and never inside one.
 
-A backup is a state of the past; the file is always the newest. So the keys of a tenant that was deleted are in no backup, and
-what it had sealed cannot be read again from any of them.
+Backups are old states, but this file is always current. So no backup has the keys of a deleted tenant, and its messages cannot be
+decrypted from any backup.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FORMAT: Final = 1
 
 
 class DataKeyFile(msgspec.Struct, frozen=True):
-    """All wrapped data keys of a store. They say nothing without the key management."""
+    """All wrapped data keys of a store. Only the key management system can unwrap them."""
 
     format: int
     written_at: int  # wall clock
     keys: dict[int, dict[int, bytes]]  # by tenant id and number
-    tenants: dict[int, str] = {}  # who has that id, as ``tenant_mark`` says
+    tenants: dict[int, str] = {}  # who has that id, from ``tenant_mark``
 
 
 def data_key_file_name(key_id: str) -> str:
@@ -36,7 +36,7 @@ def data_key_file_name(key_id: str) -> str:
 
 
 def tenant_mark(name: str, since: int) -> str:
-    """Return what tells a tenant from another one that had its id in a history that was given up."""
+    """Return a mark that distinguishes tenants that had the same id in different histories."""
     return f"{name}/{since}"
 
 
@@ -48,10 +48,10 @@ def write_data_keys(
     tenants: Mapping[int, str] | None = None,
     erased: Collection[int] = (),
 ) -> None:
-    """Replace the file, durably and at once; where there are no keys, it is made only to take the place of an older one.
+    """Replace the file durably and atomically. Without keys it is only written if an older one exists.
 
-    What it has is kept unless its tenant is among ``erased``, or its id is another's by now: a server that was restored without its data keys
-    must not take them from the backups, nor one whose rows were damaged. ``tenants`` has the marks of those that are there.
+    Its keys are kept unless their tenant is in ``erased`` or its id now belongs to another tenant: a server that was restored without
+    data keys, or has damaged rows, must not remove them. ``tenants`` has the marks of all current tenants.
     """
     tenants = tenants or {}
     before = _read(path) if path.exists() else None
@@ -72,7 +72,7 @@ def write_data_keys(
 
 
 def drop_data_keys(path: Path, erased: Collection[int], now_ms: int) -> None:
-    """Take the keys of erased tenants out of a file that is written no more."""
+    """Remove the keys of erased tenants from an old file."""
     before = _read(path)
     if not before.keys.keys().isdisjoint(erased):
         kept = {tenant: numbers for tenant, numbers in before.keys.items() if tenant not in erased}
@@ -85,7 +85,7 @@ def _write(path: Path, content: DataKeyFile) -> None:
 
 
 def read_data_keys(path: Path) -> dict[int, dict[int, bytes]]:
-    """Return the keys in the file by tenant id and number, or raise Invalid or StoreDamaged."""
+    """Return the keys by tenant id and number. Raises Invalid or StoreDamaged."""
     return _read(path).keys
 
 

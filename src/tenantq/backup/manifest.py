@@ -1,4 +1,4 @@
-"""A backup's manifest: what it holds, file by file, signed. A directory without one is no backup."""
+"""The signed manifest of a backup, with all its files. A directory without one is not a backup."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class BackupManifest(SignedDocument, frozen=True, kw_only=True):
-    """What a backup is and what it holds."""
+    """The content of a backup."""
 
     format: int
     product: str
-    version: str  # of the program that made it
+    version: str  # of the program that created it
     name: str
     shard: str
-    created_at: int  # wall clock, when the store's state was taken
-    last_seq: int  # the last journal record that it holds
+    created_at: int  # wall clock of the checkpoint
+    last_seq: int  # the last journal record in it
     last_link: str  # that record's hash, hex
-    first_seq: int  # the first journal record that the store still had
-    segments_upto: int  # exported segments up to this record are in the backup; 0: none
-    data_keys: str  # the file, beside the backups, that has the wrapped data keys
+    first_seq: int  # the first journal record in the store
+    segments_upto: int  # the backup has exported segments up to this record; 0: none
+    data_keys: str  # the file of wrapped data keys beside the backups
     files: dict[str, BackupFile]  # by path inside the backup
 
     @property
@@ -54,7 +54,7 @@ class BackupManifest(SignedDocument, frozen=True, kw_only=True):
 
 
 def check_backup_name(name: str) -> str:
-    """Return ``name`` if a backup can be called that, else raise Invalid."""
+    """Return ``name``. Raises Invalid if it cannot name a backup."""
     if type(name) is not str or _NAME.fullmatch(name) is None:
         raise Invalid("name: 1 to 80 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit")
     if name == DIRECTORY:
@@ -63,7 +63,7 @@ def check_backup_name(name: str) -> str:
 
 
 def read_backup_manifest(directory: Path) -> BackupManifest:
-    """Return a backup's manifest; raise NotFound where there is no backup, StoreDamaged where it is unreadable."""
+    """Return a backup's manifest. Raises NotFound if there is none, StoreDamaged if it is unreadable."""
     file = directory / MANIFEST
     try:
         raw = file.read_bytes()
@@ -83,20 +83,17 @@ def read_backup_manifest(directory: Path) -> BackupManifest:
 
 def hash_file(path: Path) -> BackupFile:
     """Return a file's size and hash."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return BackupFile(size, digest.hexdigest())
+        digest = hashlib.file_digest(stream, "sha256")
+        return BackupFile(stream.tell(), digest.hexdigest())
 
 
 def verify_backup(
     directory: Path, key: PublicKey | None = None, progress: Callable[[int, int], None] | None = None
 ) -> BackupManifest:
-    """Return the manifest if every file is as it was written, else raise StoreDamaged naming the first that is not.
+    """Verify all files and return the manifest. Raises StoreDamaged naming the first file that differs.
 
-    With ``key``, the manifest has to be signed by it. ``progress`` is told bytes looked at, and of how many.
+    With ``key``, the manifest must be signed by it. ``progress`` is called with the bytes checked and the total.
     """
     manifest = read_backup_manifest(directory)
     if key is not None and not manifest.is_signed_by(key):

@@ -1,4 +1,4 @@
-"""Restoring: a verified backup becomes a data directory, examined by the doctor before it gets its name."""
+"""Restores a verified backup to a data directory, which the doctor checks before the final rename."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.backup.backups import JOURNAL
-from tenantq.backup.copying import copy_file, growing
 from tenantq.backup.data_keys import read_data_keys
+from tenantq.backup.durable_copy import atomic_directory, copy_file
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.doctor import examine
 from tenantq.doctor.report import StoreFigures
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from tenantq.journal.export_target import ExportTarget
 
 RESTORED: Final = "restored.json"
-"""In a restored data directory until the first start has journaled where it comes from."""
+"""File in a restored data directory until the first start has journaled the restore."""
 
 
 class RestoreNote(msgspec.Struct, frozen=True):
-    """Where a data directory comes from."""
+    """The backup that a data directory was restored from."""
 
     backup: str
     created_at: int
@@ -44,16 +44,16 @@ class RestoreNote(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What was restored."""
+    """The result of a restore."""
 
     manifest: BackupManifest
     figures: StoreFigures
-    data_keys: int  # wrapped data keys that were put back
-    segments: int  # exported segments that were put back
-    audit_key: bool  # whether the server goes on signing with the key it had
-    key_maker: bool  # whether API keys made before can sign requests
-    signature_checked: bool  # whether the backup is known to be as the server wrote it
-    keys_found: bool  # whether there was a file of data keys
+    data_keys: int  # restored wrapped data keys
+    segments: int  # restored segments
+    audit_key: bool  # whether the server keeps its signing key
+    key_maker: bool  # whether older API keys can sign requests
+    signature_checked: bool  # whether the backup's signature was verified
+    keys_found: bool  # whether a file of data keys existed
 
 
 def restore_backup(
@@ -68,14 +68,14 @@ def restore_backup(
     skip: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Restored:
-    """Make ``data_dir``, which must not be there or be empty, from the backup ``source``; all of it or nothing.
+    """Restore the backup ``source`` to ``data_dir``, which must be missing or empty. Atomic.
 
-    ``audit_key`` is the private key that the server signed with; without it, it makes a new one. The backup has to be signed by it, or by
-    ``public_key``; with neither, only its own hashes are checked, which whoever changed it can have changed too. ``key_maker`` is what the secrets
-    of API keys are derived from; without it, keys made before sign no requests of Amazon SQS. ``data_keys`` is the file of wrapped
-    keys, by default the one beside the backup. ``segments`` is where the exported journal is, if not in the backup.
-    Files in ``skip`` are left out.
-    Raises StoreDamaged where the backup is not as it was written or the doctor finds anything, Conflict where the directory is in use.
+    ``audit_key`` is the server's private signing key; without it the server creates a new one. The backup must be signed by it, or by
+    ``public_key``. With neither, only its hashes are checked, which an attacker could have changed too. ``key_maker`` is the secret
+    from which API keys are derived; without it, older keys cannot sign Amazon SQS requests. ``data_keys`` is the file of wrapped keys,
+    by default the one beside the backup. ``segments`` is the target of the exported journal, if it is not in the backup. Files in
+    ``skip`` are left out. Raises StoreDamaged if the backup was changed or the doctor finds anything, Conflict if the directory is
+    in use.
     """
     check_empty(data_dir)
     key = _checked_audit_key(audit_key, source) if audit_key is not None else None
@@ -87,7 +87,7 @@ def restore_backup(
     if data_keys is None and beside.exists():
         data_keys = beside
     keys = read_data_keys(data_keys) if data_keys is not None else {}
-    with growing(data_dir.absolute(), "restoring") as partial:
+    with atomic_directory(data_dir.absolute(), "restoring") as partial:
         copying, done = _part(progress, "copying"), 0
         for name, file in manifest.files.items():
             if name != PUBLIC_FILE and name not in skip:
@@ -101,11 +101,9 @@ def restore_backup(
         put_back = _put_data_keys(partial, keys)
         fetched = _put_segments(partial, segments, manifest) if segments is not None else 0
         report = examine(partial, lambda where, rows: progress(f"examining {where}", rows, 0) if progress else None)
-        amiss = [
-            finding for finding in report.findings if finding.kind != "keys"
-        ]  # those may have been destroyed since
-        if amiss:
-            first = amiss[0]
+        findings = [one for one in report.findings if one.kind != "keys"]  # keys may have been destroyed since
+        if findings:
+            first = findings[0]
             raise StoreDamaged(
                 f"{source}: the doctor has {report.findings_total} findings in what was restored, the first: {first.text}"
                 " Nothing was left; take another backup"
@@ -120,7 +118,7 @@ def restore_backup(
 
 
 def take_note(data_dir: Path) -> RestoreNote | None:
-    """Return where a data directory was restored from, if that was not journaled yet."""
+    """Return the note of a restore that was not journaled yet."""
     try:
         return msgspec.json.decode((data_dir / RESTORED).read_bytes(), type=RestoreNote)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -128,7 +126,7 @@ def take_note(data_dir: Path) -> RestoreNote | None:
 
 
 def check_empty(data_dir: Path) -> None:
-    """Raise Conflict where something would be overwritten."""
+    """Raise Conflict unless the directory is missing or empty."""
     if data_dir.exists() and not data_dir.is_dir():
         raise Conflict(f"{data_dir} is a file; give a directory that is empty or not there yet")
     if data_dir.is_dir() and any(data_dir.iterdir()):
@@ -136,7 +134,7 @@ def check_empty(data_dir: Path) -> None:
 
 
 def public_part(audit_key: Path) -> PublicKey:
-    """Return what verifies what a private key signs; Invalid, StoreDamaged."""
+    """Return the public key of a private key file. Raises Invalid or StoreDamaged."""
     try:
         return SigningKey.parse(audit_key.read_bytes(), audit_key).public
     except OSError as error:
@@ -144,7 +142,7 @@ def public_part(audit_key: Path) -> PublicKey:
 
 
 def _checked_audit_key(file: Path, source: Path) -> bytes:
-    """Return the private key's PEM if it belongs to the public key in the backup."""
+    """Return the private key's PEM. Raises Invalid if it does not match the backup's public key."""
     try:
         pem = file.read_bytes()
     except OSError as error:
@@ -155,7 +153,7 @@ def _checked_audit_key(file: Path, source: Path) -> bytes:
 
 
 def _checked_key_maker(file: Path) -> bytes:
-    """Return the file if it is what API keys are made with."""
+    """Return the content of a key maker file. Raises Invalid."""
     try:
         if read_root(file) is not None:
             return file.read_bytes()
@@ -165,7 +163,7 @@ def _checked_key_maker(file: Path) -> bytes:
 
 
 def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
-    """Let the server go on signing as before, or keep what verifies its older signatures beside the key it will make."""
+    """Restore the signing key, or keep the public key that verifies older signatures."""
     public = (source / PUBLIC_FILE).read_bytes()
     if key is None:
         write_durably(partial / retired_name(PublicKey.load(source / PUBLIC_FILE).id), public)
@@ -175,9 +173,9 @@ def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
 
 
 def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
-    """Put back the wrapped keys of tenants that the backup knows; a later tenant of the same id is none of them.
+    """Restore the wrapped keys of tenants in the backup; a later tenant with the same id is not one of them.
 
-    They open what they sealed, and seal no more: how often they did since the file was written nobody knows.
+    They decrypt but never encrypt again, because their number of uses since the file was written is unknown.
     """
     if not keys:
         return 0
@@ -198,9 +196,9 @@ def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
 
 
 def _put_segments(partial: Path, segments: ExportTarget, manifest: BackupManifest) -> int:
-    """Fetch the exported segments that are wholly older than the backup's end; the restored journal has the rest.
+    """Fetch the exported segments that end before the backup's end; the restored journal has the rest.
 
-    The head is left out, since it tells of a later time; the server writes it with its next export.
+    The head is left out, because it is newer; the server writes it with its next export.
     """
     here, count = DirectoryTarget(partial / JOURNAL), 0
     for name in manifest_names(segments, manifest.shard):

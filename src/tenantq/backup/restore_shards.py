@@ -1,4 +1,4 @@
-"""Restoring a server of several shards: every shard's part of a backup, all of them or nothing."""
+"""Restores a server of several shards from each shard's part of a backup. Atomic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.backup.backups import JOURNAL
-from tenantq.backup.copying import growing
+from tenantq.backup.durable_copy import atomic_directory
 from tenantq.backup.manifest import verify_backup
 from tenantq.backup.restore import Restored, check_empty, public_part, restore_backup
 from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
@@ -26,7 +26,7 @@ _FIRST: Final = "first"
 
 
 def parts_of(source: Path) -> list[Path]:
-    """Return where each shard's part of a backup is, in their order; NotFound where one is missing."""
+    """Return the directory of each shard's part, in order. Raises NotFound if one is missing."""
     parts = [shard_dir(source.absolute().parent, number) / source.name for number in range(shard_count(source))]
     parts[HOME] = source
     for number, part in enumerate(parts):
@@ -45,9 +45,9 @@ def restore_server(
     progress: Callable[[str, int, int], None] | None = None,
     **how: Any,
 ) -> Restored:
-    """Make a data directory from a backup of one shard or several: see ``restore_backup``. All of it or nothing.
+    """Restore a backup of one or several shards: see ``restore_backup``. Atomic.
 
-    What is returned is of all shards together; the manifest is that of the first.
+    Returns the sums of all shards, with the manifest of the first.
     """
     parts = parts_of(source)
     if len(parts) == 1:
@@ -59,7 +59,9 @@ def restore_server(
     for part in parts[1:]:
         verify_backup(part, public_key)  # before anything is written
     check_empty(data_dir)
-    with growing(data_dir.absolute(), "restoring") as whole:  # half a server would serve as a whole one
+    with atomic_directory(
+        data_dir.absolute(), "restoring"
+    ) as whole:  # a part of the shards must never look like a server
         first = whole / _FIRST
         done = [
             restore_backup(
@@ -73,15 +75,15 @@ def restore_server(
         for number, part in enumerate(parts[1:], HOME + 1):
             place = shard_dir(whole, number)
             place.parent.mkdir(exist_ok=True)
-            own = {**how, "data_keys": None}  # each shard's lie beside its own backups
+            own = {**how, "data_keys": None}  # each shard has its own file
             done.append(restore_backup(part, place, public_key=public_key, progress=progress, **own))
             _join_journal(place, whole)
         remember_count(whole, len(parts))
-    return _together(done)
+    return _combined(done)
 
 
 def _join_journal(place: Path, data_dir: Path) -> None:
-    """Put a shard's exported segments to those of the others: all are looked for in one place."""
+    """Move a shard's exported segments to the common directory."""
     journal = place / JOURNAL
     for file in sorted(journal.rglob("*")):
         if file.is_file():
@@ -91,7 +93,7 @@ def _join_journal(place: Path, data_dir: Path) -> None:
     shutil.rmtree(journal, ignore_errors=True)
 
 
-def _together(done: list[Restored]) -> Restored:
+def _combined(done: list[Restored]) -> Restored:
     figures = StoreFigures()
     for one in done:
         for name in StoreFigures.__struct_fields__:

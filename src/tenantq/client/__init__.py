@@ -2,9 +2,8 @@
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
-from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.async_queue import AsyncQueue
+from tenantq.client.async_queue import AsyncFleet, AsyncQueue
 from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.bodies import UNSET
 from tenantq.client.received import Received

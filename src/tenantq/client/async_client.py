@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tenantq.client.async_admin import AsyncPlatform
-from tenantq.client.async_fleet import AsyncFleet
-from tenantq.client.async_queue import AsyncQueue
-from tenantq.client.async_tenant import PAGE, AsyncTenant, list_queues
+from tenantq.client.async_queue import AsyncFleet, AsyncQueue
+from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.queue_calls import QueueRegistry
-from tenantq.client.session import ClientSession, query
+from tenantq.client.session import ClientSession
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
 from tenantq.client.tenant_router import TenantRouter
 from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
+from tenantq.wire.queues import QueuesReply
 from tenantq.wire.tenants import TenantReply, TenantsReply
 from tenantq.wire.topology import TopologyReply
 
@@ -106,7 +106,7 @@ class AsyncClient:
 
     async def queues(self, *, limit: int | None = None) -> list[QueueReply]:
         """Return all queues of the credential's own tenant, or the first ``limit`` by name."""
-        return await list_queues(self._session, "/v1/queues", limit)
+        return await self._session.list_all("/v1/queues", QueuesReply, "queues", limit)
 
     async def own_tenant(self) -> TenantReply:
         """Return the credential's own tenant; for a platform administrator that is ``default``."""
@@ -117,17 +117,11 @@ class AsyncClient:
 
         With ``figures`` each has ``figures``: what it stores, what it has leased, and its quotas.
         """
-        tenants: list[TenantReply] = []
-        cursor: str | None = None
-        page = FIGURES_PAGE if figures else PAGE
-        while True:
-            size = page if limit is None else min(page, limit - len(tenants))
-            target = f"/v1/tenants{query(limit=size, cursor=cursor, figures='true' if figures else None)}"
-            reply = await self._session.request("GET", target, TenantsReply, gzip=True)
-            tenants += reply.tenants
-            cursor = reply.cursor
-            if cursor is None or len(tenants) == limit:
-                return tenants
+        if figures:
+            return await self._session.list_all(
+                "/v1/tenants", TenantsReply, "tenants", limit, page=FIGURES_PAGE, figures="true"
+            )
+        return await self._session.list_all("/v1/tenants", TenantsReply, "tenants", limit)
 
     async def health(self) -> dict[str, Any]:
         """Return the readiness of the server. Raises Unavailable if it accepts no work now."""

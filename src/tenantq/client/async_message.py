@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.client.bodies import UNSET, Unset, to_bytes
-from tenantq.client.queue_calls import Settlement
+from tenantq.client.queue_calls import LeaseSettlement
 from tenantq.client.received import LeaseState, Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 from tenantq.wire.json_bytes import text_or_base64
@@ -74,7 +74,7 @@ class AsyncMessage(Received):
             self._timer.cancel()
             self._schedule_heartbeat(length)
 
-    def start_batch_ack(self) -> Settlement:
+    def start_batch_ack(self) -> LeaseSettlement:
         """Stop the heartbeat and return what acks it with its ``result``. Raises Invalid if the result cannot be encoded."""
         settlement = self._settlement(_completed(self.result))
         self.stop_heartbeat()
@@ -89,11 +89,11 @@ class AsyncMessage(Received):
         """What the asynchronous and the blocking message share."""
         return self._lease
 
-    def _settlement(self, result: WireResult | None = None) -> Settlement:
+    def _settlement(self, result: WireResult | None = None) -> LeaseSettlement:
         size = 64
         if result is not None:
             size += len(result.value or result.value_base64 or result.error or "")
-        return Settlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size)
+        return LeaseSettlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size)
 
     async def _settle(self, operation: tuple[Any, ...], result: WireResult | None = None) -> None:
         settlement = self._settlement(result)

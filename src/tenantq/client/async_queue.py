@@ -11,7 +11,7 @@ from tenantq.client.async_message import AsyncMessage
 from tenantq.client.batcher import ITEMS_MAX
 from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message, prepare_text
-from tenantq.client.queue_calls import QueueRegistry, Settlement
+from tenantq.client.queue_calls import LeaseSettlement, QueueRegistry
 from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
 from tenantq.client.session import ApiRequest, ClientSession, decoder, query
 from tenantq.domain import limits
@@ -162,7 +162,7 @@ class AsyncQueue:
         """
         all_messages = list(messages)
         outcomes: list[TenantqError | None] = [None] * len(all_messages)
-        ready: list[tuple[int, Settlement]] = []
+        ready: list[tuple[int, LeaseSettlement]] = []
         for index, message in enumerate(all_messages):
             if message.queue != self.name:
                 raise Invalid(f"messages: all must be of the queue {self.name}")
@@ -201,7 +201,7 @@ class AsyncQueue:
             operation = (how, delay_ms, reason)
         elif how == "extend":
             operation = (how, check_field("lease_ms", lease_ms, limits.LeaseMs))
-        leases = [Settlement(receipt, sure_until_ms=0) for receipt in receipts]
+        leases = [LeaseSettlement(receipt, sure_until_ms=0) for receipt in receipts]
         outcomes: list[int | TenantqError | None] = []
         for start in range(0, len(leases), ITEMS_MAX):
             outcomes += await self._calls.send_settle(operation, leases[start : start + ITEMS_MAX])
@@ -377,3 +377,20 @@ class AsyncSnapshots:
     async def close(self, snapshot: str) -> None:
         """Drop a snapshot."""
         await self._session.request("DELETE", f"{self._path}/{quote(snapshot, safe='')}", NoneType, repeatable=False)
+
+
+class AsyncFleet:
+    """One queue name in many tenants, for workers that serve them all in fair turns."""
+
+    def __init__(self, registry: QueueRegistry, queue: str, tenants: Sequence[str] | None) -> None:
+        self.queue = check_queue_name(queue)
+        self.tenants = [check_tenant_name(tenant) for tenant in tenants] if tenants is not None else None
+        self._registry = registry
+
+    async def poll(
+        self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
+    ) -> list[AsyncMessage]:
+        """Lease up to ``max`` messages, in weighted fair turns of the tenants this credential is granted in."""
+        check_poll(max, wait_ms, lease_ms)
+        leases = await self._registry.poll_fleet(self.queue, self.tenants, max, wait_ms, lease_ms, consumer)
+        return [AsyncMessage(leased, self._registry.of(leased.item.tenant, leased.item.queue)) for leased in leases]

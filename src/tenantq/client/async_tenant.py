@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from tenantq.client.async_admin import AsyncAdminScope
 from tenantq.client.async_queue import AsyncQueue
-from tenantq.client.session import ClientSession, query
+from tenantq.client.session import query
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tenantq.client.queue_calls import QueueRegistry
 
-PAGE: Final = 1_000
 ERASURE_MS_MAX: Final = 3_600_000
 """How long the erasure of a tenant may take."""
 EXPORT_MS_MAX: Final = 86_400_000
@@ -91,7 +90,7 @@ class AsyncTenant(AsyncAdminScope):
 
     async def queues(self, *, limit: int | None = None) -> list[QueueReply]:
         """Return all its queues, or the first ``limit`` by name, with configuration and figures."""
-        return await list_queues(self._session, f"{self._path}/queues", limit)
+        return await self._session.list_all(f"{self._path}/queues", QueuesReply, "queues", limit)
 
     async def usage(self) -> UsageReply:
         """Return its quotas and its usage."""
@@ -155,16 +154,3 @@ class AsyncTenant(AsyncAdminScope):
 
     def _grant_path(self, principal: str) -> str:
         return f"{self._path}/grants/{quote(principal, safe='')}"
-
-
-async def list_queues(session: ClientSession, path: str, limit: int | None) -> list[QueueReply]:
-    """Return all queues at ``path``, page by page, or the first ``limit``."""
-    queues: list[QueueReply] = []
-    cursor: str | None = None
-    while True:
-        size = PAGE if limit is None else min(PAGE, limit - len(queues))
-        reply = await session.request("GET", path + query(limit=size, cursor=cursor), QueuesReply, gzip=True)
-        queues += reply.queues
-        cursor = reply.cursor
-        if cursor is None or len(queues) == limit:
-            return queues

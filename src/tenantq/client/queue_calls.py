@@ -47,7 +47,7 @@ _EXTEND_MS_MIN: Final = 100
 _CLOCK_MARGIN_MS: Final = 2  # the server's times may differ from its clock by this; a lease must not be overestimated
 
 
-class Settlement(msgspec.Struct, frozen=True, gc=False):
+class LeaseSettlement(msgspec.Struct, frozen=True, gc=False):
     """A lease that is to be settled."""
 
     receipt: str
@@ -73,7 +73,7 @@ class QueueCalls:
         self._tenant = tenant
         self._queue = queue
         self._adds: Batcher[OutgoingMessage, Added] = Batcher(session, self.send_adds)
-        self._settles: dict[tuple[object, ...], Batcher[Settlement, int | None]] = {}
+        self._settles: dict[tuple[object, ...], Batcher[LeaseSettlement, int | None]] = {}
         self._polls: dict[tuple[object, ...], PollBatcher[LeasedMessage]] = {}
 
     # ---- adds ----
@@ -133,7 +133,7 @@ class QueueCalls:
 
     # ---- settlements ----
 
-    async def settle(self, operation: tuple[Any, ...], settlement: Settlement) -> int | None:
+    async def settle(self, operation: tuple[Any, ...], settlement: LeaseSettlement) -> int | None:
         """Settle one lease, together with others. Returns the new end of the lease after an extend.
 
         ``operation`` is ("ack",), ("nack", delay_ms, reason), ("release",) or ("extend", lease_ms).
@@ -142,7 +142,7 @@ class QueueCalls:
         batcher = self._settles.get(operation)
         if batcher is None:
 
-            async def send(batch: Sequence[Settlement]) -> list[int | TenantqError | None]:
+            async def send(batch: Sequence[LeaseSettlement]) -> list[int | TenantqError | None]:
                 return await self.send_settle(operation, batch)
 
             batcher = Batcher(self.session, send)
@@ -154,7 +154,7 @@ class QueueCalls:
             if batcher.idle and len(operation) > 1:  # reasons and delays vary without bound
                 self._settles.pop(operation, None)
 
-    async def ack_batch(self, batch: Sequence[Settlement]) -> list[int | TenantqError | None]:
+    async def ack_batch(self, batch: Sequence[LeaseSettlement]) -> list[int | TenantqError | None]:
         """Ack messages in one request. If the request as a whole is refused, ack them one by one."""
         self.session.check_open()
         try:
@@ -167,7 +167,7 @@ class QueueCalls:
         return await _each(self.settle(("ack",), one) for one in batch)
 
     async def send_settle(
-        self, operation: tuple[Any, ...], batch: Sequence[Settlement]
+        self, operation: tuple[Any, ...], batch: Sequence[LeaseSettlement]
     ) -> list[int | TenantqError | None]:
         """Send one request and return the result of each lease.
 

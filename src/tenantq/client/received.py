@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from tenantq.client.bodies import UNSET, Unset, from_json, from_wire
@@ -29,6 +30,11 @@ class LeaseState:
         self.result: Any | Unset = UNSET
         self.settled = False
         self.lost = False
+
+
+def _of_item(name: str, text: str) -> Any:
+    """Return a read-only property of the delivered item."""
+    return property(attrgetter(f"_lease.item.{name}"), doc=text)
 
 
 class Received:
@@ -68,50 +74,15 @@ class Received:
         """When the lease ends, on the server's wall clock, as last reported."""
         return self._lease.lease_until
 
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        return self._lease.item.id
-
-    @property
-    def receipt(self) -> str:
-        """The receipt of this lease."""
-        return self._lease.item.receipt
-
-    @property
-    def tenant(self) -> str:
-        """The message's tenant."""
-        return self._lease.item.tenant
-
-    @property
-    def queue(self) -> str:
-        """The name of the message's queue."""
-        return self._lease.item.queue
-
-    @property
-    def attempt(self) -> int:
-        """The number of this delivery, from 1."""
-        return self._lease.item.attempt
-
-    @property
-    def priority(self) -> int:
-        """The priority, 0 to 9; 9 is delivered first."""
-        return self._lease.item.priority
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        """The attributes set by the producer."""
-        return self._lease.item.attributes
-
-    @property
-    def group(self) -> str | None:
-        """The message group, if any."""
-        return self._lease.item.group
-
-    @property
-    def added_at(self) -> int:
-        """When the message was added, on the server's wall clock."""
-        return self._lease.item.added_at
+    id: str = _of_item("id", "The message's id.")
+    receipt: str = _of_item("receipt", "The receipt of this lease.")
+    tenant: str = _of_item("tenant", "The message's tenant.")
+    queue: str = _of_item("queue", "The name of the message's queue.")
+    attempt: int = _of_item("attempt", "The number of this delivery, from 1.")
+    priority: int = _of_item("priority", "The priority, 0 to 9; 9 is delivered first.")
+    attributes: dict[str, str] = _of_item("attributes", "The attributes set by the producer.")
+    group: str | None = _of_item("group", "The message group, if any.")
+    added_at: int = _of_item("added_at", "When the message was added, on the server's wall clock.")
 
     @property
     def lease_ms(self) -> int | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+PAGE: Final = 1_000
 FINAL_TASKS_S: Final = 2.0
 """How long ``close`` waits for messages that are being released."""
 
@@ -131,6 +132,20 @@ class ClientSession:
                 sink=sink,
             )
         )
+
+    async def list_all(
+        self, path: str, reply: type[Any], field: str, limit: int | None, *, page: int = PAGE, **parameters: object
+    ) -> list[Any]:
+        """Return the items in ``field`` of all pages at ``path``, or the first ``limit``."""
+        items: list[Any] = []
+        cursor: str | None = None
+        while True:
+            size = page if limit is None else min(page, limit - len(items))
+            answer = await self.request("GET", path + query(limit=size, cursor=cursor, **parameters), reply, gzip=True)
+            items += getattr(answer, field)
+            cursor = answer.cursor
+            if cursor is None or len(items) == limit:
+                return items
 
     async def call(self, request: ApiRequest[R]) -> R:
         """Return the decoded reply. Raises the server's error, or the transport's."""

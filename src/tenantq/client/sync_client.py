@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
-from tenantq.client.async_fleet import AsyncFleet
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.async_queue import AsyncQueue, AsyncSnapshots
+from tenantq.client.async_queue import AsyncFleet, AsyncQueue, AsyncSnapshots
 from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, like
 from tenantq.client.received import Received

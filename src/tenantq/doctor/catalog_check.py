@@ -1,4 +1,4 @@
-"""Checks the catalog of tenants and queues, and finds rows that belong to none."""
+"""Checks the catalog of tenants, queues and data keys, and finds rows that belong to none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import msgspec
 
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
+from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
 from tenantq.store.row_pages import pages_of_items, pages_of_keys
+from tenantq.vault.stored_keys import is_key
 
 if TYPE_CHECKING:
     from tenantq.doctor.report import FindingLog
     from tenantq.store.interface import Store
 
 _END = b"\xff" * 65
+_TENANT_SECRET = 0
+_TENANT_ID_BYTES = 4
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
 _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
 
@@ -97,3 +101,28 @@ def find_orphans(store: Store, queues: dict[bytes, KnownQueue], log: FindingLog)
                 tenant=f"#{tenant_id}",
                 queue=f"#{queue_id}",
             )
+
+
+def load_data_keys(store: Store, log: FindingLog) -> dict[int, set[int]]:
+    """Return the numbers of data keys by tenant id, and record findings about them."""
+    found: dict[int, set[int]] = {}
+    for page in pages_of_items(store, store.meta, DATA_KEY_ROW, after(DATA_KEY_ROW)):
+        for key, value in page:
+            place = key[len(DATA_KEY_ROW) :]
+            if len(place) != 2 * _TENANT_ID_BYTES:
+                log.found("damaged", f"A data key has a malformed key {key.hex()}.")
+                continue
+            tenant_id, number = int.from_bytes(place[:_TENANT_ID_BYTES]), int.from_bytes(place[_TENANT_ID_BYTES:])
+            found.setdefault(tenant_id, set()).add(number)
+            if not is_key(value):
+                text = f"Data key {number} cannot be read, nor what it has sealed. Restore it from the file beside the backups."
+                log.found("keys", text, tenant=f"#{tenant_id}")
+        log.progress("data keys", len(page))
+    for tenant_id, numbers in found.items():
+        row = store.get(store.meta, TENANT_ROW + tenant_id.to_bytes(_TENANT_ID_BYTES))
+        if row is None:
+            log.found("orphan", f"{len(numbers)} data keys belong to no tenant.", tenant=f"#{tenant_id}")
+        elif _TENANT_SECRET not in numbers:
+            log.found("keys", "The tenant has data keys, but its secret (number 0) is gone.", tenant=f"#{tenant_id}")
+    log.figures.data_keys = sum(map(len, found.values()))
+    return found

@@ -88,7 +88,7 @@ class LiveJournalCheck:
             self._compare_anchor(archive or {}, archived_seq, found)
             self._take_rows(walk, report)
             beat = self._store.last_beat()
-            ends = [(beat.seq, "the heart, which log every sync")] if beat is not None else []
+            ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:
             found(walk.seq + 1, f"The journal cannot be read on: {error.message}.")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.cluster.layout import numbered_dirs
-from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_queues
-from tenantq.doctor.data_key_check import load_data_keys
+from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_data_keys, load_queues
 from tenantq.doctor.journal_check import examine_journal, last_time_ms
 from tenantq.doctor.queue_check import QueueCheck
 from tenantq.doctor.report import DoctorReport, FindingLog, joined

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,19 +24,22 @@ _ROWS_PER_GROUP: Final = 20_000
 Event = dict[str, Any]
 
 
-class AuditFormat(Protocol):
+class AuditFormat(ABC):
     """Encodes events as a file: ``start``, then ``add`` any number of times, then ``end``."""
 
     content_type: str
 
     def start(self) -> bytes:
         """Return the bytes before the first event."""
+        return b""
 
+    @abstractmethod
     def add(self, events: Sequence[Event]) -> bytes:
         """Return the bytes of more events; empty while they are buffered."""
 
     def end(self) -> bytes:
         """Return the remaining bytes."""
+        return b""
 
 
 def audit_format(name: str) -> AuditFormat:
@@ -46,7 +50,7 @@ def audit_format(name: str) -> AuditFormat:
     return formats[name]()
 
 
-class JsonLines:
+class JsonLines(AuditFormat):
     """One JSON object per line, with the names and values of the HTTP API."""
 
     content_type = "application/x-ndjson"
@@ -54,20 +58,12 @@ class JsonLines:
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode
 
-    def start(self) -> bytes:
-        """Return nothing."""
-        return b""
-
     def add(self, events: Sequence[Event]) -> bytes:
         """Return their lines."""
         return b"".join(self._encode(event) + b"\n" for event in events)
 
-    def end(self) -> bytes:
-        """Return nothing."""
-        return b""
 
-
-class Csv:
+class Csv(AuditFormat):
     """RFC 4180 with a header, UTF-8. ``time`` is ISO 8601; texts that a spreadsheet would run as a formula get a leading '."""
 
     content_type = "text/csv; charset=utf-8; header=present"
@@ -79,10 +75,6 @@ class Csv:
     def add(self, events: Sequence[Event]) -> bytes:
         """Return their lines."""
         return _csv([[_cell(name, event[name]) for name in EVENT_FIELDS] for event in events])
-
-    def end(self) -> bytes:
-        """Return nothing."""
-        return b""
 
 
 def _csv(lines: list[list[object]]) -> bytes:
@@ -100,7 +92,7 @@ def _cell(name: str, value: object) -> object:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-class Parquet:
+class Parquet(AuditFormat):
     """One Parquet file, zstd, ``ts`` as a timestamp. Needs pyarrow."""
 
     content_type = "application/vnd.apache.parquet"

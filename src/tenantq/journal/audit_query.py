@@ -16,7 +16,7 @@ from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.record import JournalRow, decode_record, rows
 
 if TYPE_CHECKING:
-    from tenantq.journal.live_journal import LiveJournal
+    from tenantq.journal.record import LiveJournal
     from tenantq.journal.row_filter import JournalFilter
     from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
@@ -126,7 +126,7 @@ class _PageSearch:
                 self._note_missing(seq, first)
                 low = (first - 1, END_OF_RECORD)
             else:
-                low = self._from_live(low, seq, min(last, seq + _SLICE - 1))
+                low = self._from_live(low, seq, min(last, seq + _SLICE - 1), newest_first=False)
             if len(self._found) >= self._limit:
                 break
         return self._page(low)
@@ -140,7 +140,8 @@ class _PageSearch:
             if seq < self._first_seq:
                 return self._page(None)
             if seq >= first:
-                high = self._from_live_back(high, max(first, self._first_seq, seq - _SLICE + 1), seq)
+                low_seq = max(first, self._first_seq, seq - _SLICE + 1)
+                high = self._from_live(high, low_seq, seq, newest_first=True)
             else:
                 span = self._span(seq, or_before=True)
                 if span is None:
@@ -163,32 +164,21 @@ class _PageSearch:
 
     # ---- the live journal ----
 
-    def _from_live(self, low: Place, first_seq: int, last_seq: int) -> Place:
-        """Collect rows of a slice. Returns the place from which to continue."""
+    def _from_live(self, bound: Place, first_seq: int, last_seq: int, *, newest_first: bool) -> Place:
+        """Collect rows of a slice beyond ``bound``. Returns the place from which to continue."""
         records = self._live.scan(first_seq, last_seq, _SLICE)
         if not records or records[0][0] != first_seq:
             if self._live.synced_span[0] > first_seq:
-                return low  # it was trimmed meanwhile and is in a segment now
+                return bound  # it was trimmed meanwhile and is in a segment now
             self._incomplete = True
         self._records_left -= last_seq - first_seq + 1
-        for seq, value in records:
-            for row in self._matching(value):
-                if (seq, row.n) > low and self._add(row):
-                    return seq, row.n
-        return last_seq, END_OF_RECORD
-
-    def _from_live_back(self, high: Place, first_seq: int, last_seq: int) -> Place:
-        records = self._live.scan(first_seq, last_seq, _SLICE)
-        if not records or records[0][0] != first_seq:
-            if self._live.synced_span[0] > first_seq:
-                return high
-            self._incomplete = True
-        self._records_left -= last_seq - first_seq + 1
-        for seq, value in reversed(records):
-            for row in reversed(self._matching(value)):
-                if (seq, row.n) < high and self._add(row):
-                    return seq, row.n
-        return first_seq, 0
+        step = -1 if newest_first else 1
+        for seq, value in records[::step]:
+            for row in self._matching(value)[::step]:
+                place = seq, row.n
+                if (place < bound if newest_first else place > bound) and self._add(row):
+                    return place
+        return (first_seq, 0) if newest_first else (last_seq, END_OF_RECORD)
 
     def _matching(self, value: bytes) -> list[JournalRow]:
         if not all(any(needle in value for needle in needles) for needles in self._needles):

@@ -15,8 +15,8 @@ import msgspec
 
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
-from tenantq.journal.live_journal import LiveJournal
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
+from tenantq.journal.record import LiveJournal
 from tenantq.journal.segment_batch import SegmentBatch, SegmentEncoder
 from tenantq.runtime.backoff import Backoff
 

@@ -6,7 +6,7 @@ On disk: sha256(previous hash + payload), then the payload. The chain starts fro
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -170,3 +170,14 @@ def rows(record: Record) -> Iterator[JournalRow]:
                 entry.user_agent,
             )
             n += 1
+
+
+class LiveJournal(Protocol):
+    """The journal of a running shard."""
+
+    @property
+    def synced_span(self) -> tuple[int, int]:
+        """The first record that is kept and the last that is durable."""
+
+    def scan(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to ``limit`` existing records in order, as they are stored. Thread-safe."""

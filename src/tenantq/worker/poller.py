@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tenantq.client.async_client import AsyncClient
-    from tenantq.client.async_fleet import AsyncFleet
     from tenantq.client.async_message import AsyncMessage
-    from tenantq.client.async_queue import AsyncQueue
+    from tenantq.client.async_queue import AsyncFleet, AsyncQueue
     from tenantq.worker.capacity import WorkerCapacity
     from tenantq.worker.plan import WorkerPlan
     from tenantq.worker.task import Task

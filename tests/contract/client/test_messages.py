@@ -15,7 +15,7 @@ from tenantq.errors import Conflict, Invalid, LeaseLost, NotFound, TimedOut, Too
 
 if TYPE_CHECKING:
     from tenantq.client import Client
-    from tenantq.client.queue_calls import Settlement
+    from tenantq.client.queue_calls import LeaseSettlement
     from tests.contract.client.conftest import ServerUnderTest
 
 
@@ -197,7 +197,7 @@ def test_a_heartbeat_keeps_the_lease_alive_while_the_block_runs(client: Client) 
     settle = message._inner._calls.settle
     count = 0
 
-    async def counted(operation: tuple[object, ...], settlement: Settlement) -> int | None:
+    async def counted(operation: tuple[object, ...], settlement: LeaseSettlement) -> int | None:
         nonlocal count
         count += operation[0] == "extend"
         if count == 6:

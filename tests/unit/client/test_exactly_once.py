@@ -13,7 +13,7 @@ from tenantq.client import AsyncClient, Retries
 from tenantq.client.http_connection import HttpReply
 from tenantq.client.ordered_adds import OrderedAdds
 from tenantq.client.outgoing_message import prepare_message
-from tenantq.client.queue_calls import QueueCalls, QueueRegistry, Settlement
+from tenantq.client.queue_calls import LeaseSettlement, QueueCalls, QueueRegistry
 from tenantq.client.session import ClientSession
 from tenantq.domain.message import NewMessage
 from tenantq.errors import (
@@ -139,7 +139,7 @@ async def test_acks_that_may_be_done_are_not_sent_otherwise() -> None:
     """In another request the server would call their leases lost."""
     calls, transport = calls_over(lost(), HttpReply(413, {}, b""), settled("lease_lost"))
     with pytest.raises(TooLarge) as caught:
-        await calls.ack_batch([Settlement(f"r{n}", 1 << 60) for n in range(3)])
+        await calls.ack_batch([LeaseSettlement(f"r{n}", 1 << 60) for n in range(3)])
     assert caught.value.maybe_done
     assert len(transport.requests) == 2
 
@@ -178,7 +178,7 @@ async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_le
         arguments: tuple[Any, ...] = (None, "reason") if settle == "nack" else ()
 
         def call(until_ms: int, how: str = settle, calls: QueueCalls = calls, more: tuple[Any, ...] = arguments) -> Any:
-            return calls.settle((how, *more), Settlement("r", until_ms))
+            return calls.settle((how, *more), LeaseSettlement("r", until_ms))
 
         work = asyncio.gather(call(now + 1), call(now), return_exceptions=True)
         await _let_pauses_pass(clock, work)
@@ -193,14 +193,14 @@ async def test_a_receipt_lost_at_the_first_try_is_lost() -> None:
     """There is no doubt to be given the benefit of."""
     calls, _ = calls_over(settled("lease_lost"))
     with pytest.raises(LeaseLost):
-        await calls.settle(("ack",), Settlement("r", 1 << 60))
+        await calls.settle(("ack",), LeaseSettlement("r", 1 << 60))
 
 
 async def test_an_extension_that_is_lost_is_lost() -> None:
     """Extending twice is as good as once, so a lost lease is really lost."""
     calls, _ = calls_over(lost(), settled("lease_lost"))
     with pytest.raises(LeaseLost):
-        await calls.settle(("extend", 1_000), Settlement("r", 1 << 60))
+        await calls.settle(("extend", 1_000), LeaseSettlement("r", 1 << 60))
 
 
 async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> None:
@@ -239,7 +239,7 @@ async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
     assert caught.value.maybe_done
     calls, _ = calls_over(settled(None, None))
     with pytest.raises(BadAnswer, match="for 2 items, and 1 were sent"):
-        await calls.settle(("ack",), Settlement("r", 0))
+        await calls.settle(("ack",), LeaseSettlement("r", 0))
 
 
 async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Copying a file so that what is hashed is what was written, and what was written is on the disk."""
+"""Copies files durably with their hashes, and directories that appear atomically."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_LOCK = ".growing"
+_LOCK = ".atomic_directory"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def copy_file(source: Path, copy: Path) -> BackupFile:
-    """Copy and sync a file, readable by its owner alone; return its size and hash."""
+    """Copy and sync a file, readable only by its owner. Returns its size and hash."""
     digest, size = hashlib.sha256(), 0
     copy.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -40,10 +40,10 @@ def copy_file(source: Path, copy: Path) -> BackupFile:
 
 
 @contextmanager
-def growing(destination: Path, suffix: str) -> Iterator[Path]:
-    """Yield a directory that becomes ``destination`` at the end of the block, or vanishes if the block raises.
+def atomic_directory(destination: Path, suffix: str) -> Iterator[Path]:
+    """Yield a temporary directory that becomes ``destination`` at the end of the block, or is removed if it raises.
 
-    What earlier tries left beside it, because their process was killed, is removed. Errors of the disk become StoreFailed.
+    Leftovers of killed processes are removed. Disk errors become StoreFailed.
     """
     partial = destination.with_name(f".{destination.name}.{suffix}")
     try:
@@ -66,7 +66,7 @@ def growing(destination: Path, suffix: str) -> Iterator[Path]:
         for directory in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             sync(directory)
         if destination.is_dir():
-            destination.rmdir()  # it was empty, or this raises
+            destination.rmdir()  # it is empty, or this raises
         partial.rename(destination)
         sync(destination.parent)
     except OSError as error:
@@ -82,5 +82,5 @@ def _remove_abandoned(partial: Path) -> None:
     try:
         DirectoryLock(partial, _LOCK).close()
     except (StoreLocked, OSError):
-        return  # somebody is at work on it
+        return  # another process uses it
     shutil.rmtree(partial, ignore_errors=True)
