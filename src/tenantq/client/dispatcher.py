@@ -113,7 +113,7 @@ def own_copy(error: TenantqError) -> TenantqError:
 
 
 def refuse(futures: Iterable[asyncio.Future[Any]], error: TenantqError) -> None:
-    """Raise the error to all who still wait. Each gets a copy, because an exception keeps the traceback of its raiser."""
+    """Raise the error to all waiting callers. Each gets a copy, because an exception keeps the traceback of its raiser."""
     for future in futures:
         if not future.done():
             future.set_exception(own_copy(error))

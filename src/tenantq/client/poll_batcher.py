@@ -166,7 +166,7 @@ class PollBatcher(Generic[M]):
             request.ended.set_result(None)
 
     def _share_out(self, messages: Sequence[M], demands: list[_Demand[M]]) -> None:
-        """Share messages among the callers, first come first served; who gets none continues to wait while it has time."""
+        """Share messages among the callers, first come, first served. Callers that get none keep waiting while they have time."""
         present = [demand for demand in demands if not demand.future.done()]
         wanted = sum(demand.max for demand in present)
         while wanted < len(messages) and self._gathered:
@@ -193,7 +193,7 @@ class PollBatcher(Generic[M]):
 
 
 def _shares(messages: Sequence[M], demands: list[int]) -> list[list[M]]:
-    """Return one share per demand: in each turn one message for everyone who has not enough yet."""
+    """Return one share per demand: in each turn one message for every demand that is not satisfied."""
     if len(demands) == 1:
         return [list(messages[: demands[0]])]
     shares: list[list[M]] = [[] for _ in demands]

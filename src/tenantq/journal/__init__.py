@@ -1,1 +1,1 @@
-"""The journal: what was done, to what, by whom, with what outcome, chained by hashes."""
+"""The journal: a hash-chained record of every operation, its export and its verification."""

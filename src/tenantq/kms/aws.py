@@ -1,7 +1,7 @@
 """The provider ``aws-kms``: symmetric keys of AWS KMS, through boto3 (``pip install 'tenantq[aws]'``).
 
-A key is named by its id, its ARN, or an alias (``alias/…`` or its ARN). An ARN also says the region. The context becomes the
-encryption context, so it stands in CloudTrail and can be a condition of a key policy.
+A key is named by its id, its ARN, or an alias (``alias/…`` or its ARN). An ARN includes the region. The context becomes the
+encryption context, so it appears in CloudTrail and can be a condition of a key policy.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class AwsKms:
     """Keys of AWS KMS. boto3 blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
 
     def __init__(self, settings: AwsSettings, *, call_ms: int = 3_000) -> None:
-        """Ask nobody yet; Invalid: the profile or the region is unknown."""
-        silence_debug("boto3", "botocore")  # at debug level they log every request, and with it the keys
+        """Create the provider without a call. Raises Invalid if the profile or the region is unknown."""
+        silence_debug("boto3", "botocore")  # at debug level they log requests, and so keys
         self._settings = settings
         self._config = Config(
             connect_timeout=call_ms / 1_000,
@@ -77,7 +77,7 @@ class AwsKms:
         except BotoCoreError as error:
             raise Invalid(f"kms.aws: {error}") from None
         self._threads = ProviderThreads(NAME)
-        self._making = threading.Lock()  # a session is not safe to make clients with from several threads
+        self._making = threading.Lock()  # sessions are not thread-safe
         self._clients: dict[str | None, Any] = {}
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class AwsKms:
 
 
 def _typed(error: ClientError) -> TenantqError:
-    """Return the error of ours for an answer of AWS. Its text names their code; theirs may name accounts, so it is left out."""
+    """Return our error for a reply of AWS. Its text has only the error code, because AWS's text may name accounts."""
     code = str(error.response.get("Error", {}).get("Code", ""))[:80]
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _DISABLED:

@@ -1,8 +1,8 @@
 """The provider ``azure-kv``: keys of Azure Key Vault or Managed HSM (``pip install 'tenantq[azure]'``).
 
 A key is named by its identifier, ``https://VAULT/keys/NAME`` or ``https://VAULT/keys/NAME/VERSION``, in one of the configured
-vaults. RSA keys wrap by RSA-OAEP-256, symmetric ones by AES key wrap. Neither takes a context, so the hash of it is wrapped
-together with the key and compared afterwards. Wrapped bytes name the version that wrapped them, so rotation needs nothing else.
+vaults. RSA keys wrap with RSA-OAEP-256, symmetric ones with AES key wrap. Neither supports a context, so its hash is wrapped
+together with the key and compared afterwards. Wrapped bytes include the version that wrapped them, so rotation needs nothing else.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ _NOT_USABLE: Final = frozenset(
 class AzureKms:
     """Keys of Azure vaults. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does.
 
-    Wrapping and unwrapping are sent through the key client's own pipeline rather than its CryptographyClient: that one wraps on this
-    machine where it can, so that a key disabled meanwhile would go on wrapping, and for symmetric keys of an HSM, whose bytes it
-    never gets, it would wrap with random ones of its own.
+    Requests use the key client's pipeline instead of CryptographyClient. That one wraps locally if it can, so a disabled key would
+    continue to wrap. For symmetric keys of an HSM, whose bytes it never gets, it would wrap with random bytes of its own.
     """
 
     def __init__(self, settings: AzureSettings, *, call_ms: int = 3_000, credential: Any = None) -> None:
-        """Ask nobody yet."""
+        """Create the provider without a call."""
         silence_debug("azure")
         self._vaults = tuple(vault.rstrip("/") for vault in settings.vaults)
         self._credential = credential if credential is not None else DefaultAzureCredential()
@@ -153,7 +152,7 @@ def _call(call: Callable[[], bytes]) -> bytes:
     try:
         return call()
     except HttpResponseError as error:
-        if error.response is None:  # of a credential, before anything was sent
+        if error.response is None:  # of the credential, before a request was sent
             raise KmsDenied(
                 f"{NAME}: this server has no valid credentials for Azure ({type(error).__name__})."
             ) from None
@@ -163,7 +162,7 @@ def _call(call: Callable[[], bytes]) -> bytes:
 
 
 def _typed(error: HttpResponseError) -> TenantqError:
-    """Return the error of ours for an answer of a vault. Its text names their code; theirs may name tenants and addresses."""
+    """Return our error for a reply of a vault. Its text has only the error code, because theirs may name tenants."""
     response: Any = error.response
     status = int(error.status_code or 0)
     code, inner = _codes_of(response)
@@ -180,7 +179,7 @@ def _typed(error: HttpResponseError) -> TenantqError:
 
 
 def _codes_of(response: Any) -> tuple[str, str]:
-    """Return the code of the error that a vault describes, and the inner one, which is the precise one."""
+    """Return the error code of a reply and its inner code, which is more precise."""
     try:
         error = response.json()["error"]
         return str(error.get("code") or "")[:80], str((error.get("innererror") or {}).get("code") or "")[:80]

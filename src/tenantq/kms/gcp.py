@@ -1,7 +1,7 @@
 """The provider ``gcp-kms``: symmetric keys of Google Cloud KMS, through google-cloud-kms (``pip install 'tenantq[gcp]'``).
 
-A key is named ``projects/…/locations/…/keyRings/…/cryptoKeys/…``; Cloud KMS finds the version by itself. The context is
-authenticated beside the wrapped bytes. Checksums travel both ways, as Google advises.
+A key is named ``projects/…/locations/…/keyRings/…/cryptoKeys/…``; Cloud KMS finds the version itself. The context is additional
+authenticated data. Requests and replies carry checksums, as Google advises.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class GcpKms:
     """Keys of Cloud KMS. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
 
     def __init__(self, settings: GcpSettings, *, call_ms: int = 3_000, credentials: Any = None) -> None:
-        """Ask nobody for a key yet; Invalid: there are no credentials."""
-        silence_debug("google.cloud.kms", "google.cloud.kms_v1")  # at debug level they log requests, and with them keys
+        """Create the provider without a call. Raises Invalid if there are no credentials."""
+        silence_debug("google.cloud.kms", "google.cloud.kms_v1")  # at debug level they log requests, and so keys
         self._timeout_s = call_ms / 1_000
         options = {"api_endpoint": settings.endpoint} if settings.endpoint is not None else {}
         try:
@@ -115,7 +115,7 @@ class GcpKms:
 
 
 def _credentials(settings: GcpSettings) -> Any:
-    """Return those of the file, or None, for which the client looks itself."""
+    """Return the credentials of the configured file; None: the client library finds its own."""
     if settings.credentials_file is None:
         return None
     try:
@@ -127,7 +127,7 @@ def _credentials(settings: GcpSettings) -> Any:
         raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.strerror}") from None
     except Invalid as error:
         raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.message}") from None
-    except (ValueError, TypeError, AttributeError):  # its text may show what is in the file
+    except (ValueError, TypeError, AttributeError):  # its text may reveal the content
         raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: these are no credentials") from None
 
 
@@ -145,7 +145,7 @@ def _call(call: Callable[[], bytes]) -> bytes:
 
 
 def _typed(error: google.GoogleAPICallError) -> TenantqError:
-    """Return the error of ours for an answer of Cloud KMS. Its text names their status; theirs may name projects."""
+    """Return our error for a reply of Cloud KMS. Its text has only the status, because theirs may name projects."""
     http = int(error.code or 0)
     status = _status_of(error) or str(http)
     if http == 404 or status == "FAILED_PRECONDITION":

@@ -50,7 +50,7 @@ class KeyCache:
             self._drop(tenant_id, number)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all keys."""
         for tenant_id in [*self._tenants]:
             self.forget(tenant_id)
         if self._timer is not None:

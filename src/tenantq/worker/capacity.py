@@ -77,7 +77,7 @@ class WorkerCapacity:
             self.changed()
 
     def changed(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake all tasks that wait for a change."""
         self._changed.set()
 
     async def change(self) -> None:
