@@ -11,12 +11,14 @@ import pytest
 
 from docs.generate import walk
 from tenantq.cli.command_line import tenantq as command_line
+from tests.docs.product_texts import product_complaints
 from tests.docs.prose import PROJECT, WRITTEN, complaints, paragraphs, sentences
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WORDS_MAX = 40_000
+COMPLAINTS_LEFT = 136
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(PROJECT)))
@@ -39,6 +41,15 @@ def test_the_rules_find_what_they_should() -> None:
     ):
         assert complaints(text), text
     assert sentences("One is here. Two is there: three.") == ["One is here.", "Two is there: three."]
+
+
+def test_texts_of_the_product_get_no_worse() -> None:
+    """Error messages, help and logs follow the same rules. Lower the number when you rewrite some; it ends at 0.
+
+    ``python -m tests.docs.product_texts PACKAGE`` lists what is left.
+    """
+    found = product_complaints()
+    assert len(found) <= COMPLAINTS_LEFT, "\n".join(found)
 
 
 def test_the_documentation_is_short() -> None:
