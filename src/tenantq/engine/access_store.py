@@ -5,7 +5,7 @@ keyuse/<key id>                           when and from where it was used last
 grant/<tenant id be32><principal>         what a principal may do in the tenant
 revoked/<tenant id be32><kind><what>      a token's id or a principal, until when its tokens are refused
 
-The platform itself stands under tenant id 0.
+The platform itself has tenant id 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLATFORM: Final = 0
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """A stored key, with the id of its tenant, which unlike the name never means another one later."""
+    """A stored key with the id of its tenant, which unlike the name is never reused."""
 
     tenant_id: int
     key: StoredKey
@@ -51,7 +51,7 @@ _decode_time = msgspec.msgpack.Decoder(int).decode
 
 
 class AccessStore:
-    """Who holds which key and which grants."""
+    """The keys, grants and revocations of all tenants."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class AccessStore:
         return self._keys.get(tenant_id, {})
 
     def use(self, key_id: str) -> KeyUse | None:
-        """Return when and from where a key was used last, as far as it was noted."""
+        """Return when and from where a key was last used, as far as recorded."""
         return self._uses.get(key_id)
 
     def uses(self) -> Mapping[str, KeyUse]:
@@ -102,7 +102,7 @@ class AccessStore:
         return self._tenants_of.get(principal, {})
 
     def token_revoked(self, tenant: str | None, token_id: str | None, principal: str, now_ms: int) -> bool:
-        """Tell whether a token's id, or all tokens of its principal, are revoked in its tenant."""
+        """Return whether a token's id, or all tokens of its principal, are revoked in its tenant."""
         if not self._revoked:
             return False
         if token_id is not None and self._revoked.get((tenant, _TOKEN, token_id), 0) > now_ms:
@@ -125,7 +125,7 @@ class AccessStore:
         self._save_key(batch, tenant_id, key)
 
     def _drop_ended_keys(self, batch: Batch, held: dict[str, StoredKey], now_ms: int) -> None:
-        """Make room: forget a tenant's keys that are revoked or have expired. The journal still knows them."""
+        """Drop a tenant's revoked and expired keys to make room. The journal still has them."""
         for key in list(held.values()):
             expires_at = key.grant.expires_at
             if key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms):
@@ -139,7 +139,7 @@ class AccessStore:
         batch.delete(USE_ROW + key.id.encode(), self._store.meta.handle)
 
     def revoke_key(self, batch: Batch, tenant_id: int, key_id: str, now_ms: int) -> StoredKey:
-        """Refuse a key from now on. It stays listed while there is room, and its id is never given out again."""
+        """Revoke a key. It stays listed while there is room, and its id is never reused."""
         key = self.keys(tenant_id).get(key_id)
         if key is None:
             raise NotFound("no such key")
@@ -156,14 +156,14 @@ class AccessStore:
         self.version += 1
 
     def note_use(self, batch: Batch, key_id: str, use: KeyUse) -> None:
-        """Remember when and from where a key was used; of one that is gone, nothing."""
+        """Store when and from where a key was used, if it still exists."""
         if key_id not in self._owners:
             return
         batch.put(USE_ROW + key_id.encode(), _encode(use), self._store.meta.handle)
         self._uses[key_id] = use
 
     def put_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str, grant: Grant) -> None:
-        """Store what a principal may do in a tenant, in place of what it might before."""
+        """Store a principal's grant in a tenant, replacing any earlier one."""
         held = self._grants.setdefault(tenant, {})
         if principal not in held and len(held) >= limits.GRANTS_MAX:
             most = limits.GRANTS_MAX
@@ -174,7 +174,7 @@ class AccessStore:
         self.version += 1
 
     def drop_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str) -> None:
-        """Forget what is stored for a principal in a tenant."""
+        """Delete a principal's grant in a tenant."""
         if self._grants.get(tenant, {}).pop(principal, None) is None:
             raise NotFound("no such grant")
         batch.delete(_grant_key(tenant_id, principal), self._store.meta.handle)
@@ -196,7 +196,7 @@ class AccessStore:
         principal: str | None,
         until: int,
     ) -> None:
-        """Refuse a token by its id, or all of a principal's, until they would have expired anyway; never shorter than before."""
+        """Revoke a token by its id, or all of a principal's, until they expire; never for shorter than before."""
         held = sum(1 for one in self._revoked if one[0] == tenant)
         if held >= limits.REVOCATIONS_MAX:
             raise QuotaExceeded(
@@ -213,7 +213,7 @@ class AccessStore:
         self.version += 1
 
     def collect(self, batch: Batch, catalog: Catalog, now_ms: int) -> int:
-        """Forget revocations whose tokens have expired; return how many."""
+        """Delete revocations whose tokens have expired; return how many."""
         over = [one for one, until in self._revoked.items() if until <= now_ms]
         for one in over:
             tenant, kind, what = one
@@ -224,7 +224,7 @@ class AccessStore:
         return len(over)
 
     def drop_tenant(self, batch: Batch, tenant_id: int, tenant: str) -> None:
-        """Forget everything about a tenant that goes."""
+        """Delete everything about a tenant."""
         meta = self._store.meta.handle
         for key in self._keys.pop(tenant_id, {}).values():
             self._drop_key(batch, key)

@@ -1,4 +1,4 @@
-"""Work on the store that takes long, beside the rounds: compactions, erasures, checkpoints."""
+"""Long work on the store, outside the rounds: compactions, erasures, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _R = TypeVar("_R")
 
 
 class BackgroundWork:
-    """Runs it on threads. Whoever closes the store waits for it first."""
+    """Runs long work on threads. It must finish before the store closes."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
 
     def begin(self, work: Callable[..., _R], *arguments: Any) -> asyncio.Future[_R]:
-        """Run ``work`` on a thread; the event loop goes on meanwhile."""
+        """Run ``work`` on a thread."""
         running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return running
 
     async def finished(self) -> None:
-        """Return when all of it has ended, however it did."""
+        """Return when all work has ended, successfully or not."""
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -3,7 +3,7 @@
 tenant/<id be32>      name, configuration, next queue id
 queue/<P>             name, configuration, status
 usage/<id be32>       messages added in the current hour and day
-next_tenant_id        be32; ids are never given out twice
+next_tenant_id        be32; ids are never reused
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TenantRow(msgspec.Struct, frozen=True):
     next_queue_id: int
     status: TenantStatus = "active"
     version: int = 1
-    since: int = 0  # the journal record that made it; what stands before it under this name was another tenant's
+    since: int = 0  # the journal record that created it; earlier records under this name are about another tenant
     hold: Hold | None = None
     suspension: Suspension | None = None
 
@@ -78,7 +78,7 @@ class Catalog:
     # ---- reading ----
 
     def tenant(self, name: str) -> TenantState:
-        """Return a tenant, or raise NotFound; Invalid for what is no name."""
+        """Return a tenant. Raises NotFound, or Invalid for what is no name."""
         if type(name) is not str:
             raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
         tenant = self.tenants.get(name)
@@ -87,14 +87,14 @@ class Catalog:
         return tenant
 
     def tenant_by_id(self, id: int) -> TenantState:
-        """Return a tenant by its number, or raise NotFound."""
+        """Return a tenant by its id. Raises NotFound."""
         tenant = self._by_id.get(id)
         if tenant is None:
             raise NotFound("no such tenant")
         return tenant
 
     def queue(self, tenant: TenantState, name: str) -> QueueState:
-        """Return a queue, or raise NotFound."""
+        """Return a queue. Raises NotFound."""
         queue = tenant.queues.get(name)
         if queue is None:
             raise NotFound("no such queue", tenant=tenant.name, queue=name)
@@ -111,7 +111,7 @@ class Catalog:
         return queue.config.dead_letter or dead_letter_name(queue.name)
 
     def shared(self, config: TenantConfig) -> TenantConfig:
-        """Return an equal configuration that others have too, if any does."""
+        """Return an equal configuration that other tenants share, if any does."""
         if len(self._configs) >= _CONFIGS_MAX:
             self._configs.clear()
         return self._configs.setdefault(_encode(config), config)
@@ -119,7 +119,7 @@ class Catalog:
     # ---- changing, into a round's batch ----
 
     def create_tenant(self, batch: Batch, name: str, config: TenantConfig, seq: int) -> TenantState:
-        """Make a tenant with an id that no tenant ever had, in the round of journal record ``seq``."""
+        """Create a tenant with a new id, in the round of journal record ``seq``."""
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
         tenant = TenantState(self._next_tenant_id, name, self.shared(config), TenantLine(config.weight))
@@ -139,11 +139,11 @@ class Catalog:
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
     def save_usage(self, batch: Batch, tenant: TenantState) -> None:
-        """Write the counted hours and days of a tenant."""
+        """Write the hourly and daily usage of a tenant."""
         batch.put(USAGE_ROW + tenant_prefix(tenant.id), tenant.usage.pack(), self._store.meta.handle)
 
     def drop_tenant(self, batch: Batch, tenant: TenantState) -> None:
-        """Forget a tenant and its queues."""
+        """Delete a tenant and its queues."""
         prefix = tenant_prefix(tenant.id)
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
         batch.delete(USAGE_ROW + prefix, self._store.meta.handle)
@@ -153,7 +153,7 @@ class Catalog:
     def create_queue(
         self, batch: Batch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
     ) -> QueueState:
-        """Make a queue with an id that no queue of the tenant ever had."""
+        """Create a queue with an id that is new in its tenant."""
         if tenant.next_queue_id > limits.QUEUE_ID_MAX:
             raise Unavailable("all queue ids of this tenant are used up", tenant=tenant.name)
         queue = QueueState(tenant, tenant.next_queue_id, name, config, "active")
@@ -171,7 +171,7 @@ class Catalog:
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
     def drop_queue(self, batch: Batch, queue: QueueState) -> None:
-        """Forget a queue."""
+        """Delete a queue."""
         batch.delete(QUEUE_ROW + queue.prefix, self._store.meta.handle)
         del queue.tenant.queues[queue.name]
         queue.tenant.usage.queues -= not queue.system_made
@@ -179,7 +179,7 @@ class Catalog:
     # ---- loading ----
 
     def load(self) -> None:
-        """Read everything from the store: time depends on the number of queues, not of messages."""
+        """Load everything from the store, in time that depends on the number of queues, not of messages."""
         store = self._store
         raw = store.get(store.meta, NEXT_TENANT_ID)
         self._next_tenant_id = int.from_bytes(raw) if raw else self._first_tenant_id
@@ -217,7 +217,7 @@ class Catalog:
 
     @property
     def is_new(self) -> bool:
-        """Whether no tenant was ever made."""
+        """Whether no tenant was ever created."""
         return self._next_tenant_id == self._first_tenant_id
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

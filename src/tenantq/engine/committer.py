@@ -1,7 +1,7 @@
-"""The syncs: rounds are handed over after their write and reported back after the sync that covers them.
+"""The committer: rounds are handed over after their write and reported back after the sync that covers them.
 
-To wake another thread, and to be woken by it, takes about as long as a quick disk needs for a sync. So where the disk is quick and
-nothing else waits, the event loop syncs by itself; everything else is for the thread, and the loop goes on meanwhile.
+Waking another thread and being woken by it takes about as long as a sync on a fast disk. So if the disk is fast and
+nothing else waits, the event loop syncs by itself. Otherwise a thread syncs, and the loop continues meanwhile.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tenantq.store.interface import Store
 
 QUICK_MS: Final = 2
-"""A sync that takes longer shows a slow disk, which the event loop does not wait for."""
+"""A longer sync indicates a slow disk, which the event loop does not wait for."""
 PROBATION: Final = 64
-"""So many quick syncs in a row the thread has to see before the event loop trusts the disk again."""
+"""How many fast syncs in a row the thread must see before the event loop syncs again."""
 
 
 class Committer:
-    """Syncs what was written: at once on the event loop, or on a thread, there all rounds together that came meanwhile."""
+    """Syncs written rounds: at once on the event loop, or on a thread, which syncs all waiting rounds together."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Committer:
         self._probe = probe
         self._written: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
         self.took = Histogram()  # the syncs
-        self._probation = 0  # quick syncs that are still wanted
+        self._probation = 0  # fast syncs still required before the event loop syncs again
         self._thread = threading.Thread(target=self._run, name="tenantq-committer", daemon=True)
         self._thread.start()
 
     @property
     def is_quick(self) -> bool:
-        """Whether the disk has been quick of late."""
+        """Whether the disk has been fast lately."""
         return self._probation == 0
 
     def hand_over(self, round: Round) -> None:
@@ -92,7 +92,7 @@ class Committer:
             self._probe("after_sync")
         except StoreFailed as error:
             return error
-        except Exception as error:  # noqa: BLE001  # whatever it is, nothing may be confirmed after it
+        except Exception as error:  # noqa: BLE001  # nothing may be confirmed after any failure
             return StoreFailed(f"the sync broke: {error!r}; nothing of this round is confirmed")
         took_us = self._clock.monotonic_us() - started_us
         self.took.count(took_us)

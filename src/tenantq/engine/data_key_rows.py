@@ -1,6 +1,6 @@
 """Wrapped data keys of encrypted tenants: kept in the meta family, cached here, changed only by rounds.
 
-datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own form; the engine never looks into it
+datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own format; opaque to the engine
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _PAGE: Final = 10_000
 
 
 def tenant_range(tenant_id: int) -> tuple[bytes, bytes]:
-    """Return the bounds between which all of a tenant's rows stand."""
+    """Return the bounds of all of a tenant's rows."""
     prefix = tenant_prefix(tenant_id)
     return DATA_KEY_ROW + prefix, DATA_KEY_ROW + after(prefix)
 
 
 class DataKeyRows:
-    """The rows of all tenants. A tenant that never encrypted anything is not in ``by_tenant``."""
+    """The wrapped keys of all tenants. A tenant that never encrypted anything is not in ``by_tenant``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.by_tenant: dict[int, dict[int, bytes]] = {}
-        self.destroyed: set[int] = set()  # tenants whose keys were dropped in this run: they get no new ones
+        self.destroyed: set[int] = set()  # tenants whose keys were destroyed since the start; they get no new ones
 
     def of(self, tenant_id: int) -> Mapping[int, bytes]:
         """Return a tenant's rows by number."""

@@ -1,4 +1,4 @@
-"""Dead letters: the atomic move of a message whose attempts are used up, with reason and history."""
+"""Dead letters: the atomic move of a message that has no attempts left, with reason and history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RETRY_MS = 1_000
 
 
 def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
-    """Return how many deliveries the message may have; a dead letter may have any number, unless its queue hands on what polls come upon."""
+    """Return how many deliveries a message may have. A dead letter may have any number, unless its queue passes it on."""
     config = queue.config
     if lease.past and not (config.dead_on_poll and config.dead_letter) and lease.unpack_past().dead is not None:
         return _NO_BOUND
@@ -42,7 +42,7 @@ def attempts_allowed(queue: QueueState, lease: LeaseRow) -> int:
 def bury(
     effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow, reason: str, message: MessageRow | None = None
 ) -> None:
-    """Move a message that is out of vi, out of flight and not counted as blocked to the dead-letter queue, in this round."""
+    """Move a message to the dead-letter queue in this round. It is not in vi, in flight or counted as blocked."""
     if message is None:
         value = effects.store.get(effects.store.m, queue.prefix + id)
         if value is None:
@@ -52,7 +52,7 @@ def bury(
         message = unpack_message(value)
     name = effects.state.catalog.dead_letter_name(queue)
     target = queue.tenant.queues.get(name)
-    # Where polls move letters, the queue they go to was named by somebody who had it: once deleted it stays so.
+    # Where polls move dead letters, a user named their queue: once deleted, it is not created again.
     gone = target is None and queue.config.dead_on_poll and queue.config.dead_letter is not None
     if gone or not (target.takes_letters if target is not None else queue.tenant.takes_letters):
         if lease.expires_at and lease.expires_at <= effects.now:
@@ -75,7 +75,7 @@ def bury(
     moved = LeaseRow(
         0, 0, 0, 0, effects.now, 0, lease.size, lease.priority, lease.max_attempts, past=pack_past(past)
     )  # fmt: skip
-    # Evidence stays, unless somebody named a queue for it that keeps things for a time: that runs on from before, in a new line anew.
+    # Dead letters stay, unless a user named a queue with a TTL: it counts from before, in a FIFO queue from now.
     keeps = queue.config.dead_on_poll and queue.config.dead_letter is not None
     since = effects.now if target.fifo else message.visible_at
     move_in(effects, target, id, message, moved, lives_since=since if keeps else None)
@@ -93,7 +93,7 @@ def move_in(
 ) -> None:
     """Put a message that left another queue into ``target``, to be delivered now.
 
-    It lives as long as messages of that queue do, counted from ``lives_since``; None: for ever.
+    Its TTL is that of ``target``, counted from ``lives_since``; None: it has none.
     """
     ttl_ms = target.config.ttl_ms
     visible_at = message.visible_at if lives_since is None else lives_since
@@ -118,13 +118,13 @@ def move_in(
 
 
 def _fail_result(effects: Effects, queue: QueueState, id: bytes, reason: str) -> None:
-    """Let those who wait for the message's result know that there will be none."""
+    """Store a failed result for callers that wait for the message's result."""
     expires_at = effects.now + queue.config.result_ttl_ms
     write_result(effects, queue, id, Result("failed", None, f"dead letter: {reason}"), expires_at)
 
 
 def write_result(effects: Effects, queue: QueueState, id: bytes, result: Result, expires_at: int) -> None:
-    """Store a result until ``expires_at`` and wake who waits for it."""
+    """Store a result until ``expires_at`` and wake its waiters after the sync."""
     effects.batch.put(queue.prefix + id, pack_result(ResultRow(result, expires_at)), effects.store.re.handle)
     effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_RESULT, id), b"", effects.store.ex.handle)
     queue.next_expiry = min(queue.next_expiry, expires_at)

@@ -1,4 +1,4 @@
-"""Dealing: the next messages of a queue go to the polls that wait, each under a lease of its own."""
+"""Delivery: leases the next messages of a queue to its waiting polls, each message under a lease of its own."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tenantq.engine.queue_state import Level, QueueState
     from tenantq.store.rows import LeaseRow, MessageRow
 
-_EXPIRES = slice(20, 28)  # where a stored message says when its TTL ends
+_EXPIRES = slice(20, 28)  # the position of a message's expiry time in its stored row
 _NEVER = bytes(8)
 _Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was delivered before
 _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 
 
 def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
-    """Lease up to ``count`` messages to ``polls``, as many to each as dealing in turns gives; return how many."""
+    """Lease up to ``count`` messages to ``polls``, shared out in turns; return how many."""
     wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
     leases_max = queue.tenant.config.quotas.in_flight
     if leases_max is not None:
@@ -48,14 +48,16 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
         for one in found
         if (one[2] is not None and not one[0][2] and one[2][_EXPIRES] == _NEVER) or _is_deliverable(effects, queue, one)
     ]
-    messages = wanted if any(poll.whole_groups for poll in polls) else len(live)  # a head may bring others along
+    messages = (
+        wanted if any(poll.whole_groups for poll in polls) else len(live)
+    )  # the head of a group may be followed by others
     shares = _in_turns([poll.max - len(poll.got) for poll in polls], messages)
     rest = iter(live)
     delivered = 0
     for poll, share in zip(polls, shares, strict=True):
         if share and poll.bytes < limits.REPLY_BYTES_MAX:
             delivered += _deliver_to(effects, queue, poll, share, rest)
-    for (level, suffix, _), _, _ in rest:  # nobody had room for these
+    for (level, suffix, _), _, _ in rest:  # no poll had room for these
         level.cursor = min(level.cursor, suffix)
     queue.in_flight += delivered
     queue.totals[DELIVERED] += delivered
@@ -66,7 +68,7 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
 
 
 def _is_deliverable(effects: Effects, queue: QueueState, one: _Found) -> bool:
-    """Tell whether a row is still to be delivered; one that is not is taken out and ended as it should be."""
+    """Return whether a row can be delivered. If not, remove it: heal, discard or dead-letter the message."""
     (level, suffix, seen), id, stored = one
     message = unpack_message(stored) if stored is not None else None
     before = effects.lease(queue, id) if seen else None
@@ -91,14 +93,14 @@ def _is_past(effects: Effects, message: MessageRow, lease: LeaseRow | None) -> b
 
 
 def _is_over(effects: Effects, queue: QueueState, message: MessageRow, lease: LeaseRow | None) -> bool:
-    """Tell whether a message is past its TTL, or its attempts are used up."""
+    """Return whether a message is past its TTL or has no attempts left."""
     if _is_past(effects, message, lease):
         return True
     return lease is not None and lease.attempts > 0 and lease.attempts >= dead_letter.attempts_allowed(queue, lease)
 
 
 def _in_turns(wanted: list[int], count: int) -> list[int]:
-    """Return what each gets of ``count`` if they take one each in turn until they have what they wanted."""
+    """Return each one's share of ``count`` if they take one each in turn until they have what they want."""
     shares = [0] * len(wanted)
     hungry = list(range(len(wanted)))
     while hungry and count > 0:
@@ -114,7 +116,7 @@ def _in_turns(wanted: list[int], count: int) -> list[int]:
 def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, found: Iterator[_Found]) -> int:
     """Lease the next of ``found`` to one poll until it has its share or its reply is full; return how many it got.
 
-    Most messages are nothing but a body and come for the first time: they go the short way.
+    Most messages have only a body and are delivered for the first time. They take a shorter path.
     """
     now, wall, store = effects.now, effects.wall, effects.store
     put, delete, vi, le, li = effects.batch.put, effects.batch.delete, store.vi.handle, store.le.handle, store.li.handle
@@ -171,7 +173,7 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
         if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
             for one in _deliver_followers(effects, queue, poll, queue.group_digest(group), id, share - len(ids), until):
                 for column_of, value in zip((ids, sizes, priorities, attempts, waits), one, strict=True):
-                    column_of.append(value)  # type: ignore[attr-defined]  # each takes what stands in its place
+                    column_of.append(value)  # type: ignore[attr-defined]  # the types match by position
         if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:
             break
     if ids:
@@ -186,21 +188,21 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
 def _deliver_followers(
     effects: Effects, queue: QueueState, poll: Poll, group: bytes, head: bytes, room: int, until: int
 ) -> Iterator[tuple[bytes, int, int, int, int]]:
-    """Lease those behind a group's head that may go with it, to the same poll; yield id, size, priority, attempt and wait of each.
+    """Lease the followers of a group's head to the same poll; yield id, size, priority, attempt and wait of each.
 
-    The first that is in flight, not visible yet, or to be delivered no more, ends it: nothing overtakes it.
+    The first follower that is in flight, not visible yet or not deliverable ends it, since nothing may overtake it.
     """
     store, prefix, now = effects.store, queue.prefix, effects.now
     for id in groups.behind(effects, queue, group, head, room):
         stored = store.get(store.m, prefix + id)
         if stored is None:
-            return  # it is mended when its turn comes
+            return  # it is healed when it becomes the head
         message, before = unpack_message(stored), effects.lease(queue, id)
         visible_at = before.visible_at if before is not None else message.visible_at
         if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
             return
         if _is_over(effects, queue, message, before):
-            return  # it goes when it is the group's first: a letter that cannot go yet must not be overtaken
+            return  # it is removed when it becomes the head: a dead letter that cannot move yet must not be overtaken
         queue.blocked -= 1
         past = before.unpack_past() if before is not None and before.past else None
         token = effects.state.randomness.getrandbits(64) or 1
@@ -230,7 +232,7 @@ def _lease(
     until: int,
     visible_at: int,
 ) -> tuple[int, bytes]:
-    """Return the number of this delivery, and its lease row."""
+    """Return the attempt number of this delivery and its lease row."""
     if before is None:
         group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
         return 1, pack_first_lease(
@@ -246,7 +248,7 @@ def _lease(
 
 
 def _choose(effects: Effects, queue: QueueState, count: int) -> list[_Pick]:
-    """Return up to ``count`` ready rows: strict priority, with a bounded share for lower ones that wait long."""
+    """Return up to ``count`` ready rows by strict priority, with a bounded share for lower priorities that waited long."""
     levels = [level for level in queue.levels if level.ready > 0]
     if not levels:
         queue.ready = 0
@@ -255,7 +257,7 @@ def _choose(effects: Effects, queue: QueueState, count: int) -> list[_Pick]:
     if len(levels) == 1:
         return _scan_level(effects, queue, levels[0], count, {})
     picks: list[_Pick] = []
-    behind: dict[Level, bytes] = {}  # where a level's next scan goes on
+    behind: dict[Level, bytes] = {}  # where a level's next scan continues
     for level, share in _owed_to_lower(effects, queue, levels, count):
         picks += _scan_level(effects, queue, level, share, behind)
     for level in levels:
@@ -267,9 +269,9 @@ def _choose(effects: Effects, queue: QueueState, count: int) -> list[_Pick]:
 
 
 def _owed_to_lower(effects: Effects, queue: QueueState, levels: list[Level], count: int) -> list[tuple[Level, int]]:
-    """Return what lower priorities get of the next ``count`` deliveries, after enough went past them."""
+    """Return what lower priorities get of the next ``count`` deliveries, once enough others were preferred to them."""
     if not levels or levels[0].ready < count:
-        return []  # the higher priority runs dry in this very batch: nobody is starved
+        return []  # the highest priority runs empty in this batch: no other starves
     every = queue.config.low_priority_every
     queue.passed_over += count
     slots = queue.passed_over // every
@@ -314,7 +316,7 @@ def _scan_level(
         if len(rows) < wanted:
             break
     if not picks and level not in behind and level.ready > 0 and not _has_new_rows(effects, queue):
-        # The counter promises rows that are not there: believe the rows, and tell.
+        # The counter promises rows that are missing: trust the rows, and report it.
         lost = level.ready
         level.ready = 0
         queue.ready -= lost

@@ -1,4 +1,4 @@
-"""Taking a message out of its queue for good."""
+"""Discarding: deletes a message from its queue for good."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def discard(
     effects: Effects, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None, *, blocked: bool = True
 ) -> None:
-    """Drop a message past its TTL that is neither waiting in vi any more nor in flight; ``blocked`` as for ``groups.leave``."""
+    """Delete a message past its TTL that is neither in the delivery order nor in flight; ``blocked`` as for ``groups.leave``."""
     take_out(effects, queue, id, size=message.size, expires_at=message.expires_at, leased=lease is not None)
     group = queue.group_digest(message.group)
     if group:

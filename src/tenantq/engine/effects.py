@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Located(msgspec.Struct):
-    """Where a stored message stands."""
+    """Where a stored message is."""
 
     state: Literal["waiting", "blocked", "in_flight"]
     message: MessageRow
@@ -154,7 +154,7 @@ class Effects:
     # ---- queues ----
 
     def queue_for_write(self, tenant: TenantState, name: str, caller: Caller) -> QueueState:
-        """Return a queue that takes messages, making it where the tenant allows."""
+        """Return a queue that accepts messages, creating it where the tenant allows."""
         if tenant.status == "suspended":
             raise Suspended(tenant=tenant.name, queue=name)
         queue = tenant.queues.get(name)
@@ -169,7 +169,7 @@ class Effects:
         return queue
 
     def create_queue(self, tenant: TenantState, name: str, config: QueueConfig, caller: Caller) -> QueueState:
-        """Make a queue in this round; the system's own are made whatever the quota says."""
+        """Create a queue in this round. Queues of the system are exempt from the quota."""
         system_made = caller is self.state.system
         allowed = tenant.config.quotas.queues
         if allowed is not None and tenant.usage.queues >= allowed and not system_made:
@@ -181,11 +181,11 @@ class Effects:
         return queue
 
     def touch(self, queue: QueueState) -> None:
-        """Note that a queue's counters changed."""
+        """Mark a queue whose counters changed."""
         self.dirty[queue] = None
 
     def heal(self, queue: QueueState, id: bytes, what: str) -> None:
-        """Count and journal an index row that pointed to nothing."""
+        """Count and journal an inconsistent row that was repaired."""
         queue.totals[HEALED] += 1
         queue.suspect = True
         self.dirty[queue] = None
@@ -221,7 +221,7 @@ class Effects:
         return [unpack_lease(value) if value is not None else None for value in values]
 
     def forget(self, key: bytes) -> None:
-        """Note that a message and its lease are gone, for later operations of this round."""
+        """Hide a message and its lease from later operations of this round."""
         self.overlay[key] = None
         self._gone.add(key)
 
@@ -239,7 +239,7 @@ class Effects:
         self.batch.delete(key, self.store.le.handle)
 
     def end_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
-        """Take a message out of flight: its deadline row goes, its lease row is the caller's business."""
+        """End a lease: delete its deadline row. The caller handles the lease row."""
         self.batch.delete(queue.prefix + be64(row.deadline) + id, self.store.li.handle)
         queue.in_flight -= 1
 
@@ -256,12 +256,12 @@ class Effects:
         return unpack_key(value) if value is not None else None
 
     def put_key(self, queue: QueueState, hashed: bytes, row: KeyRow) -> None:
-        """Remember an idempotency key."""
+        """Store an idempotency key."""
         self._keys[queue.prefix + hashed] = row
         self.batch.put(queue.prefix + hashed, pack_key(row), self.store.ik.handle)
 
     def drop_key(self, queue: QueueState, hashed: bytes) -> None:
-        """Forget an idempotency key."""
+        """Delete an idempotency key."""
         self._keys[queue.prefix + hashed] = None
         self.batch.delete(queue.prefix + hashed, self.store.ik.handle)
 
@@ -270,7 +270,7 @@ class Effects:
     def insert_waiting(
         self, queue: QueueState, id: bytes, priority: int, visible_at: int, *, delivered_before: bool
     ) -> None:
-        """Put a message into the delivery order."""
+        """Add a message to the delivery order."""
         suffix = be64(visible_at) + id
         level = queue.level(priority)
         if level.insert(suffix, visible_at, self.now):
@@ -280,7 +280,7 @@ class Effects:
         self.dirty[queue] = None
 
     def remove_waiting(self, queue: QueueState, id: bytes, priority: int, visible_at: int) -> None:
-        """Take a message out of the delivery order."""
+        """Remove a message from the delivery order."""
         suffix = be64(visible_at) + id
         level = queue.level(priority)
         if level.remove(suffix):
@@ -302,7 +302,7 @@ class Effects:
         return self.store.get(self.store.gr, key)
 
     def locate(self, queue: QueueState, id: bytes) -> Located | None:
-        """Return where a message stands as this round sees it, or None if it is not in the queue."""
+        """Return where a message is, as this round sees it, or None if it is not in the queue."""
         key = queue.prefix + id
         if key in self._gone or queue.prefix in self.cleared:
             return None
@@ -320,7 +320,7 @@ class Effects:
         return Located("waiting", message, lease, visible_at, group)
 
     def forget_message(self, queue: QueueState, id: bytes, size: int) -> None:
-        """Delete a message's body row and count its bytes out."""
+        """Delete a message's body row and uncount its bytes."""
         key = queue.prefix + id
         self.batch.delete(key, self.store.m.handle)
         self._gone.add(key)

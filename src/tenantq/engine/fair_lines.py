@@ -1,9 +1,8 @@
 """Waiting lines, one per tenant, served in weighted fair turns.
 
-Start-time fair queueing: each tenant has a virtual time that moves on by cost / weight as it is served, and the
-tenant furthest behind is next. A tenant that comes with work after a rest starts at the present virtual time, so it
-is next or nearly so however long the others' lines are, and it cannot save up turns. With one tenant there is no choice
-to make and no cost; the service never idles while any line has work.
+This is start-time fair queueing. Each tenant has a virtual time that advances by cost / weight as it is served, and the
+tenant furthest behind is next. A tenant that gets work after a rest starts at the present virtual time: it is next or
+nearly so, however long the other lines are, and it cannot save up turns. The service never idles while a line has work.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class TenantLine:
 
     def __init__(self, weight: int = 1, *, system: bool = False) -> None:
         self.weight = weight
-        self.system = system  # the platform's own, beside which a tenant is still alone
+        self.system = system  # the platform's own line, which does not make a tenant share rounds
         self.time = 0.0
-        self.ticket = -1  # of its valid entry in the heap; older entries are dropped when they come up
+        self.ticket = -1  # of its valid entry in the heap; older entries are dropped when they reach the top
         self.operations = _NONE
 
     def charge(self, cost: float) -> None:
-        """Move the tenant's virtual time on by work done for it."""
+        """Advance the tenant's virtual time by work done for it."""
         self.time += cost / self.weight
 
 
@@ -52,11 +51,11 @@ class FairLines:
 
     def __init__(self, turn_cost: int) -> None:
         self.turn_cost = turn_cost
-        self.time = 0.0  # where the line that was served last stood when its turn began
+        self.time = 0.0  # the virtual time of the line served last, when its turn began
         self.active = 0  # lines that have work
         self.cost = 0.0  # of all that waits
-        self.last: TenantLine | None = None  # the line that somebody joined last
-        self.switches = 0  # how often somebody joined another line than the one before did
+        self.last: TenantLine | None = None  # the line that was joined last
+        self.switches = 0  # how often another line was joined than the time before
         self._heap: list[tuple[float, float, int, TenantLine]] = []  # time, rested since, ticket
         self._tickets = itertools.count()
 
@@ -85,7 +84,7 @@ class FairLines:
     def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:
         """Return the next operations of the tenant whose turn it is, worth a turn or ``budget``, at least one.
 
-        A tenant that is alone may use up the ``budget`` if it may have it ``whole``.
+        With ``whole``, a tenant that is alone may use up the ``budget``.
         """
         line = self.next_line()
         self.time = max(self.time, line.time)
@@ -124,10 +123,10 @@ class FairLines:
             lines[line] = None
         for line in lines:
             self._enter(line, line.time)
-            self.time = min(self.time, line.time)  # nobody who comes now may have to wait for what was not served
+            self.time = min(self.time, line.time)  # a newcomer must not wait for what was not served
 
     def drain(self) -> list[Any]:
-        """Take everything out, for a shard that stops."""
+        """Remove and return everything, for a shard that stops."""
         left: list[Any] = []
         for *_, line in self._heap:
             left += line.operations
@@ -138,12 +137,12 @@ class FairLines:
         return left
 
     def _enter(self, line: TenantLine, rested_since: float) -> None:
-        """Put a line into the heap; of several that stand equal, the one that has rested longest is first."""
+        """Put a line into the heap. Of lines with equal time, the one that rested longest is first."""
         line.ticket = next(self._tickets)
         heapq.heappush(self._heap, (line.time, rested_since, line.ticket, line))
 
     def next_line(self) -> TenantLine:
-        """Return the line of the tenant whose turn it is: the one at the front of the heap, after dropping old entries and moving lines charged meanwhile."""
+        """Return the line of the tenant whose turn it is, after dropping old entries and moving lines charged meanwhile."""
         heap = self._heap
         while True:
             at, _, ticket, line = heap[0]

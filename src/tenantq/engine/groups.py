@@ -1,7 +1,7 @@
-"""Groups: messages that are delivered one at a time, in order. Only a group's head stands in the delivery order.
+"""Groups: messages that are delivered one at a time, in order. Only the head of a group is in the delivery order.
 
-A poll that asks for it gets the head and those behind it, as many as it has room for. Until all of them have left, or stand in line again, nothing behind
-them is delivered: whoever is the head by then is in flight, or comes first.
+A poll for whole groups gets the head and as many followers as it has room for. Until all of them are settled or
+available again, nothing behind them is delivered: the head is then either in flight or first in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def join(
     *,
     delivered_before: bool = False,
 ) -> bool:
-    """Put a message into its group; return whether it is the head and so may be delivered."""
+    """Add a message to its group; return whether it is the head and so may be delivered."""
     key = queue.prefix + group
     gr = effects.store.gr.handle
     effects.batch.put(key + id, b"", gr)
@@ -50,9 +50,9 @@ def join(
 
 
 def leave(effects: Effects, queue: QueueState, group: bytes, id: bytes, *, blocked: bool = True) -> None:
-    """Take a message out of its group; if it was the head, the next one that has a body may be delivered.
+    """Remove a message from its group. If it was the head, the next one that has a body may be delivered.
 
-    ``blocked``: where it is not the head, it counts as one that waits for an earlier one. In flight, or just out of it, it does not.
+    ``blocked``: if it is not the head, it was counted as blocked. A message in flight, or just out of it, is not.
     """
     key = queue.prefix + group
     gr, store = effects.store.gr.handle, effects.store
@@ -75,7 +75,7 @@ def leave(effects: Effects, queue: QueueState, group: bytes, id: bytes, *, block
             priority, visible_at, delivered_before = fresh.pop(following)
             break
         lease = effects.lease(queue, following)
-        if lease is not None and lease.token:  # it went out with the one that leaves
+        if lease is not None and lease.token:  # it was delivered together with the one that leaves
             effects.batch.put(key, following, gr)
             return
         queue.blocked -= 1
@@ -92,7 +92,7 @@ def leave(effects: Effects, queue: QueueState, group: bytes, id: bytes, *, block
 
 
 def line_up(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> None:
-    """Put a message out of flight back in line: into the delivery order, or behind an earlier one of its group."""
+    """Make a message whose lease ended available again: in the delivery order, or behind the head of its group."""
     effects.put_lease(queue, id, lease)
     if lease.group and effects.group_head(queue, lease.group) != id:
         queue.blocked += 1
@@ -102,7 +102,7 @@ def line_up(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> 
 
 
 def behind(effects: Effects, queue: QueueState, group: bytes, id: bytes, limit: int) -> list[bytes]:
-    """Return up to ``limit`` members that follow ``id`` in a group, of those that earlier rounds have written."""
+    """Return up to ``limit`` members that follow ``id`` in a group and were written by earlier rounds."""
     key = queue.prefix + group
     page = effects.store.scan(effects.store.gr, key + id + b"\0", key + b"\xff" * (ID_BYTES + 1), limit)
     return [one[-ID_BYTES:] for one in page if one not in effects.members_gone]

@@ -1,4 +1,4 @@
-"""The pulse of a shard: a beat for the store's heart after every sync, and while files are still worked on after the last one."""
+"""The heartbeat of a shard: updates the store's sync marker after every sync, and while the store still changes files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from tenantq.store.interface import Store
 
 LOOK_AGAIN_MS: Final = 5_000
-"""How long after a beat the store's MANIFEST is looked at again."""
+"""How long after a beat the store's MANIFEST is checked again."""
 
 
 class HeartbeatTimer:
-    """Tells the heart of a store that is open to be written what is synced, and when."""
+    """Writes what is synced, and when, to the sync marker of a writable store."""
 
     def __init__(self, store: Store, shard_clock: ShardClock, clock: Clock, seq: int) -> None:
-        """Go on from ``seq``, the last journal record that was found."""
+        """Continue from ``seq``, the last journal record found."""
         assert store.heart is not None
         self._store, self._heart = store, store.heart
         self._shard_clock, self._clock = shard_clock, clock
@@ -27,25 +27,25 @@ class HeartbeatTimer:
         self._stopped = False
 
     def start(self) -> None:
-        """Look after the store's files from now on."""
+        """Start to watch the store's files."""
         if self._timer is None:
             self._look()
 
     def beat(self, seq: int, *, clean: bool = False) -> None:
-        """Tell that everything up to ``seq`` is synced; ``clean``: and that the store is closed in good order."""
+        """Record that everything up to ``seq`` is synced; ``clean``: and that the store is closed properly."""
         self._seq, self._manifest = seq, self._store.manifest()
         self._heart.beat(self._shard_clock.beat(seq, self._manifest, clean=clean))
         if self._timer is None and not self._stopped:
             self._timer = self._clock.call_later(LOOK_AGAIN_MS, self._look)
 
     def stop(self) -> None:
-        """Beat no more by itself."""
+        """Stop beating by itself."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _look(self) -> None:
-        """Tell of a MANIFEST that grew by a flush or compaction after the last sync, until those are done."""
+        """Record a MANIFEST that grew by a flush or compaction after the last sync, until those are done."""
         self._timer = None
         if self._store.forget_deletions() or self._store.manifest() != self._manifest:
             self.beat(self._seq)

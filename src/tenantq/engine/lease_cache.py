@@ -1,4 +1,4 @@
-"""Lease rows that were written lately, so that an ack seldom has to ask the store for what a poll has just written."""
+"""A cache of recent lease rows, so that an ack rarely reads from the store what a poll has just written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LEASES_MAX: Final = 32_768
-"""About 8 MB. Beyond it the older half is forgotten; the store has them all."""
+"""About 8 MB. Beyond this the older half is dropped; the store has all rows."""
 
 
 class LeaseCache:
@@ -23,7 +23,7 @@ class LeaseCache:
         self.rows: dict[bytes, bytes] = {}
 
     def apply(self, written: Mapping[bytes, bytes | None], cleared: set[bytes]) -> None:
-        """Take over what a round wrote, after forgetting the queues that it cleared by range."""
+        """Apply what a round wrote, after dropping the queues that it cleared by range."""
         if cleared:
             self.rows = {key: row for key, row in self.rows.items() if key[:PREFIX_BYTES] not in cleared}
         rows = self.rows

@@ -1,4 +1,4 @@
-"""What the shard keeps in memory of tenants and queues: a cache of the store, rebuilt when it opens."""
+"""The state of tenants and queues in memory: a cache of the store, loaded when the shard opens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SuspensionMode = Literal["settle", "freeze", "fill"]
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """A legal hold: why, by whom, since when."""
+    """A legal hold: its reason, who placed it, and when."""
 
     reason: str
     by: str  # principal
@@ -42,18 +42,18 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Suspension(msgspec.Struct, frozen=True):
-    """Why a tenant or a queue takes no messages and hands none out, and what goes on all the same.
+    """Why a tenant or a queue refuses adds and polls, and what it still allows.
 
-    settle: what is leased may be settled, and time goes on: leases end, lifetimes too.
-    freeze: nothing changes, by nobody and by no time, so that every export is the same; leases are lost.
-    fill: parts of exports are taken in.
+    settle: leased messages may be settled, and leases and lifetimes end as usual.
+    freeze: nothing changes, so that every export is the same; leases are lost.
+    fill: parts of exports are imported.
     """
 
     mode: SuspensionMode
     reason: str
     by: str  # principal
     at: int  # wall clock
-    seq: int  # the journal record that told of it
+    seq: int  # the journal record that reports it
     engine_ms: int  # the shard's own time
 
 
@@ -74,29 +74,29 @@ class TenantState:
         self.queues: dict[str, QueueState] = {}
         self.status: TenantStatus = "active"
         self.version = 1  # of its configuration; grows with every change
-        self.since = 0  # the journal record that made it; what stands before it under this name was another tenant's
-        self.suspension: Suspension | None = None  # where it is suspended; none: by an earlier version, to settle
-        self.hold: Hold | None = None  # while there is one, nothing of the tenant is deleted by hand
+        self.since = 0  # the journal record that created it; earlier records under this name are about another tenant
+        self.suspension: Suspension | None = None  # if it is suspended; None: by an earlier version, with mode settle
+        self.hold: Hold | None = None  # while set, nothing of the tenant is deleted by hand
         self.usage = Usage()
-        self.starved: dict[QueueState, None] = {}  # queues that could deliver if the quota of leases had room
-        self.gone = False  # deleted; operations that still wait are refused
+        self.starved: dict[QueueState, None] = {}  # queues that could deliver if the in_flight quota allowed
+        self.gone = False  # deleted; waiting operations are refused
 
     @property
     def frozen(self) -> Suspension | None:
-        """The suspension for which nothing of it may change, if there is one."""
+        """The suspension that freezes it, if any."""
         return self.suspension if self.suspension is not None and self.suspension.mode == "freeze" else None
 
     @property
     def takes_letters(self) -> bool:
-        """Whether dead letters are moved in it: also while leased work may finish."""
+        """Whether dead letters may be moved: also while leased messages may be settled."""
         return self.suspension is None or self.suspension.mode == "settle"
 
     def check_thawed(self, queue: str | None = None) -> None:
-        """Raise Suspended if nothing of it may change."""
+        """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.name, queue)
 
     def check_hold(self, queue: str | None = None) -> None:
-        """Raise LegalHold if the tenant is under one."""
+        """Raise LegalHold if the tenant is under legal hold."""
         if self.hold is not None:
             raise LegalHold(
                 f"the tenant is under legal hold ({self.hold.reason}); nothing of it is deleted until that is released",
@@ -115,7 +115,7 @@ def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> 
 
 
 def queue_suspended(queue: QueueState) -> Suspended:
-    """Return the refusal of work of a queue that is suspended."""
+    """Return the error for a suspended queue."""
     return Suspended(
         "the queue is suspended: it takes no new messages and hands none out",
         tenant=queue.tenant.name,
@@ -126,8 +126,8 @@ def queue_suspended(queue: QueueState) -> Suspended:
 class Level:
     """The waiting rows of one priority in one queue.
 
-    A row counts as ready if its suffix (visible_at, id) is at most ``horizon``, else as delayed. The horizon moves up
-    for free while no delayed row is due, and by a bounded scan otherwise, so both counts are exact at any depth.
+    A row counts as ready if its suffix (visible_at, id) is at most ``horizon``, else as delayed. The horizon advances
+    without cost while no delayed row is due, and by a bounded scan otherwise, so both counts are exact at any depth.
     """
 
     __slots__ = ("cursor", "delayed", "horizon", "next_due", "prefix", "priority", "ready")
@@ -143,7 +143,7 @@ class Level:
 
     def insert(self, suffix: bytes, visible_at: int, now: int) -> bool:
         """Count a new row; return whether it is ready."""
-        if suffix < self.cursor:  # noqa: PLR1730  # a call of min() for every message is not free
+        if suffix < self.cursor:  # noqa: PLR1730  # faster than min(), and this runs for every message
             self.cursor = suffix
         if suffix <= self.horizon:
             self.ready += 1
@@ -157,7 +157,7 @@ class Level:
         return False
 
     def insert_run(self, stamp: bytes, ids: list[bytes], now: int) -> int:
-        """Count rows that become visible now, in order of their ids; return how many are ready."""
+        """Count rows that become visible now, in order of ids; return how many are ready."""
         if not self.horizon.startswith(stamp) or self.horizon.endswith(ID_LAST):
             if not self.insert(stamp + ids[0], now, now):
                 self.delayed += len(ids) - 1
@@ -167,7 +167,7 @@ class Level:
         return sum(self.insert(stamp + id, now, now) for id in ids)  # the horizon lies between them
 
     def remove(self, suffix: bytes) -> bool:
-        """Count a row out; return whether it was a ready one."""
+        """Uncount a row; return whether it was ready."""
         if suffix <= self.horizon:
             self.ready -= 1
             return True
@@ -176,7 +176,7 @@ class Level:
 
 
 class QueueState:
-    """A queue's configuration, figures, and the polls that wait for it."""
+    """A queue's configuration, counters and waiting polls."""
 
     __slots__ = (
         "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "has_lane", "id", "in_flight",
@@ -199,11 +199,11 @@ class QueueState:
         self.in_flight = 0
         self.bytes = 0
         self.counted = (0, 0, 0)  # messages, bytes and leases, as the tenant's sums have them
-        self.system_made = False  # for dead letters; no quota of queues is charged for it
+        self.system_made = False  # for dead letters; not charged to the quota of queues
         self.totals = [0] * len(TOTALS)
         self.next_lease = NEVER  # no lease ends before this
-        self.next_expiry = NEVER  # nothing is to be collected before this
-        self.passed_over = 0  # deliveries in a row that left a lower priority waiting
+        self.next_expiry = NEVER  # nothing expires before this
+        self.passed_over = 0  # deliveries in a row that were preferred to a lower priority
         self.low_turn = 0  # which lower priority is next to get such a delivery
         self.demands: deque[Any] = deque()  # waiting polls; a poll names its tenant, so its type is defined above this
         self.result_waiters: dict[bytes, list[asyncio.Future[None]]] = {}
@@ -211,9 +211,9 @@ class QueueState:
         self.timer_at = NEVER
         self.advancing = False  # an advance is in the tenant's line
         self.sweeping = False  # a sweep is in the tenant's line
-        self.suspect = False  # a row was healed: the counters are to be checked
+        self.suspect = False  # a row was healed, so the counters need a recount
         self.dropping = False  # the final drop is in the tenant's line
-        self.doomed = False  # leases are no longer waited for in a delete
+        self.doomed = False  # deleted by force: leases are not waited for
         self.has_lane = False  # fleet polls share out the queues of this name
         self.fleet_entry = 0  # of its lane; 0: it has no work there
         self.fleet_turn = 0.0
@@ -221,7 +221,7 @@ class QueueState:
         self.fleet_cost_ms = 0.0  # the usual processing time of its messages
 
     def level(self, priority: int) -> Level:
-        """Return the level of a priority, making it on first use."""
+        """Return the level of a priority, creating it on first use."""
         for level in self.levels:
             if level.priority == priority:
                 return level
@@ -231,24 +231,24 @@ class QueueState:
         return level
 
     def group_digest(self, group: str | None) -> bytes:
-        """Return the bytes of a message's group; a FIFO queue's messages without one share the unnamed group."""
+        """Return the digest of a message's group. Messages of a FIFO queue without a group share the unnamed one."""
         if group is None:
             return digest(b"") if self.fifo else b""
         return digest(group.encode())
 
     @property
     def serving(self) -> bool:
-        """Whether messages are handed out."""
+        """Whether messages are delivered."""
         return self.status == "active" and not self.suspended
 
     @property
     def suspended(self) -> bool:
-        """Whether it takes no messages and hands none out, in whichever mode, alone or with its tenant."""
+        """Whether the queue or its tenant is suspended, in any mode."""
         return self.tenant.status == "suspended" or self.suspension is not None
 
     @property
     def takes_letters(self) -> bool:
-        """Whether dead letters are moved here: also while leased work may finish, since its letters must go somewhere."""
+        """Whether dead letters are moved here: also while leased messages may be settled."""
         return (
             self.status != "draining"
             and self.tenant.takes_letters
@@ -257,23 +257,23 @@ class QueueState:
 
     @property
     def frozen(self) -> Suspension | None:
-        """The suspension for which nothing of it may change, if there is one."""
+        """The suspension that freezes it, if any."""
         own = self.suspension
         return own if own is not None and own.mode == "freeze" else self.tenant.frozen
 
     def check_takes(self) -> None:
-        """Raise Suspended unless messages are taken and handed out here."""
+        """Raise Suspended if the queue or its tenant is suspended."""
         if self.tenant.status == "suspended":
             raise Suspended(tenant=self.tenant.name, queue=self.name)
         if self.suspension is not None:
             raise queue_suspended(self)
 
     def check_thawed(self) -> None:
-        """Raise Suspended if nothing of it may change."""
+        """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.tenant.name, self.name)
 
     def check_fills(self) -> None:
-        """Raise Suspended unless parts of exports are taken in here."""
+        """Raise Suspended unless parts of exports may be imported here."""
         own, tenant = self.suspension, self.tenant.suspension
         if self.tenant.status == "suspended" and (tenant is None or tenant.mode != "fill"):
             raise Suspended(tenant=self.tenant.name, queue=self.name)
@@ -282,7 +282,7 @@ class QueueState:
 
     @property
     def deliverable(self) -> int:
-        """How many of its ready messages may be leased now: as many as the tenant's quota of leases has room for."""
+        """How many ready messages may be leased now within the tenant's in_flight quota."""
         if not self.serving:
             return 0
         leases_max = self.tenant.config.quotas.in_flight
@@ -290,12 +290,12 @@ class QueueState:
 
     @property
     def delayed(self) -> int:
-        """Waiting rows that are not visible yet, over all levels."""
+        """Rows that are not visible yet, over all levels."""
         return sum(level.delayed for level in self.levels)
 
     @property
     def messages(self) -> int:
-        """Everything in the queue."""
+        """All messages in the queue."""
         return self.ready + self.delayed + self.blocked + self.in_flight
 
     def count_usage(self) -> None:
@@ -314,7 +314,7 @@ class QueueState:
         return min((level.next_due for level in self.levels if level.delayed), default=NEVER)
 
     def clear(self) -> None:
-        """Forget every message, after their rows were deleted by range."""
+        """Reset the counters after all rows were deleted by range."""
         self.levels.clear()
         self.ready = self.blocked = self.in_flight = self.bytes = 0
         self.next_lease = NEVER
@@ -332,7 +332,7 @@ class QueueState:
         )
 
     def load(self, row: CountersRow) -> None:
-        """Take over a qc row. Its times are bounds from below; a sweep that comes too early finds the true ones."""
+        """Load a qc row. Its times are lower bounds; a sweep that comes too early finds the true ones."""
         for stored in row.levels:
             level = self.level(stored.priority)
             level.ready, level.delayed = stored.ready, stored.delayed

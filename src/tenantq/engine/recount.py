@@ -1,4 +1,4 @@
-"""A tenant's counters against its rows, at one moment: taken on the event loop, counted on a thread."""
+"""Compares a tenant's counters with its rows: the snapshot is taken on the event loop, and counted on a thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tenantq.engine.state import ShardState
 
 _QUEUES_MAX: Final = 5_000
-"""Queues of a tenant that are looked at in one run: their figures are taken on the event loop."""
+"""How many queues of a tenant one run checks: their counters are copied on the event loop."""
 
 _BYTES_COUNTED_MAX: Final = 64 << 20
-"""Of a queue that stores more, messages are counted, and their bytes are not."""
+"""In larger queues only messages are counted, not their bytes."""
 
 
 class _Counted:
-    """A queue as it was counted."""
+    """A queue's counters when the snapshot was taken."""
 
     __slots__ = ("bytes", "in_flight", "is_counted", "messages", "name", "prefix")
 
@@ -38,11 +38,11 @@ class _Counted:
 
 
 class TenantRecount:
-    """One tenant at one moment. Make it on the event loop, ``run`` it anywhere, ``close`` it."""
+    """A recount of one tenant. Create it on the event loop, ``run`` it anywhere, then ``close`` it."""
 
     def __init__(self, state: ShardState, tenant: TenantState, rows_max: int) -> None:
         self.tenant = tenant.name
-        self.skipped = 0  # queues that have more rows than may be counted
+        self.skipped = 0  # queues with more rows than may be counted
         self._queues: list[_Counted] = []
         self.rows = 0
         usage = tenant.usage
@@ -64,7 +64,7 @@ class TenantRecount:
         self._snapshots: dict[str, Any] = {name: store.family(name).view.snapshot() for name in ("m", "li", "qc")}
 
     def close(self) -> None:
-        """Let the moment go."""
+        """Release the snapshot."""
         self._snapshots.clear()
 
     def run(self) -> list[str]:
@@ -111,7 +111,7 @@ class TenantRecount:
         return iterator.value() if iterator.valid() and iterator.key() == queue.prefix else None
 
     def _compare_stored(self, queue: _Counted, stored_row: bytes | None, wrong: list[str]) -> None:
-        """Compare the stored counters, with which the queue would start again, with those in memory."""
+        """Compare the stored counters, which a restart would load, with those in memory."""
         if stored_row is None:
             if queue.messages:
                 wrong.append(f"queue {self.tenant}/{queue.name} has no stored counters")

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
 SHARED_LATELY_MS: Final = 1_000
-"""How long rounds stay short after another tenant's call."""
+"""How long rounds stay short after a call of another tenant."""
 
-_GROWTH: Final = 1.25  # of a round that had time to spare
+_GROWTH: Final = 1.25  # of the budget after a round that had time to spare
 
 
 class RoundBudget:
@@ -22,18 +22,18 @@ class RoundBudget:
     def __init__(self, settings: ShardSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._cost = float(settings.round_cost_alone)  # what a tenant that is alone may put into a round now
-        self._switches_seen = 1  # the first line that is joined is no switch
+        self._cost = float(settings.round_cost_alone)  # the budget of a tenant that is alone
+        self._switches_seen = 1  # joining the first line is not a switch
         self._shared_until_ms = -1
 
     def pick(self, lines: FairLines) -> list[Operation[Any]]:
-        """Take the next round's operations out of the lines, in fair turns, up to the round's bound."""
+        """Take the next round's operations from the lines, in fair turns, up to the budget."""
         shared = self._is_shared(lines)
         operations: list[Operation[Any]] = []
         budget = float(self._settings.round_cost_shared) if shared else self._cost
         served: set[TenantLine] = set()
         while lines and budget > 0:
-            if shared:  # one turn a round: replies to a loud tenant come in small numbers, and so do its next calls
+            if shared:  # one turn per round: a loud tenant gets few replies at a time, and so sends few calls at a time
                 line = lines.next_line()
                 if line in served:
                     break
@@ -44,7 +44,7 @@ class RoundBudget:
         return operations
 
     def adapt(self, lines: FairLines, operations: list[Operation[Any]], unstarted: list[Operation[Any]]) -> None:
-        """Put back what the round had no time for, and pick as much next time as there was time for, or a little more."""
+        """Put back what the round had no time for, and adapt the budget to what it had time for."""
         if unstarted:
             lines.put_back(unstarted)
             done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)
@@ -53,9 +53,9 @@ class RoundBudget:
             self._cost = min(float(self._settings.round_cost_alone), self._cost * _GROWTH)
 
     def _is_shared(self, lines: FairLines) -> bool:
-        """Tell whether several tenants have work, or had lately.
+        """Return whether several tenants have work, or had lately.
 
-        A quiet tenant's next call must not find the machine busy with a long round, and all its replies, of a loud one.
+        The next call of a quiet tenant must not wait for a long round, and all its replies, of a loud one.
         """
         now_ms = self._clock.monotonic_ms()
         if lines.switches > self._switches_seen:

@@ -1,4 +1,4 @@
-"""A tenant as it was at one moment, between two rounds: what is exported, read beside the work."""
+"""A snapshot of a tenant between two rounds, which exports read while the shard keeps working."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ class QueueCopy(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with everything that outlives a move: times by the wall clock, no lease."""
+    """A message with everything that an export keeps: wall-clock times, no lease."""
 
     raw_id: bytes
     body: bytes
     priority: int
     attributes: dict[str, str]
     group: str | None
-    max_attempts: int | None  # None: the queue's
+    max_attempts: int | None  # None: the queue's default
     added_at: int
     visible_at: int
     expires_at: int | None
-    attempts: int = 0  # deliveries that ended; one under way does not count
+    attempts: int = 0  # deliveries that ended; a current one does not count
     history: tuple[HistoryEntry, ...] = ()
     dead: DeadLetter | None = None
     sealed: bool = False  # the body is encrypted
     sealed_attributes: bytes = b""
 
     def origin(self, queue: str) -> str:
-        """Return the queue that its seal is bound to, where it is in ``queue``."""
+        """Return the queue that its encryption is bound to, given that it is in ``queue``."""
         return self.dead.source if self.dead is not None else queue
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """A result and when it goes, by the wall clock."""
+    """A result and when it expires (wall clock)."""
 
     raw_id: bytes
     result: Result
@@ -64,7 +64,7 @@ class StoredResult(msgspec.Struct, frozen=True):
 
 
 class TakenKey(msgspec.Struct, frozen=True):
-    """An idempotency key that is still remembered: never the key itself, which is not stored."""
+    """A stored idempotency key; only its hash is stored, never the key itself."""
 
     hashed: bytes
     ids: bytes  # of the messages that it stands for, 16 bytes each
@@ -73,17 +73,20 @@ class TakenKey(msgspec.Struct, frozen=True):
 
 
 class TenantSnapshot:
-    """One tenant at one moment, or one queue of it. Whatever is frozen is as it was when it was frozen, each time. One thread at a time reads it; close it, since it keeps files that are outdated."""
+    """A snapshot of one tenant, or of one queue of it. What is frozen looks the same in every snapshot.
+
+    One thread at a time may read it. Close it, since it keeps outdated files of the store.
+    """
 
     def __init__(self, state: ShardState, tenant: TenantState, seq: int, queue: QueueState | None = None) -> None:
         self.name = tenant.name
         self.id = tenant.id
         self.queue_id = queue.id if queue is not None else None
         frozen = queue.frozen if queue is not None else tenant.frozen
-        # What it tells by the wall clock is told by that clock as it went then: it may have been set since.
+        # Wall-clock times use the offset of that time: the clock may have been set since.
         self._wall = state.shard_clock.wall_offset_ms() if frozen is None else frozen.at - frozen.engine_ms
         self._now = state.shard_clock.now_ms() if frozen is None else frozen.engine_ms
-        self.seq = seq if frozen is None else frozen.seq  # the last journal record that it tells of
+        self.seq = seq if frozen is None else frozen.seq  # the last journal record that it includes
         self.since = tenant.since
         self.at = self._now + self._wall
         self.config: TenantConfig = tenant.config
@@ -99,11 +102,11 @@ class TenantSnapshot:
         self._snapshot = state.store.snapshot(lower, after(lower), *_FAMILIES)
 
     def close(self) -> None:
-        """Let the store's old files go."""
+        """Release the store's old files."""
         self._snapshot.close()
 
     def messages(self, queue: QueueCopy) -> Iterator[StoredMessage]:
-        """Go through a queue's messages in the order of their ids; those past their lifetime are left out."""
+        """Iterate over a queue's messages by id, without expired ones."""
         leases = self._snapshot.walk("le", queue.prefix)
         lease_key, lease_value = next(leases, (b"", b""))
         for key, value in self._snapshot.walk("m", queue.prefix):
@@ -116,14 +119,14 @@ class TenantSnapshot:
                 yield stored
 
     def results(self, queue: QueueCopy) -> Iterator[StoredResult]:
-        """Go through a queue's results that can still be read."""
+        """Iterate over a queue's results that have not expired."""
         for key, value in self._snapshot.walk("re", queue.prefix):
             row = unpack_result(value)
             if row.expires_at > self._now:
                 yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
 
     def idempotency(self, queue: QueueCopy) -> Iterator[TakenKey]:
-        """Go through a queue's idempotency keys that are still remembered."""
+        """Iterate over a queue's idempotency keys that have not expired."""
         for key, value in self._snapshot.walk("ik", queue.prefix):
             row = unpack_key(value)
             if row.expires_at > self._now:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
-_BATCH = b"\0batch\0"  # no key of a message begins so
+_BATCH = b"\0batch\0"  # no message's key starts like this
 
 
 _Checked = tuple["list[tuple[NewMessage, bytes] | TenantqError]", int, "int | None", bool]
@@ -122,7 +122,7 @@ class Add(Operation[list[Added]]):
         self._batch_row: KeyRow | None = None  # the stored row of the batch's key
 
     def execute(self, effects: Effects) -> None:
-        """Write bodies, delivery order, keys and lifetimes."""
+        """Write bodies, delivery order, idempotency keys and TTLs."""
         if not self._sealed and self.tenant.config.encryption.enabled:
             raise unsealed(self.tenant.name, self.queue_name)
         room = (
@@ -162,7 +162,7 @@ class Add(Operation[list[Added]]):
                 continue
             message, extras = checked
             if message.raw_id is not None:
-                id = message.raw_id  # noqa: PLW2901  # the one it was sealed for
+                id = message.raw_id  # noqa: PLW2901  # the id it was encrypted for
             if message.key is not None:
                 known = self._known(effects, queue, message)
                 if known is not None:
@@ -209,7 +209,7 @@ class Add(Operation[list[Added]]):
             self._count(effects, queue, added, sizes, column(priorities))
 
     def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> None:
-        """Add messages that are nothing but a body: the way that most batches go."""
+        """Add messages that have only a body, as most batches do."""
         now, prefix, put, store = effects.now, queue.prefix, effects.batch.put, effects.store
         m, vi = store.m.handle, store.vi.handle
         given = [one[0] for one in self.given if isinstance(one, tuple)]
@@ -247,7 +247,7 @@ class Add(Operation[list[Added]]):
         effects.log("add", queue, self.caller, ids=b"".join(added), size=column(sizes), priority=priorities)
 
     def _nothing_fits(self, room: RemainingQuota | None) -> bool:
-        """Put an error in the place of each message that has no room at all; tell whether nothing else is left."""
+        """Replace each message that exceeds a quota by its error; return whether no message is left."""
         if room is not None:
             self.messages = [
                 one if isinstance(one, TenantqError) else room.take(one[0].size + len(one[1]), 0, 0) or one
@@ -256,13 +256,13 @@ class Add(Operation[list[Added]]):
         return all(isinstance(one, TenantqError) for one in self.messages)
 
     def _refuse_all(self, effects: Effects) -> None:
-        """Answer a batch of which nothing can be added, without making the queue that it names."""
+        """Answer a batch of which nothing can be added, without creating its queue."""
         refusals = [one for one in self.messages if isinstance(one, TenantqError)]
         self.reply = [Added(_NO_ID, error=one) for one in refusals]
         effects.log_refusal(self.journal_op, self.tenant, self.caller, refusals[0])
 
     def _known(self, effects: Effects, queue: QueueState, message: NewMessage) -> Added | None:
-        """Return the earlier message that the key stands for, or None."""
+        """Return the earlier message of the key, or None."""
         assert message.key is not None
         row = effects.key(queue, digest(message.key.encode()))
         if row is None or row.expires_at <= effects.now:
@@ -270,7 +270,7 @@ class Add(Operation[list[Added]]):
         differs = (
             row.body_digest and not message.key_alone and row.body_digest not in (message.known_as, _digest(message))
         )
-        if differs or len(row.id) != _ID_BYTES:  # an import may have brought it, and may say anything
+        if differs or len(row.id) != _ID_BYTES:  # an imported row may contain anything
             return Added(
                 _NO_ID,
                 error=Conflict(
@@ -282,14 +282,12 @@ class Add(Operation[list[Added]]):
         return Added(row.id, duplicate=True)
 
     def _recall_batch(self, effects: Effects, queue: QueueState) -> bool:
-        """Put what became of each message the first time in its place; return whether this very batch was added before."""
+        """Replace each message by its earlier result; return whether this batch was added before."""
         row = self._batch_row = effects.key(queue, self._batch_hash)
         if row is None or row.expires_at <= effects.now:
             return False
         differs = row.body_digest and row.body_digest not in (self.batch_digests or (self._batch_digest(),))
-        if differs or len(row.id) != _ID_BYTES * len(
-            self.messages
-        ):  # an import may have brought it, and may say anything
+        if differs or len(row.id) != _ID_BYTES * len(self.messages):  # an imported row may contain anything
             raise Conflict(
                 "key: this idempotency key was used with another batch; use a new key for new work",
                 tenant=self.tenant.name,
@@ -302,22 +300,22 @@ class Add(Operation[list[Added]]):
         return True
 
     def _remember_batch(self, effects: Effects, queue: QueueState, reply: list[Added]) -> None:
-        """Note the batch's key with the ids of its messages; those that were refused may come again."""
+        """Store the batch's key with the ids of its messages. Refused messages may be added later."""
         ids = b"".join(one.raw_id for one in reply)
         digests = self.batch_digests or (self._batch_digest(),)
         put_key(effects, queue, self._batch_hash, KeyRow(ids, digests[0], self._until(effects, queue)), self._batch_row)
 
     @staticmethod
     def _until(effects: Effects, queue: QueueState) -> int:
-        """Return until when a key of this round is remembered."""
+        """Return when a key of this round expires."""
         return effects.now + queue.config.dedup_ms
 
     def _batch_digest(self) -> bytes:
-        """Return what tells this batch from another: the number, order and bodies of its messages."""
+        """Return the digest of this batch: the number, order and bodies of its messages."""
         return digest(batch_bytes([one[0].body if isinstance(one, tuple) else b"" for one in self.given]))
 
     def _note_key(self, effects: Effects, queue: QueueState, message: NewMessage, id: bytes) -> None:
-        """Remember the key for this message."""
+        """Store the key of this message."""
         assert message.key is not None
         hashed = digest(message.key.encode())
         row = KeyRow(id, _digest(message), self._until(effects, queue))
@@ -325,24 +323,24 @@ class Add(Operation[list[Added]]):
 
 
 def batch_bytes(bodies: list[bytes]) -> bytes:
-    """Return what tells one batch from another, to be digested: the number, order and bodies of its messages."""
+    """Return the bytes that identify a batch, to be hashed: the number, order and bodies of its messages."""
     return b"".join([len(body).to_bytes(4) + body for body in bodies])
 
 
 def unsealed(tenant: str, queue: str) -> Conflict:
-    """Return the refusal of plaintext for a tenant whose messages are encrypted: the last fence before the disk."""
+    """Return the error for plaintext of a tenant whose messages must be encrypted: the last check before the disk."""
     return Conflict(
         "encryption: it is switched on for this tenant, and this is not encrypted", tenant=tenant, queue=queue
     )
 
 
 def _digest(message: NewMessage) -> bytes:
-    """Return what stands for a message where an idempotency key remembers it."""
+    """Return the digest of a message that its idempotency key stores."""
     return message.digest if message.digest is not None else digest(message.body)
 
 
 def put_key(effects: Effects, queue: QueueState, hashed: bytes, row: KeyRow, earlier: KeyRow | None) -> None:
-    """Write the row of an idempotency key, in place of an earlier one whose time is over."""
+    """Write the row of an idempotency key, replacing an expired one."""
     ex = effects.store.ex.handle
     if earlier is not None:
         effects.batch.delete(expiry_key(queue.prefix, earlier.expires_at, EXPIRES_KEY, hashed), ex)

@@ -41,14 +41,14 @@ IMPORT_ROW: Final = b"import/"
 
 
 class ImportedPart(msgspec.Struct, frozen=True):
-    """What became of one part."""
+    """The outcome of importing one part."""
 
     part: int
-    duplicate: bool = False  # it was taken in before; nothing was done
+    duplicate: bool = False  # it was imported before; nothing was done
     messages: int = 0
     results: int = 0
-    there: int = 0  # messages that the queue has already, by their ids
-    expired: int = 0  # messages and results whose lifetime is over by now
+    there: int = 0  # messages whose ids the queue already has
+    expired: int = 0  # messages and results that have expired
 
 
 @dataclass(eq=False)
@@ -150,7 +150,7 @@ def _is_there(effects: Effects, queue: QueueState, id: bytes) -> bool:
 
 
 def _put(effects: Effects, queue: QueueState, one: StoredMessage, extras: bytes, size: int) -> None:
-    """Write a message with its place in the delivery order, its lifetime, and how earlier deliveries ended."""
+    """Write a message with its place in the delivery order, its TTL and its history."""
     store, wall, id = effects.store, effects.wall, one.raw_id
     allowed = QUEUE_DEFAULT_ATTEMPTS if one.max_attempts is None else one.max_attempts
     added_at, visible_at = min(effects.now, max(0, one.added_at - wall)), max(0, one.visible_at - wall)

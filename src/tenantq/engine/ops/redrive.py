@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back to the queue they came from, filtered and paced, in slices."""
+"""Redrive: moves dead letters back to the queue they came from, filtered and at a limited rate, in slices."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None  # the queue they came from
     reason: str | None = None  # the reason contains this text
     ids: frozenset[str | bytes] | None = None
-    limit: int | None = None  # at most so many
+    limit: int | None = None  # at most this many
     to: str | None = None  # the queue they go to; None: the one they came from
 
 
 def check_filter(wanted: RedriveFilter) -> RedriveFilter:
-    """Return ``wanted`` if each condition makes sense, else raise Invalid."""
+    """Return ``wanted``, or raise Invalid if a condition is invalid."""
     if type(wanted) is not RedriveFilter:
         raise Invalid(f"filter: must be a RedriveFilter, not {type(wanted).__name__}")
     for name in (wanted.source, wanted.to):
@@ -59,14 +59,14 @@ def check_filter(wanted: RedriveFilter) -> RedriveFilter:
 
 
 def too_many_ids(count: int) -> Invalid:
-    """Return what is told of a filter that names too many messages."""
+    """Return the error for a filter that names too many messages."""
     return Invalid(
         f"filter: {count} ids, allowed are {limits.REDRIVE_IDS_MAX}; redrive them in parts, or by their reason"
     )
 
 
 class RedriveProgress(msgspec.Struct, frozen=True):
-    """How far a redrive is."""
+    """The progress of a redrive."""
 
     state: Literal["running", "done", "cancelled"]
     moved: int  # or, in a dry run, would be moved
@@ -75,7 +75,7 @@ class RedriveProgress(msgspec.Struct, frozen=True):
 
 
 class RedriveTask:
-    """A redrive under way. Each message moves atomically, so stopping anywhere leaves nothing half done."""
+    """A redrive. Each message moves atomically, so stopping anywhere leaves nothing half done."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class RedriveTask:
         self.letters = letters  # the dead-letter queue
         self.caller = caller
         self.filter = filter
-        self.rate = None if dry_run else rate  # messages a second; None: as fast as fair rounds allow
+        self.rate = None if dry_run else rate  # messages per second; None: as fast as fair rounds allow
         self.dry_run = dry_run
         self.started_at = state.shard_clock.now_ms() + state.shard_clock.wall_offset_ms()
         self.found = letters.messages  # when it began
@@ -129,7 +129,7 @@ class RedriveTask:
 
     @property
     def progress(self) -> RedriveProgress:
-        """How far it is."""
+        """Its progress."""
         return RedriveProgress(self.state, self.moved, self.skipped, self.dry_run)
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class RedriveSlice(Operation[None]):
         self.task = task
 
     def execute(self, effects: Effects) -> None:
-        """Look at the next letters, in order of their ids so that groups keep theirs, and move those that pass."""
+        """Check the next letters by id, so that groups keep their order, and move those that pass the filter."""
         task = self.task
         letters_queue, store = task.letters, effects.store
         if (
@@ -189,7 +189,7 @@ class RedriveSlice(Operation[None]):
             task.continue_(more=False)
             return
         wanted = task.slice_rows()
-        # With a queue to go to, what was added to the dead-letter queue itself goes too: it may have no lease row.
+        # With a named target, messages added to the dead-letter queue itself move too; they may have no lease row.
         family = store.le if task.filter.to is None else store.m
         rows = store.scan(family, task.cursor, after(letters_queue.prefix), wanted)
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
@@ -209,7 +209,7 @@ class RedriveSlice(Operation[None]):
         task.continue_(more=len(rows) == wanted)
 
     def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
-        """Move one letter if it passes the filter, is not in flight, and its queue takes messages; return that queue's name and its size."""
+        """Move one letter if it passes the filter, is not in flight and its queue accepts it; return that queue and the size."""
         task = self.task
         letters, wanted = task.letters, task.filter
         if wanted.ids is not None and id not in wanted.ids:
@@ -225,7 +225,7 @@ class RedriveSlice(Operation[None]):
             target is None
             or target.status == "draining"
             or target.suspended
-            or (message.sealed and target.name != sealed_for)  # its seal is bound to that queue
+            or (message.sealed and target.name != sealed_for)  # its encryption is bound to that queue
         ):
             return None
         if task.dry_run:
@@ -242,7 +242,7 @@ class RedriveSlice(Operation[None]):
 
 
 def _goes_to(wanted: RedriveFilter, dead: DeadLetter | None) -> str | None:
-    """Return the queue that a message goes to if it passes the filter; what never died only goes to one that is named."""
+    """Return the target queue if a message passes the filter. One that is no dead letter needs a named target."""
     if dead is None:
         return wanted.to if wanted.source is None and wanted.reason is None else None
     if (wanted.source is not None and dead.source != wanted.source) or (
