@@ -17,8 +17,8 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.opening import open_when_free
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.redis.standby import open_when_free
 from tenantq.store.redis.store import RedisStore
 
 if TYPE_CHECKING:

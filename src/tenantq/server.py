@@ -190,7 +190,7 @@ class Server:
     async def _open_redis(self, shard: str) -> Store:
         """Open the shard's store in Redis; while another server owns it, stand by."""
         try:
-            from tenantq.store.redis.opening import open_when_free  # noqa: PLC0415  # needs redis, which is an extra
+            from tenantq.store.redis.standby import open_when_free  # noqa: PLC0415  # needs redis, which is an extra
         except ImportError as error:
             raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
         settings = self.settings

@@ -14,7 +14,7 @@ from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, decode_record
 from tenantq.runtime.clock import ManualClock
-from tenantq.store import database, opening
+from tenantq.store import crash_recovery, database
 from tenantq.store.interface import Family, Store
 from tenantq.store.keys import FAMILIES, be64
 from tenantq.store.rocks import RocksStore
@@ -127,7 +127,7 @@ class Reading:
             return open_rocks(directory, memory_bytes, read_only=read_only)
 
         monkeypatch.setattr(database, "Options", self._make)
-        monkeypatch.setattr(opening, "open_rocks", watched)
+        monkeypatch.setattr(crash_recovery, "open_rocks", watched)
 
     def _make(self, *, raw_mode: bool) -> Options:
         options = Options(raw_mode=raw_mode)

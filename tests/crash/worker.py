@@ -27,8 +27,8 @@ from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.framing import walk
 from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.opening import open_when_free
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.redis.standby import open_when_free
 from tests.administration import put_queue, put_tenant, queues, tenants
 from tests.crash import events
 from tests.crash.events import emit

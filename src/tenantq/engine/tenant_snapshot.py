@@ -63,7 +63,7 @@ class StoredResult(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class TakenKey(msgspec.Struct, frozen=True):
+class StoredIdempotencyKey(msgspec.Struct, frozen=True):
     """A stored idempotency key; only its hash is stored, never the key itself."""
 
     hashed: bytes
@@ -125,12 +125,14 @@ class TenantSnapshot:
             if row.expires_at > self._now:
                 yield StoredResult(key[len(queue.prefix) :], row.result, row.expires_at + self._wall)
 
-    def idempotency(self, queue: QueueCopy) -> Iterator[TakenKey]:
+    def idempotency(self, queue: QueueCopy) -> Iterator[StoredIdempotencyKey]:
         """Iterate over a queue's idempotency keys that have not expired."""
         for key, value in self._snapshot.walk("ik", queue.prefix):
             row = unpack_key(value)
             if row.expires_at > self._now:
-                yield TakenKey(key[len(queue.prefix) :], row.id, row.body_digest, row.expires_at + self._wall)
+                yield StoredIdempotencyKey(
+                    key[len(queue.prefix) :], row.id, row.body_digest, row.expires_at + self._wall
+                )
 
     def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> StoredMessage:
         past = lease.unpack_past() if lease is not None else None

@@ -16,7 +16,7 @@ from tenantq.domain.message import (
     check_result,
 )
 from tenantq.domain.validation import all_fields, check_field
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant
@@ -85,16 +85,18 @@ def result_line(stored: StoredResult) -> ExportedResult:
     )
 
 
-def key_line(key: TakenKey) -> ExportedKey:
+def key_line(key: StoredIdempotencyKey) -> ExportedKey:
     """Return an idempotency key."""
     return ExportedKey(
         hash=key.hashed.hex(), ids=key.ids.hex(), body_hash=key.body_digest.hex(), expires_at=key.expires_at
     )
 
 
-def taken_key(line: ExportedKey) -> TakenKey:
+def taken_key(line: ExportedKey) -> StoredIdempotencyKey:
     """Return the idempotency key of a decoded line."""
-    return TakenKey(bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at)
+    return StoredIdempotencyKey(
+        bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at
+    )
 
 
 def export_id(text: str) -> bytes:

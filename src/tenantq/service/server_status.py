@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.service.problems import detail_of
-from tenantq.store.opening import FORMAT
+from tenantq.store.crash_recovery import FORMAT
 from tenantq.wire.topology import ShardItem, TopologyReply
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
 from tenantq.errors import SealBroken
 from tenantq.service.access import grant_items
 from tenantq.service.audit_trail import AuditQuery
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tenantq.wire.access import KeyItem
 
 _EXPORT_CHARS: Final = 32
-_T = TypeVar("_T", StoredMessage, StoredResult, TakenKey)
+_T = TypeVar("_T", StoredMessage, StoredResult, StoredIdempotencyKey)
 
 
 class TenantExport:
@@ -207,7 +207,7 @@ def _page(items: Iterator[_T]) -> list[_T]:
         if isinstance(one, StoredMessage):
             size += len(one.body)
         else:
-            size += len(one.ids) if isinstance(one, TakenKey) else len(one.result.value or b"")
+            size += len(one.ids) if isinstance(one, StoredIdempotencyKey) else len(one.result.value or b"")
         if len(page) == PART_LINES or size >= PART_BYTES:
             break
     return page

@@ -1,7 +1,7 @@
-"""What the engine, the doctor and the command line rely on in a store, whatever keeps its rows.
+"""The interface of a store, whatever keeps its rows.
 
-A store is eleven families of rows (see keys.py), read by one event loop and changed by it alone, in batches that are applied whole or
-not at all. How to add one: docs/extending.md.
+A store has eleven families of rows (see keys.py). One event loop reads and changes it, in atomic batches. How to add
+one: docs/extending.md.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What was synced last, and when; the heart file has its fields in this order."""
+    """What was synced last, and when. The sync marker file has its fields in this order."""
 
     seq: int  # the last journal record that was synced
     engine_ms: int
     wall_ms: int
     monotonic_ms: int
     boot_id: bytes
-    clean: bool  # the store was closed in good order after this
-    manifest_number: int  # of RocksDB: which MANIFEST was current ...
-    manifest_bytes: int  # ... and how long it was
+    clean: bool  # the store was closed properly after this
+    manifest_number: int  # RocksDB: the current MANIFEST ...
+    manifest_bytes: int  # ... and its size
 
 
 class SyncMarker(Protocol):
-    """Remembers the newest beat, so that the shard's time goes on from it."""
+    """Stores the newest beat, from which the shard's time continues."""
 
     last: Beat | None
 
     def beat(self, beat: Beat) -> None:
-        """Remember it in place of the last one."""
+        """Store it in place of the last one."""
 
 
 class Family:
-    """One family of rows: the handle that batches want and the view that its store reads by."""
+    """One family of rows: the handle for batches and the view that its store reads from."""
 
     __slots__ = ("handle", "name", "view")
 
@@ -51,29 +51,29 @@ class Family:
 
 
 class Batch(Protocol):
-    """Changes that are applied together, in the order in which they were made."""
+    """Changes that are applied together, in order."""
 
     def put(self, key: bytes, value: bytes, handle: Any, /) -> None:
         """Set a row."""
 
     def delete(self, key: bytes, handle: Any, /) -> None:
-        """Delete a row, if it is there."""
+        """Delete a row, if it exists."""
 
     def delete_range(self, lower: bytes, upper: bytes, handle: Any, /) -> None:
         """Delete all rows in [lower, upper)."""
 
     def is_empty(self) -> bool:
-        """Tell whether nothing was changed."""
+        """Return whether it has no changes."""
 
 
 class Items(list[tuple[bytes, bytes]]):
-    """Rows in order; ``cut``: the last one is the first that lies behind the bytes asked for."""
+    """Rows in order; ``cut``: the last one is the first beyond the requested bytes."""
 
     cut = False
 
 
 class StoreSnapshot(Protocol):
-    """Some families as they were at one moment, however the store goes on. One thread at a time reads it."""
+    """Some families as they were when it was taken. One thread at a time may read it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
@@ -85,7 +85,7 @@ class StoreSnapshot(Protocol):
         """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
+        """Iterate over the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
 
     def close(self) -> None:
         """Close the snapshot. Nothing can be read afterwards."""
@@ -123,12 +123,12 @@ class Families:
 
 
 class Store(Protocol):
-    """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's.
+    """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop.
 
-    Every failure is a StoreFailed, or one of its kinds.
+    Every failure is a StoreFailed or a subclass.
     """
 
-    path: Path  # the data directory: local files stand there, whatever keeps the rows
+    path: Path  # the data directory, for local files, whatever keeps the rows
     meta: Family
     m: Family
     vi: Family
@@ -143,7 +143,7 @@ class Store(Protocol):
 
     @property
     def heart(self) -> SyncMarker | None:
-        """What beats are told to; None where the store was opened only to read."""
+        """Where beats are stored; None if the store was opened read-only."""
 
     def last_beat(self) -> Beat | None:
         """Return the newest beat that is stored."""
@@ -152,14 +152,14 @@ class Store(Protocol):
         """Return a family by name."""
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Have ``lost`` called, from any thread, if the store is lost to this process while nobody asks it for anything."""
+        """Call ``lost``, from any thread, if this process loses the store while no call is using it."""
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the store has not answered for so long that another process may own it by now."""
 
     def close(self) -> None:
-        """Let everything go, in any case; then raise what went wrong, if anything did."""
+        """Close everything in any case, then raise the first failure."""
 
     # ---- reading ----
 
@@ -179,7 +179,7 @@ class Store(Protocol):
         """Return the greatest key in [lower, upper) with its value, or None."""
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:
-        """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
+        """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
 
     # ---- writing ----
 
@@ -187,15 +187,15 @@ class Store(Protocol):
         """Return a batch for ``write``."""
 
     def write(self, batch: Any) -> None:
-        """Apply a batch of this store's atomically. It survives this process at once, the machine only after ``sync``."""
+        """Apply a batch atomically. It survives the process at once, but the machine only after ``sync``."""
 
     def sync(self) -> None:
-        """Make everything written so far durable. Safe from any thread, and leaves the interpreter free."""
+        """Make everything written so far durable. Safe from any thread; releases the GIL."""
 
     # ---- space ----
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
+        """Reclaim the space of deleted rows in [lower, upper) of every queue family. For a thread."""
 
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
         """Leave nothing of deleted rows in [lower, upper) in any file of the store. From any thread."""
@@ -204,23 +204,23 @@ class Store(Protocol):
         """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file. For a thread."""
 
     def forget_deletions(self) -> bool:
-        """Let go what only remembers deletions, and return whether files are still being worked on, so that more of it may come."""
+        """Drop files that only record deletions; return whether files are still changing, so that more may follow."""
 
     def flush(self) -> None:
-        """Write what is in memory to files, where the store has any."""
+        """Write memory to files, if the store has any."""
 
     def checkpoint(self) -> Path:
-        """Put everything written so far into a directory and return which. For a thread, one at a time.
+        """Copy everything written so far to a directory and return it. For a thread, one at a time.
 
-        Raises Invalid where the store is backed up by other means.
+        Raises Invalid if the store is backed up by other means.
         """
 
     def manifest(self) -> tuple[int, int]:
-        """Return what the next beat says of RocksDB's MANIFEST; zeros where there is none."""
+        """Return number and size of RocksDB's MANIFEST for the next beat; zeros if there is none."""
 
     def free_bytes(self) -> int:
-        """Return the space left for rows."""
+        """Return the free space for rows."""
 
 
 OpenStore: TypeAlias = "Callable[[str], Awaitable[Store]]"
-"""Opens the store of the shard with this name; may wait until it is free."""
+"""Opens the store of the named shard; may wait until it is free."""

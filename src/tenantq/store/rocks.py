@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
 from tenantq.errors import StoreFormat
+from tenantq.store.crash_recovery import STAGE, check_format, open_database
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
 from tenantq.store.interface import Families, Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
-from tenantq.store.opening import STAGE, check_format, open_database
 from tenantq.store.snapshot import RocksSnapshot
 from tenantq.store.sync_marker import SyncMarker, read_beat
 

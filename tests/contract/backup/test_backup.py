@@ -28,7 +28,7 @@ from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
-from tenantq.store.opening import STAGE
+from tenantq.store.crash_recovery import STAGE
 from tests.administration import put_data_key, put_queue, put_tenant
 from tests.shards import journal_rows, message
 

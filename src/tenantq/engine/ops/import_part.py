@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tenantq.engine.effects import Effects
     from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult, TakenKey
+    from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
     from tenantq.store.interface import Store
 
 IMPORT_ROW: Final = b"import/"
@@ -60,7 +60,7 @@ class ImportPart(Operation[ImportedPart]):
     part: int
     messages: Sequence[StoredMessage]
     results: Sequence[StoredResult]
-    idempotency: Sequence[TakenKey] = ()
+    idempotency: Sequence[StoredIdempotencyKey] = ()
     journal_op = "add"
     stores_messages = True
 

@@ -1,4 +1,4 @@
-"""Opening a Redis store: at once, or after standing by until its owner is gone."""
+"""Standby for a Redis store: opens it at once, or waits until its owner is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 _LOOK_MS_MAX: Final = 500
-"""How long a server that stands by waits at most before it looks again: a clean stop gives the shard up before its lease ends."""
+"""The longest interval between attempts: a clean stop releases the shard before its lease ends."""
 
 
 async def open_when_free(
@@ -24,7 +24,7 @@ async def open_when_free(
 ) -> RedisStore:
     """Open a RedisStore with these arguments, waiting while another server owns the shard.
 
-    ``standing_by`` is told for whom. Trouble with Redis ends the first try, not a wait that has begun.
+    ``standing_by`` is called with the owner. A Redis failure ends the first attempt, but not a wait that has begun.
     """
     holder = ""
     while True:
@@ -48,7 +48,7 @@ async def open_when_free(
 
 
 async def _open(*arguments: Any, **options: Any) -> RedisStore:
-    """Open on a thread; who is cancelled meanwhile gives up what the thread has got."""
+    """Open on a thread. If the caller is cancelled meanwhile, close what the thread opened."""
     opening = asyncio.get_running_loop().run_in_executor(None, lambda: RedisStore(*arguments, **options))
     try:
         return await asyncio.shield(opening)

@@ -1,4 +1,4 @@
-"""Opening a store: its format, logs that a crash has torn, and whether anything is missing that was confirmed."""
+"""Opening a RocksDB store after any stop: checks its format, repairs logs that a crash has torn, and refuses lost work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 STAGE: Final = "checkpoint.new"
-"""Where in the data directory a checkpoint stands while it is copied; one that a crash left is removed on opening."""
+"""The directory of a checkpoint while it is copied. One that a crash left is removed on opening."""
 _BEFORE_STORE: Final = {
     "lock",
     ".format.new",
@@ -35,7 +35,7 @@ _BEFORE_STORE: Final = {
     "keyring.json.lock",
     "keyring.key",
     "key_maker",
-}  # may be there before the store
+}  # may exist before the store
 
 
 class FormatFile(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class FormatFile(msgspec.Struct, frozen=True):
 
 
 def check_format(path: Path, *, read_only: bool) -> None:
-    """See that a directory holds a store of this program's format, or none yet and nothing else; raise StoreFormat or StoreDamaged."""
+    """Raise StoreFormat or StoreDamaged unless the directory is empty or holds a store of this program's format."""
     file = path / "format"
     if not file.exists():
         strangers = sorted(p.name for p in path.iterdir() if p.name not in _BEFORE_STORE)
@@ -67,10 +67,10 @@ def check_format(path: Path, *, read_only: bool) -> None:
 def open_database(
     path: Path, heart: SyncMarker | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
 ) -> Rdict:
-    """Return the database of a store once it is sure that nothing confirmed is missing; raise StoreDamaged and alter nothing otherwise.
+    """Return the database of a store if nothing confirmed is missing. Raises StoreDamaged and changes nothing otherwise.
 
-    ``heart`` None: only to read. ``closing`` is for when the database has been closed. ``even_if_cut`` is for who examines it:
-    synced records may be missing from the journal's end.
+    ``heart`` None: read only. ``closing`` holds what to clean up after the database has been closed. With
+    ``even_if_cut``, synced records may be missing from the end of the journal, for tools that examine a store.
     """
     directory, read_only = path / "db", heart is None
     last = heart.last if heart is not None else read_beat(path / "heart")
@@ -80,30 +80,30 @@ def open_database(
     torn = dict(torn_logs(directory))
     seq = last.seq if last is not None and not even_if_cut else 0
     if torn and read_only:
-        likeness = Path(closing.enter_context(TemporaryDirectory(prefix="tenantq-")))
-        _liken(path, likeness, torn, os.symlink)
-        directory = likeness
+        copy = Path(closing.enter_context(TemporaryDirectory(prefix="tenantq-")))
+        _link_files(path, copy, torn, os.symlink)
+        directory = copy
     if torn and not read_only:
-        _cut(path, torn, memory_bytes, seq)
+        _truncate_logs(path, torn, memory_bytes, seq)
     elif seq:
-        # The log is read up to its first bad record. Whether that took anything confirmed is the heart's question, and it
-        # is asked on a read-only handle, which alters nothing, so a refusal leaves the evidence as it was.
+        # The log is read up to its first bad record. The sync marker says whether that lost anything confirmed. The check
+        # uses a read-only handle, which changes nothing, so a refusal leaves the evidence as it was.
         _check_nothing_lost(path, open_rocks(directory, memory_bytes, read_only=True), seq)
     db = open_rocks(directory, memory_bytes, read_only=read_only)
     if last is None and not read_only:
-        sync(path)  # a new store: its files' names are durable before anything is confirmed
+        sync(path)  # a new store: its file names are durable before anything is confirmed
     return db
 
 
-def _cut(path: Path, torn: dict[Path, int], memory_bytes: int, seq: int) -> None:
-    """Cut off what stands behind the last whole records of logs, if everything that was confirmed is before it.
+def _truncate_logs(path: Path, torn: dict[Path, int], memory_bytes: int, seq: int) -> None:
+    """Truncate logs after their last complete record, if everything confirmed is before it.
 
-    That is asked of a likeness of the database, in which the logs are cut already.
+    This is checked on a copy of the database whose logs are truncated already.
     """
     stage = path / STAGE
     stage.mkdir()
     try:
-        _liken(path, stage, torn, os.link)
+        _link_files(path, stage, torn, os.link)
         _check_nothing_lost(path, open_rocks(stage, memory_bytes, read_only=True), seq)
         for log, end in torn.items():
             with log.open("r+b") as opened:
@@ -115,15 +115,15 @@ def _cut(path: Path, torn: dict[Path, int], memory_bytes: int, seq: int) -> None
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _liken(path: Path, likeness: Path, torn: dict[Path, int], link: Callable[[Path, Path], None]) -> None:
-    """Fill ``likeness`` with links to a store's files, and with copies of the torn logs up to their ends."""
+def _link_files(path: Path, copy: Path, torn: dict[Path, int], link: Callable[[Path, Path], None]) -> None:
+    """Fill ``copy`` with links to a store's files, and with copies of the torn logs up to their ends."""
     try:
         for file in (path / "db").iterdir():
             if file in torn:
                 with file.open("rb") as whole:
-                    (likeness / file.name).write_bytes(whole.read(torn[file]))
-            elif not file.name.startswith("LO"):  # neither LOCK nor the diary, LOG
-                link(file.resolve(), likeness / file.name)
+                    (copy / file.name).write_bytes(whole.read(torn[file]))
+            elif not file.name.startswith("LO"):  # neither LOCK nor LOG
+                link(file.resolve(), copy / file.name)
     except OSError as error:
         raise StoreFailed(f"store {path}: {error}; nothing was altered") from error
 
