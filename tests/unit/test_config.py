@@ -175,3 +175,20 @@ def test_a_switch_is_true_or_false(wrong: object) -> None:
     """Nothing that merely looks like it."""
     with pytest.raises(Invalid, match=r"create_queues: must be true or false, not "):
         change_config(TenantConfig(), {"create_queues": wrong})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"encryption": {"key": "main"}}, "encryption.key: invalid value (allowed: provider:key with provider local"),
+        ({"defaults": {"tags": {"": "x"}}}, "defaults.tags: invalid name: wrong length (allowed: 1 to 128 characters)"),
+        ({"limits": {"write": {"burst": 3}}}, "limits.write.burst: requires ops_per_sec"),
+        ({"limits": {"write": {"speed": 3}}}, "limits.write.speed: unknown field (allowed: ops_per_sec"),
+        ({"regions": ["eu", "EU"]}, "regions[1]: invalid value (allowed: 1 to 32 characters"),
+    ],
+)
+def test_an_error_names_the_whole_path_and_what_is_allowed(changes: dict[str, object], text: str) -> None:
+    """Also inside optional settings, lists and mappings."""
+    with pytest.raises(Invalid) as caught:
+        change_config(TenantConfig(), changes)
+    assert caught.value.message.startswith(text), caught.value.message

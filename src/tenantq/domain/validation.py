@@ -158,13 +158,13 @@ def explain(error: msgspec.ValidationError, kind: Any, given: object = _UNKNOWN,
     missing = re.fullmatch("Object missing required field `(.*)`", problem)
     if unknown is not None or missing is not None:
         name = (unknown or missing)[1]  # type: ignore[index]  # one of them was found
-        known = ", ".join(one.encode_name for one in getattr(info, "fields", ()))
+        known = ", ".join(one.encode_name for one in getattr(_unwrapped(info)[0], "fields", ()))
         told = f"unknown field (allowed: {known})" if unknown is not None else "required"
         return f"{field and f'{field}.'}{name[:80]}: {told}"
     if not problem.startswith(_OWN_WORDS_OF_MSGSPEC):  # a rule between fields, which names the field itself
         return problem if not field else f"{field}{'.' if _FIELD.match(problem) else ': '}{problem}"
     if is_key:
-        return f"{field or root}: invalid name: {_problem(getattr(info, 'key_type', None), _UNKNOWN, problem)}"
+        return f"{field or root}: invalid name: {_problem(getattr(_unwrapped(info)[0], 'key_type', None), _UNKNOWN, problem)}"
     return f"{field or root}: {_problem(info, value, problem)}"
 
 
@@ -180,7 +180,7 @@ def _find(info: Any, value: object, path: str) -> tuple[Any, object]:
             info = getattr(info, "item_type", None) or getattr(info, "value_type", None)
             known = isinstance(value, list | tuple) and place.isdigit() and int(place) < len(value)
             value = value[int(place)] if known else _UNKNOWN  # type: ignore[index]  # a list, as just seen
-    return _unwrapped(info)[0] if not isinstance(info, inspect.Metadata) else info, value
+    return info, value
 
 
 def _unwrapped(info: Any) -> tuple[Any, str]:
