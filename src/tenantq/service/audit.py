@@ -21,9 +21,7 @@ class Audit:
     """Answers audit queries."""
 
     def __init__(self, admission: Admission, audit_trail: AuditTrail, other_shards: OtherShards) -> None:
-        self._admission = admission
-        self._audit_trail = audit_trail
-        self._other_shards = other_shards
+        self._admission, self._audit_trail, self._other_shards = admission, audit_trail, other_shards
 
     async def query(self, call: Call, tenant: str | None, query: AuditQuery = ALL_ROWS) -> AuditPage:
         """Return a page of the tenant's journal. Callers limited to some queues see the rows of these only."""

@@ -24,9 +24,7 @@ class ServerBackups:
     """Creates and lists backups for the platform's administrators."""
 
     def __init__(self, shard: Shard, admission: Admission, other_shards: OtherShards, backups: Backups | None) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._other_shards = other_shards
+        self._shard, self._admission, self._other_shards = shard, admission, other_shards
         self._backups = backups  # None: no directory for them
 
     async def create(self, call: Call, name: str | None = None, *, segments: bool = True) -> BackupManifest:

@@ -25,9 +25,7 @@ class Deliveries:
     """Opens and releases leased messages, for polls of one queue and of many tenants."""
 
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
 
     async def open(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
         """Return leased messages of one tenant decrypted.

@@ -21,9 +21,7 @@ class EncryptionKeys:
     """Manages the data keys of a tenant."""
 
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
 
     async def get(self, call: Call, tenant: str | None) -> EncryptionReply:
         """Return the encryption settings of a tenant, its data keys, and the health of its key."""

@@ -45,12 +45,8 @@ class Erasures:
         backups: Backups | None,
         signing_key: SigningKey | None,
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._clock = clock
-        self._encryption = encryption
-        self._other_shards = other_shards
-        self._backups = backups
+        self._shard, self._admission, self._clock = shard, admission, clock
+        self._encryption, self._other_shards, self._backups = encryption, other_shards, backups
         self._signing_key = signing_key  # None: certificates stay unsigned
         self._certifying: set[str] = set()  # erasures whose certification is in progress
         self._retry: Timer | None = None

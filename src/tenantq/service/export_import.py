@@ -34,9 +34,7 @@ class Exports:
     def __init__(
         self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
         self._audit_trail = audit_trail
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:

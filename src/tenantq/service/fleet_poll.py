@@ -33,11 +33,8 @@ class FleetPolls:
         deliveries: Deliveries,
         encryption: MessageEncryption,
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._clock = clock
-        self._deliveries = deliveries
-        self._encryption = encryption
+        self._shard, self._admission, self._clock = shard, admission, clock
+        self._deliveries, self._encryption = deliveries, encryption
         self._debts: dict[tuple[str, str], None] = {}  # tenants and queues whose rate limit fleets have used up
 
     async def poll(

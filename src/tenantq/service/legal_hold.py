@@ -19,8 +19,7 @@ class LegalHolds:
     """Places tenants under legal hold and releases them."""
 
     def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard = shard
-        self._admission = admission
+        self._shard, self._admission = shard, admission
 
     async def place(self, call: Call, tenant: str, reason: str) -> TenantInfo:
         """Place a tenant under legal hold, or change the reason of its hold."""

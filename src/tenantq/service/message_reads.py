@@ -32,9 +32,7 @@ class MessageReads:
     def __init__(
         self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
         self._audit_trail = audit_trail
 
     async def peek(

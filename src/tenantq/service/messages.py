@@ -38,12 +38,8 @@ class Messages:
         encryption: MessageEncryption,
         exporter: Exporter | None,
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._clock = clock
-        self._deliveries = deliveries
-        self._encryption = encryption
-        self._exporter = exporter
+        self._shard, self._admission, self._clock = shard, admission, clock
+        self._deliveries, self._encryption, self._exporter = deliveries, encryption, exporter
 
     async def add(
         self,

@@ -31,8 +31,7 @@ class Queues:
     """Manages the queues of a tenant."""
 
     def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard = shard
-        self._admission = admission
+        self._shard, self._admission = shard, admission
 
     async def get(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Return a queue."""

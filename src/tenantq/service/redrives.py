@@ -39,8 +39,7 @@ class Redrives:
     """Starts, shows and cancels redrives. The newest ones are remembered until the server stops."""
 
     def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard = shard
-        self._admission = admission
+        self._shard, self._admission = shard, admission
         self._tasks: dict[str, RedriveTask] = {}
 
     async def start(

@@ -36,12 +36,8 @@ class ServerStatus:
         signing_key: SigningKey | None,
         other_shards: OtherShards,
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._metrics = metrics
-        self._encryption = encryption
-        self._exporter = exporter
-        self._signing_key = signing_key
+        self._shard, self._admission, self._metrics = shard, admission, metrics
+        self._encryption, self._exporter, self._signing_key = encryption, exporter, signing_key
         self._other_shards = other_shards
         self.checks: SelfChecks | None = None  # set once the server has started them
 

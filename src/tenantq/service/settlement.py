@@ -24,9 +24,7 @@ class Settlement:
     """Settles leased messages. Rate limits never delay settlement, because a delay would use up attempts."""
 
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
 
     async def ack(
         self,

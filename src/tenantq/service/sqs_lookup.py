@@ -58,8 +58,7 @@ class SqsLookup:
     """Finds tenants by number and queues by tenant number and name."""
 
     def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard = shard
-        self._admission = admission
+        self._shard, self._admission = shard, admission
 
     def sign_in(self, call: Call, signed: SignedRequest | SignatureRefused, action: str) -> Call:
         """Return the call with the credential that its signature proves, in place of any other it carried.

@@ -47,12 +47,9 @@ class TenantExport:
         snapshot: TenantSnapshot,
         keys: list[KeyItem],
     ) -> None:
-        self._shard = shard
-        self._audit_trail = audit_trail
-        self._encryption = encryption
+        self._shard, self._audit_trail, self._encryption = shard, audit_trail, encryption
         self._admitted: AdmittedCall | None = admitted
-        self._snapshot = snapshot
-        self._keys = keys
+        self._snapshot, self._keys = snapshot, keys
         self._archive = Archive(snapshot.at)
         self._parts = self._write()
         self.tenant = snapshot.name

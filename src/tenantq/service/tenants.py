@@ -35,9 +35,7 @@ class Tenants:
     def __init__(
         self, shard: Shard, admission: Admission, encryption: MessageEncryption, other_shards: OtherShards
     ) -> None:
-        self._shard = shard
-        self._admission = admission
-        self._encryption = encryption
+        self._shard, self._admission, self._encryption = shard, admission, encryption
         self._other_shards = other_shards
 
     async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:

@@ -123,14 +123,13 @@ def _named(request: Request) -> str:
 
 
 def _tenant(tenant: TenantInfo) -> TenantReply:
-    hold = tenant.hold
     return TenantReply(
         name=tenant.name,
         id=tenant.id,
         status=tenant.status,
         version=tenant.version,
         config=all_fields(tenant.config),
-        hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
+        hold=msgspec.convert(tenant.hold, HoldItem | None, from_attributes=True),
         suspension=suspension_item(tenant.suspension),
         figures=tenant.figures,
     )
@@ -138,4 +137,4 @@ def _tenant(tenant: TenantInfo) -> TenantReply:
 
 def suspension_item(found: Suspension | None) -> SuspensionItem | None:
     """Return what is told of a suspension."""
-    return SuspensionItem(mode=found.mode, reason=found.reason, by=found.by, at=found.at) if found is not None else None
+    return msgspec.convert(found, SuspensionItem | None, from_attributes=True)
