@@ -56,12 +56,12 @@ class Authorizer:
         self._tenants: OrderedDict[tuple[int, str, str | None], tuple[int, Principal, list[str] | None]] = OrderedDict()
 
     def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
-        """Raise Forbidden unless ``principal`` may do this; the text is the same whether or not there is such a tenant."""
+        """Raise Forbidden unless ``principal`` may do this. The text does not reveal whether the tenant exists."""
         if not self.allowed(principal, tenant, action, queue):
             raise Forbidden(tenant=tenant, queue=queue)
 
     def allowed(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> bool:
-        """Tell whether ``principal`` may do this; ``queue`` None: the action concerns no single queue."""
+        """Return whether ``principal`` may do this; ``queue`` None means that the action concerns no single queue."""
         if self._version != self._source.version:
             self._forget()
         now = self._clock.wall_ms()
@@ -75,7 +75,7 @@ class Authorizer:
         return decision[0] != _DENIED
 
     def is_stranger(self, principal: Principal, tenant: str) -> bool:
-        """Tell whether ``principal`` has nothing to do with a tenant: neither of it, nor of the platform, nor ever granted anything there."""
+        """Return whether ``principal`` is neither of the tenant nor of the platform and has no grant in the tenant."""
         return principal.tenant not in {None, tenant} and tenant not in self._source.tenants_of(principal.id)
 
     def tenants_for(self, principal: Principal, action: str, queue: str | None = None) -> list[str] | None:
@@ -162,7 +162,7 @@ def _end(expires_at: int | None) -> int:
 
 
 def _lasts(own: Grant, other: Grant) -> bool:
-    """Tell whether ``own`` ends no earlier than ``other``."""
+    """Return whether ``own`` ends no earlier than ``other``."""
     return _end(own.expires_at) >= _end(other.expires_at)
 
 

@@ -1,4 +1,4 @@
-"""Who consumes a queue: at most so many at a time, where a limit is set."""
+"""Consumers: limits how many poll a queue at a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Consumers:
         return len(self._queues)
 
     def note(self, tenant: str, queue: str, consumer: str, limit: int | None, *, wait_ms: int = 0) -> None:
-        """Note that ``consumer`` polls and may wait ``wait_ms`` for it; QuotaExceeded if it would be one too many.
+        """Note that ``consumer`` polls and may wait ``wait_ms``. Raises QuotaExceeded if it is one too many.
 
         A consumer that is known goes on, also when the limit was lowered below the number of them.
         """
@@ -78,12 +78,12 @@ class Consumers:
         return len(known.gone_at)
 
     def forget(self, tenant: str) -> None:
-        """Drop the consumers of a tenant that is deleted."""
+        """Drop the consumers of a deleted tenant."""
         for key in [key for key in self._queues if key[0] == tenant]:
             del self._queues[key]
 
     def collect(self, most: int = 200) -> int:
-        """Forget queues without consumers, looking at ``most`` of them in turn; return how many went."""
+        """Drop queues without consumers, checking at most ``most`` in turn; return how many were dropped."""
         now = self._clock.monotonic_ms()
         before = len(self._queues)
         for _ in range(min(most, before)):

@@ -1,4 +1,4 @@
-"""The audit trail as callers ask for it: what the gates let them see, read beside the event loop."""
+"""The audit trail: answers queries of the journal on threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDERS: Final = ("oldest", "newest")
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants to see; None: any."""
+    """The conditions of an audit query; None means any."""
 
     action: str | Sequence[str] | None = None  # one, or several, also with commas between
     result: str | None = None  # SUCCESS, DENIED or ERROR
@@ -73,7 +73,7 @@ class AuditTrail:
         self._closed = False
 
     async def close(self) -> None:
-        """Let queries that are under way end; begin no more."""
+        """Wait for queries in progress and start no more."""
         self._closed = True
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 

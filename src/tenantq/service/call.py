@@ -1,4 +1,4 @@
-"""What transports hand in, and what they get back beside the engine's own values."""
+"""The call context that transports create, and values that facets return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's context, made by a transport."""
+    """The context of one request, created by a transport."""
 
     bearer: str | None = None  # an API key or JSON web token
     certificate: dict[str, Any] | None = None  # of the peer, verified by the listener, as the ssl module gives it
@@ -36,7 +36,7 @@ def as_given(certificate: Any) -> Any:
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
-    """A queue: what it is and how it stands."""
+    """A queue with its configuration and figures."""
 
     tenant: str
     name: str
@@ -47,7 +47,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class TenantInfo(msgspec.Struct, frozen=True):
-    """A tenant as it is configured."""
+    """A tenant with its configuration."""
 
     name: str
     id: int
@@ -60,7 +60,7 @@ class TenantInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tenant: TenantState, figures: TenantFigures | None = None) -> TenantInfo:
-        """Return what is known of a served tenant."""
+        """Return the info of a tenant."""
         return cls(
             tenant.name,
             tenant.id,

@@ -1,4 +1,4 @@
-"""What identifies a request in replies, in the journal and in the log: the client's own id, or one that is made."""
+"""Request IDs in replies, in the journal and in the log: the client's own, or generated ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USER_AGENT_CHARS_MAX: Final = 256
 
 
 class RequestIds:
-    """Makes ids for requests that brought none; those of two listeners, or of two runs, do not meet."""
+    """Generates IDs for requests without one. IDs of different listeners and runs do not collide."""
 
     __slots__ = ("_count", "_start")
 

@@ -1,4 +1,4 @@
-"""Residency: which tenants do not allow the region of this shard, and what they may not do here."""
+"""Residency: refuses to add, deliver or import messages of tenants that do not allow this shard's region."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
 MOVES_CONTENTS: Final = frozenset(("add", "poll", "import"))
-"""What a tenant may not do on a shard whose region it does not allow."""
+"""Actions that are refused on a shard whose region the tenant does not allow."""
 
 
 class Residency:
-    """Knows the tenants that must not be where they are: the region of their shard was changed."""
+    """Knows the misplaced tenants: the region of their shard was changed."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self.misplaced: frozenset[str] = frozenset()  # those that did not allow this shard's region when it started
 
     def mind_regions(self) -> None:
-        """Refuse from now on what moves contents of tenants that do not allow the region of this shard."""
+        """Start to refuse contents of tenants that do not allow this shard's region."""
         self.misplaced = frozenset(self._shard.state.catalog.tenants)
         self.misplaced = frozenset(self.misplaced_now())
 
     def misplaced_now(self) -> list[str]:
-        """Return the tenants that do not allow the region of this shard. None joins them while it runs: such a change is refused."""
+        """Return the misplaced tenants. None is added while the server runs, because such a change is refused."""
         return [name for name in self.misplaced if self._is_misplaced(name)]
 
     def check(self, tenant: str) -> None:
-        """Raise Conflict for a tenant that must not be where it is."""
+        """Raise Conflict for a misplaced tenant."""
         if tenant in self.misplaced and self._is_misplaced(tenant):
             raise Conflict(
                 f"the tenant does not allow the region of its shard, which is {self._shard.settings.region or 'none'}: "

@@ -1,4 +1,4 @@
-"""Names that Amazon SQS has for things: account numbers, queue URLs, ARNs."""
+"""Account numbers, queue URLs and ARNs of Amazon SQS."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _ARN_PARTS: Final = 6
 
 
 class QueueAddress(msgspec.Struct, frozen=True):
-    """Whose queue, and which. Number 0, or none: the caller's own."""
+    """The tenant number and name of a queue. Number 0 or None means the caller's own tenant."""
 
     number: int | None
     name: str
 
 
 def account_of(tenant_id: int) -> str:
-    """Return the twelve digits that stand for a tenant."""
+    """Return the 12-digit account number of a tenant."""
     return f"{tenant_id:012d}"
 
 
 def number_of(account: str) -> int | None:
-    """Return the tenant's number that twelve digits stand for; None: these are none."""
+    """Return the tenant number of a 12-digit account, or None if it is not one."""
     return int(account) if _ACCOUNT.fullmatch(account) is not None else None
 
 
 def is_queue_name(name: str) -> bool:
-    """Tell whether a queue may have this name."""
+    """Return whether this is a valid queue name."""
     return len(name) <= QUEUE_CHARS_MAX and _NAME.fullmatch(name) is not None
 
 
 def parse_queue_url(url: str) -> QueueAddress:
-    """Return the queue that a URL means, whichever host it names: that may be a balancer's. A name alone is the caller's own queue."""
+    """Return the queue of a URL. The host is ignored, because it may be a load balancer. A bare name is the caller's own queue."""
     address, slashes, rest = url.partition("://")
     if not slashes:
         address, rest = "", url
@@ -60,7 +60,7 @@ def queue_arn(region: str, tenant_id: int, name: str) -> str:
 
 
 def parse_queue_arn(arn: str) -> QueueAddress:
-    """Return the queue that an ARN means, in whichever region."""
+    """Return the queue of an ARN. The region is ignored."""
     parts = arn.split(":")
     if len(parts) == _ARN_PARTS and parts[0] == "arn" and parts[2] == "sqs":
         number = number_of(parts[4])

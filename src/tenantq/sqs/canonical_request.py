@@ -1,4 +1,4 @@
-"""What is signed of a request: method, path, query, some headers and the body, each in one form only."""
+"""The canonical form of a request, whose hash is signed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _encoded(raw: bytes) -> bytes:
 
 
 def _payload(head: RequestHead, names: list[bytes], body: bytes) -> bytes:
-    """Return the hash of the body. Where the request names one of its own, that has to be true, or to say plainly that it is left out."""
+    """Return the hash of the body. A hash that the request names must match, unless it declares the body unsigned."""
     named = head.headers.get(b"x-amz-content-sha256")
     if named == _UNSIGNED and b"x-amz-content-sha256" in names:
         return named

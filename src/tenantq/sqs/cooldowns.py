@@ -1,4 +1,4 @@
-"""Things that may not be done to the same queue again at once."""
+"""Cooldowns: minimum intervals between two operations on the same queue."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
 
 REMEMBERED_MAX: Final = 1_000
-"""Queues of one tenant; beyond that its own oldest are forgotten, and nobody else's."""
+"""Queues remembered per tenant. Beyond that, the oldest of the same tenant are dropped."""
 
 
 class Cooldowns:
-    """When something was last done to a queue; forgotten with the process."""
+    """Remembers when something was last done to a queue, until the process ends."""
 
     def __init__(self, clock: Clock, pause_ms: int) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class Cooldowns:
         self._done: dict[int, dict[str, int]] = {}  # by tenant, the oldest first
 
     def note(self, tenant_id: int, queue: str) -> None:
-        """Remember that it is done now."""
+        """Start the cooldown of a queue."""
         now = self._clock.monotonic_ms()
         theirs = self._done.pop(tenant_id, {})
         theirs.pop(queue, None)
@@ -32,7 +32,7 @@ class Cooldowns:
             del self._done[first]  # all of its pauses are over
 
     def is_on(self, tenant_id: int, queue: str) -> bool:
-        """Tell whether it was done so lately that it has to wait."""
+        """Return whether the cooldown of a queue is still running."""
         at = self._done.get(tenant_id, {}).get(queue)
         return at is not None and self._clock.monotonic_ms() - at < self._pause_ms
 

@@ -22,7 +22,7 @@ _EXPIRES_S_MAX: Final = 7 * 86_400
 
 
 def signed_request(head: RequestHead, body: bytes) -> SignedRequest | SignatureRefused | None:
-    """Return what a request says of its signature; what is wrong with that; or None: it is not signed."""
+    """Return the signature of a request, the error if it is malformed, or None if the request is not signed."""
     authorization = head.headers.get(b"authorization")
     raw_query = head.target.partition(b"?")[2]
     try:

@@ -1,4 +1,4 @@
-"""The digests that clients hold against what they sent and got."""
+"""MD5 digests with which clients verify what they sent and received."""
 
 from __future__ import annotations
 

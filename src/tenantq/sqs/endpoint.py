@@ -1,4 +1,4 @@
-"""The endpoint: which protocol, which action, who signed; every answer and every error in the protocol's own form."""
+"""The SQS endpoint: detects the protocol, authenticates the caller, runs the action and renders the reply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq.sqs")
 
 REGION_DEFAULT: Final = "us-east-1"
-"""In the ARNs that somebody gets who has signed nothing."""
+"""Region in the ARNs for callers that did not sign."""
 
 _FORM: Final = b"application/x-www-form-urlencoded"
 _OF_NO_QUEUE: Final = frozenset(("CreateQueue", "ListQueues"))
@@ -54,7 +54,7 @@ class SqsEndpoint:
         )
 
     def routes(self) -> tuple[ProtocolRoute, ...]:
-        """Return the paths where it is spoken: the root, and the URLs of queues."""
+        """Return the routes: the root, and the URLs of queues."""
         return tuple(
             ProtocolRoute(method, path, self.serve, "Amazon SQS")
             for path in ("/", _QUEUE_PATH)
@@ -119,14 +119,14 @@ class SqsEndpoint:
             raise
 
     def _sign_in(self, call: Call, signed: SignedRequest | TenantqError | None, action: str) -> Call:
-        """Return the call as the signature has it; without one, a certificate may still say who it is."""
+        """Return the call with the signature's credential. Without a signature, a certificate may still authenticate it."""
         if signed is None:
             return msgspec.structs.replace(call, bearer=None)
         return self._state.service.sqs_lookup.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
 
 
 def _form(head: RequestHead, request: Request) -> dict[str, str] | None:
-    """Return the parameters of the Query protocol; None: the request is none of it."""
+    """Return the parameters of the Query protocol, or None for other requests."""
     raw = head.target.partition(b"?")[2]
     kind = head.headers.get(b"content-type", b"").lower()
     given = b"&".join(part for part in (raw, request.body if kind.startswith(_FORM) else b"") if part)
@@ -137,7 +137,7 @@ def _form(head: RequestHead, request: Request) -> dict[str, str] | None:
 
 
 def _action(form: dict[str, str], request: Request) -> str:
-    """Return the action; the URL of a queue knows none of those that are about no queue."""
+    """Return the action. Actions without a queue are not valid at the URL of a queue."""
     action = form["Action"]
     if request.name and action in _OF_NO_QUEUE:
         raise _no_such_action(action)
@@ -156,14 +156,14 @@ def _path_address(request: Request) -> QueueAddress | None:
 
 
 def _base_url(head: RequestHead) -> str:
-    """Return where the client has reached the server: by its own Host header, over TLS if it or a proxy before it says so."""
+    """Return the base URL that the client used: from its Host header, with https if the connection or a proxy uses TLS."""
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
     secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
     return f"{'https' if secure else 'http'}://{host}"
 
 
 def _nothing_here(request: Request) -> Reply:
-    """Return what is told of a request that asks for nothing of Amazon SQS: its own words at the URL of a queue, ours elsewhere."""
+    """Return the reply to a request without an action: an SQS error at the URL of a queue, a problem document otherwise."""
     if _path_address(request) is not None:
         return Reply(b"<UnknownOperationException/>", 404, KIND)
     refusal = Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")

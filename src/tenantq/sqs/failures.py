@@ -23,7 +23,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     @property
     def sender_fault(self) -> bool:
-        """Whether the same request would fail again."""
+        """Whether the sender is at fault."""
         return self.status < 500
 
 
@@ -99,7 +99,7 @@ _KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first that
 
 
 class SqsFailure(TenantqError):
-    """A call that Amazon SQS itself has an error for."""
+    """An error that Amazon SQS defines."""
 
     code = "invalid"
     status = 422
@@ -110,7 +110,7 @@ class SqsFailure(TenantqError):
 
 
 def failure_of(error: TenantqError) -> SqsFailure:
-    """Return what is told of any error."""
+    """Return the SQS error for any error."""
     if isinstance(error, SqsFailure):
         return error
     if isinstance(error, errors.SignatureRefused):
@@ -120,15 +120,15 @@ def failure_of(error: TenantqError) -> SqsFailure:
 
 
 def invalid_value(name: str, value: object, reason: str) -> SqsFailure:
-    """Return what is told of a parameter that is out of its range or malformed."""
+    """Return the error for an invalid parameter."""
     return SqsFailure(INVALID_VALUE, f"Value {str(value)[:200]} for parameter {name} is invalid. Reason: {reason}")
 
 
 def missing(name: str) -> SqsFailure:
-    """Return what is told of a parameter that has to be there."""
+    """Return the error for a missing parameter."""
     return SqsFailure(MISSING, f"The request must contain the parameter {name}.")
 
 
 def invalid_receipt(handle: str) -> SqsFailure:
-    """Return what is told of a receipt handle that was never given out here."""
+    """Return the error for an unknown receipt handle."""
     return SqsFailure(INVALID_RECEIPT, f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.')

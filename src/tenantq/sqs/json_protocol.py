@@ -21,14 +21,14 @@ _decoders: dict[type[Parameters], msgspec.json.Decoder[Any]] = {}
 
 
 class JsonProtocol:
-    """Reads and writes what clients of today speak."""
+    """Reads requests and writes replies of the JSON protocol, which current clients use."""
 
     def __init__(self, body: bytes, request_id: str) -> None:
         self._body = body
         self._headers = b"x-amzn-RequestId: %b\r\n" % request_id.encode()
 
     def read(self, kind: type[_P]) -> _P:
-        """Return the parameters, or raise what is wrong with them."""
+        """Return the parameters. Raises SqsFailure if they are malformed."""
         decoder = _decoders.get(kind)
         if decoder is None:
             decoder = _decoders[kind] = msgspec.json.Decoder(kind)
@@ -39,11 +39,11 @@ class JsonProtocol:
         return parameters
 
     def answer(self, action: str, result: dict[str, Any] | None) -> Reply:  # noqa: ARG002  # the other protocol names it
-        """Return what an action came to; None: nothing but that it is done."""
+        """Return the reply to a successful action; ``result`` None means an empty reply."""
         return Reply(_encode(result) if result is not None else b"{}", 200, KIND, self._headers)
 
     def refuse(self, failure: SqsFailure) -> Reply:
-        """Return why an action was not done."""
+        """Return the reply to a failed action."""
         kind = failure.kind
         fault = "Sender" if kind.sender_fault else "Receiver"
         headers = self._headers + f"x-amzn-query-error: {kind.code};{fault}\r\n".encode()

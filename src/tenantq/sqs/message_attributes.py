@@ -46,14 +46,14 @@ class TypedValue(msgspec.Struct, frozen=True, gc=False):
         return len(self.type.encode()) + len(self.value if isinstance(self.value, bytes) else self.value.encode())
 
     def shown(self) -> dict[str, Any]:
-        """Return it as clients get it."""
+        """Return the value as clients get it."""
         if isinstance(self.value, bytes):
             return {"BinaryValue": self.value, "DataType": self.type}
         return {"StringValue": self.value, "DataType": self.type}
 
 
 def read_attributes(given: Mapping[str, AttributeValue] | None) -> dict[str, TypedValue]:
-    """Return the attributes that a client sends with a message, or raise what is wrong with one."""
+    """Return the attributes of a message to send. Raises SqsFailure if one is invalid."""
     if not given:
         return {}
     if len(given) > ATTRIBUTES_MAX:
@@ -79,7 +79,7 @@ def _checked_name(name: str) -> str:
 
 
 def read_value(name: str, given: AttributeValue) -> TypedValue:
-    """Return a typed value, or raise what is wrong with it."""
+    """Return a typed value. Raises SqsFailure if it is invalid."""
     kind = given.data_type
     if not kind:
         raise _invalid(f"The message attribute '{name}' must contain a non-empty message attribute type.")
@@ -104,7 +104,7 @@ def size_of(attributes: Mapping[str, TypedValue]) -> int:
 
 
 def stored(attributes: Mapping[str, TypedValue], own: Mapping[str, str]) -> dict[str, str]:
-    """Return attributes as tenantq keeps them, with what only Amazon SQS knows of the message."""
+    """Return attributes as tenantq stores them, with the SQS-specific ones."""
     kept = {OWN + name: value for name, value in own.items()}
     types: dict[str, str] = {}
     for name, value in attributes.items():
@@ -117,7 +117,7 @@ def stored(attributes: Mapping[str, TypedValue], own: Mapping[str, str]) -> dict
 
 
 def typed(kept: Mapping[str, str]) -> dict[str, TypedValue]:
-    """Return what clients may see of a message's attributes; one that came from elsewhere is a String."""
+    """Return the attributes that clients see. One that was not added over Amazon SQS is a String."""
     if not kept:
         return {}
     types: dict[str, str] = {}

@@ -57,7 +57,7 @@ _SHOWN_MAPS: Final = {
 
 
 def parse_form(raw: bytes) -> dict[str, str]:
-    """Return the parameters of a form or query; of one that comes twice, the last counts."""
+    """Return the parameters of a form or query. The last of repeated ones counts."""
     try:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except (ValueError, UnicodeDecodeError) as error:
@@ -66,7 +66,7 @@ def parse_form(raw: bytes) -> dict[str, str]:
 
 
 class QueryProtocol:
-    """Reads and writes what older clients speak."""
+    """Reads requests and writes replies of the Query protocol, which older clients use."""
 
     def __init__(self, form: dict[str, str], request_id: str) -> None:
         self._form = form
@@ -74,14 +74,14 @@ class QueryProtocol:
         self._headers = b"x-amzn-RequestId: %b\r\n" % request_id.encode()
 
     def read(self, kind: type[_P]) -> _P:
-        """Return the parameters, or raise what is wrong with them."""
+        """Return the parameters. Raises SqsFailure if they are malformed."""
         try:
             return msgspec.convert(_named(_tree(self._form)), kind, strict=False)
         except msgspec.ValidationError as error:
             raise SqsFailure(MALFORMED, f"The request is not understood: {error}") from error
 
     def answer(self, action: str, result: dict[str, Any] | None) -> Reply:
-        """Return what an action came to; None: nothing but that it is done."""
+        """Return the reply to a successful action; ``result`` None means an empty reply."""
         inner = ""
         if result is not None:
             parts: list[str] = []
@@ -94,7 +94,7 @@ class QueryProtocol:
         return Reply(text.encode(), 200, KIND, self._headers)
 
     def refuse(self, failure: SqsFailure) -> Reply:
-        """Return why an action was not done."""
+        """Return the reply to a failed action."""
         kind = failure.kind
         message = failure.message if kind is not NO_SUCH_QUEUE else _NO_SUCH_QUEUE
         fault = "Sender" if kind.sender_fault else "Receiver"
@@ -110,7 +110,7 @@ class QueryProtocol:
 
 
 def _tree(form: dict[str, str]) -> dict[str, Any]:
-    """Return ``A.1.B=x`` as mappings inside each other."""
+    """Return parameters such as ``A.1.B=x`` as nested mappings."""
     root: dict[str, Any] = {}
     for name, value in form.items():
         *path, last = name.split(".")
@@ -129,7 +129,7 @@ def _tree(form: dict[str, str]) -> dict[str, Any]:
 
 
 def _named(tree: Any) -> Any:
-    """Return a mapping with the names that the JSON protocol has for its lists and mappings."""
+    """Return a mapping with the names of the JSON protocol."""
     if not isinstance(tree, dict):
         return tree
     found: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def _named(tree: Any) -> Any:
 
 
 def _numbered(value: Any) -> list[Any]:
-    """Return what stands under 1, 2, 3 ..., in this order; something without a number is the only one."""
+    """Return the values under 1, 2, 3 … in order, or a single value without a number."""
     if isinstance(value, dict) and value and all(_is_number(step) for step in value):
         return [value[step] for step in sorted(value, key=int)]
     return [value]

@@ -37,7 +37,7 @@ NEW_QUEUE: Final[dict[str, Any]] = {
     "dead_letter": None,
     "dead_on_poll": True,
 }
-"""What a queue is like that was made over Amazon SQS, where nothing else is said."""
+"""Default settings of a queue created over Amazon SQS."""
 
 FIGURES: Final = (
     "ApproximateNumberOfMessages",
@@ -53,14 +53,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RedrivePolicy(msgspec.Struct, frozen=True):
-    """Where dead letters go, and after how many deliveries."""
+    """The dead-letter queue, and the maximum number of deliveries."""
 
     target: QueueAddress
     max_receives: int
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What attributes that were set come to."""
+    """The settings that SQS attributes translate to."""
 
     settings: dict[str, Any]  # tenantq's own
     sqs: dict[str, Any]
@@ -71,7 +71,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
-    """Return what attributes come to, or raise what is wrong with one."""
+    """Return the settings for SQS attributes. Raises SqsFailure if one is invalid."""
     settings: dict[str, Any] = {}
     sqs: dict[str, Any] = {}
     redrive = None
@@ -100,7 +100,7 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
 
 
 def unknown(name: str) -> SqsFailure:
-    """Return what is told of an attribute that there is not."""
+    """Return the error for an unknown attribute."""
     return SqsFailure(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:80]}.")
 
 
@@ -174,7 +174,7 @@ def _redrive_allow(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any])
 
 
 def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
-    """Return the queues that a policy lets send their dead letters here, None: all; or raise what is wrong with it."""
+    """Return the source queues that a policy allows, None for all. Raises SqsFailure if it is invalid."""
     try:
         given = _decode_map(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -195,7 +195,7 @@ def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
 
 
 def lets_letters_in(target: FoundQueue, source: str) -> bool:
-    """Tell whether a queue takes the dead letters of another one of its tenant."""
+    """Return whether a queue accepts the dead letters of another queue of its tenant."""
     text = (target.config.sqs or SqsQueue()).redrive_allow_policy
     if not text:
         return True
@@ -207,7 +207,7 @@ def lets_letters_in(target: FoundQueue, source: str) -> bool:
 
 
 def check_throughput(changes: Changes, before: SqsQueue) -> None:
-    """Raise unless a limit per group goes with deduplication per group, as a queue is with its changes."""
+    """Raise SqsFailure if a throughput limit per group is combined with deduplication per queue."""
     limit = changes.sqs.get("throughput_limit", before.throughput_limit)
     scope = changes.sqs.get("deduplication_scope", before.deduplication_scope)
     if limit == "perMessageGroupId" and scope != "messageGroup":
@@ -258,7 +258,7 @@ def _redrive_policy(text: str) -> RedrivePolicy:
 
 
 def shown_attributes(queue: FoundQueue, region: str, stats: QueueStats | None) -> dict[str, str]:
-    """Return everything that there is to tell of a queue; its figures, where they are at hand."""
+    """Return all attributes of a queue, with its message counts if ``stats`` is given."""
     config = queue.config
     sqs = config.sqs or SqsQueue()
     shown = {
@@ -297,7 +297,7 @@ def shown_attributes(queue: FoundQueue, region: str, stats: QueueStats | None) -
 
 
 def _retention_s(config: QueueConfig) -> int:
-    """Return for how long messages are kept; where tenantq keeps them longer than Amazon SQS can say, its longest."""
+    """Return the retention period, capped at the maximum of Amazon SQS."""
     return min(config.ttl_ms // 1_000, RETENTION_S_MAX) if config.ttl_ms is not None else RETENTION_S_MAX
 
 
@@ -306,7 +306,7 @@ def _truth_text(value: bool) -> str:  # noqa: FBT001  # that is what it tells
 
 
 def chosen(shown: dict[str, str], wanted: list[str]) -> dict[str, str]:
-    """Return the attributes asked for by name, or all; raise for one that there is not."""
+    """Return the attributes asked for by name, or all. Raises SqsFailure for an unknown one."""
     if "All" in wanted:
         return shown
     for name in wanted:
@@ -316,7 +316,7 @@ def chosen(shown: dict[str, str], wanted: list[str]) -> dict[str, str]:
 
 
 def first_difference(shown: Mapping[str, str], given: Mapping[str, str]) -> str | None:
-    """Return the first attribute that a queue has otherwise than ``given``; None: there is none."""
+    """Return the first attribute that differs from ``given``, or None."""
     for name, text in given.items():
         if not _same(name, shown.get(name, ""), text):
             return name

@@ -23,12 +23,12 @@ class ReceiptHandles:
         self._key = key
 
     def handle(self, queue: FoundQueue, receipt: str) -> str:
-        """Return the handle of a receipt that was just given out."""
+        """Return the handle of a new receipt."""
         raw = bytes.fromhex(receipt)
         return base64.urlsafe_b64encode(raw + self._seal(queue, raw)).decode()
 
     def receipt(self, queue: FoundQueue, handle: str) -> str:
-        """Return the receipt of a handle, current or not; one that this queue never gave out is refused."""
+        """Return the receipt of a handle, current or not. Raises SqsFailure for a handle of another queue."""
         try:
             sealed = base64.b64decode(handle.encode(), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):

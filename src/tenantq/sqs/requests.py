@@ -1,4 +1,4 @@
-"""The parameters of every action, as both protocols hand them in."""
+"""The parameters of every action, for both protocols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", gc=False):
-    """What an action takes. Unknown parameters mean nothing; whatever an action cannot do without, it asks for itself."""
+    """Parameters of an action. Unknown parameters are ignored; each action checks its required ones."""
 
     queue_url: str | None = None
 
@@ -46,7 +46,7 @@ class SendMessageBatch(Parameters, frozen=True, kw_only=True):
 
 
 class ReceiveMessage(Parameters, frozen=True, kw_only=True):
-    """How many messages are wanted, and what of them."""
+    """Which messages to receive, and which of their attributes."""
 
     attribute_names: list[str] | None = None
     message_system_attribute_names: list[str] | None = None
@@ -58,7 +58,7 @@ class ReceiveMessage(Parameters, frozen=True, kw_only=True):
 
 
 class DeleteMessage(Parameters, frozen=True, kw_only=True):
-    """A message that is done."""
+    """A message to delete."""
 
     receipt_handle: str | None = None
 
@@ -70,13 +70,13 @@ class DeleteEntry(DeleteMessage, frozen=True, kw_only=True):
 
 
 class DeleteMessageBatch(Parameters, frozen=True, kw_only=True):
-    """Messages that are done."""
+    """Messages to delete."""
 
     entries: list[DeleteEntry] | None = None
 
 
 class ChangeMessageVisibility(Parameters, frozen=True, kw_only=True):
-    """A message whose lease is to end later, or now."""
+    """A message whose visibility timeout changes."""
 
     receipt_handle: str | None = None
     visibility_timeout: int | None = None
@@ -89,13 +89,13 @@ class VisibilityEntry(ChangeMessageVisibility, frozen=True, kw_only=True):
 
 
 class ChangeMessageVisibilityBatch(Parameters, frozen=True, kw_only=True):
-    """Messages whose leases are to end later, or now."""
+    """Messages whose visibility timeouts change."""
 
     entries: list[VisibilityEntry] | None = None
 
 
 class CreateQueue(Parameters, frozen=True, kw_only=True):
-    """A queue to make."""
+    """A queue to create."""
 
     queue_name: str | None = None
     attributes: dict[str, str] | None = None
@@ -119,20 +119,20 @@ class ListQueues(Parameters, frozen=True, kw_only=True):
 
 
 class ListDeadLetterSourceQueues(Parameters, frozen=True, kw_only=True):
-    """A page of the queues whose dead letters go to one."""
+    """A page of the source queues of a dead-letter queue."""
 
     next_token: str | None = None
     max_results: int | None = None
 
 
 class GetQueueAttributes(Parameters, frozen=True, kw_only=True):
-    """What is wanted of a queue."""
+    """Attributes to read."""
 
     attribute_names: list[str] | None = None
 
 
 class SetQueueAttributes(Parameters, frozen=True, kw_only=True):
-    """What a queue is to be like."""
+    """Attributes to set."""
 
     attributes: dict[str, str] | None = None
 
@@ -144,7 +144,7 @@ class TagQueue(Parameters, frozen=True, kw_only=True):
 
 
 class UntagQueue(Parameters, frozen=True, kw_only=True):
-    """Tags to take away."""
+    """Tags to remove."""
 
     tag_keys: list[str] | None = None
 
@@ -158,7 +158,7 @@ class AddPermission(Parameters, frozen=True, kw_only=True):
 
 
 class RemovePermission(Parameters, frozen=True, kw_only=True):
-    """A statement to take out of a queue's policy."""
+    """A statement to remove from a queue's policy."""
 
     label: str | None = None
 

@@ -1,4 +1,4 @@
-"""One call of an action: who calls, how things are called in its answer, and what the endpoint keeps between calls."""
+"""One call of an action, and the state that calls share."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class ParameterReader(Protocol):
-    """What both protocols do."""
+    """Reads the parameters of a request, in either protocol."""
 
     def read(self, kind: type[_P]) -> _P:
         """Return the parameters."""
 
 
 class EndpointState:
-    """What every call has in common."""
+    """The state that all calls of the endpoint share."""
 
     __slots__ = ("clock", "deletions", "handles", "purges", "service")
 
@@ -47,7 +47,7 @@ class EndpointState:
 
 
 class SqsCall:
-    """A call that is signed in, or has nothing to sign in with."""
+    """One call of an action, with its credential and its view of names."""
 
     __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state")
 
@@ -74,7 +74,7 @@ class SqsCall:
 
     @property
     def service(self) -> Service:
-        """Everything that has rules."""
+        """The service."""
         return self.state.service
 
     def read(self, kind: type[_P]) -> _P:
@@ -82,7 +82,7 @@ class SqsCall:
         return self._protocol.read(kind)
 
     async def queue(self, url: str | None, action: str) -> FoundQueue:
-        """Return the queue that a call is about, if the caller may do this with it."""
+        """Return the queue of the call, if the caller may do this with it."""
         if url:
             address = parse_queue_url(url)
         elif self.path is not None:
@@ -100,17 +100,17 @@ class SqsCall:
             queue = await service.sqs_lookup.find_queue(call, queue.tenant_id, "put_queue", queue.name)
 
     def url(self, tenant_id: int, name: str) -> str:
-        """Return the URL of a queue, on the host that the client has reached."""
+        """Return the URL of a queue on the host that the client used."""
         return f"{self.base_url}/{account_of(tenant_id)}/{name}"
 
     def arn(self, tenant_id: int, name: str) -> str:
-        """Return the ARN of a queue, in the region that the client believes to be in."""
+        """Return the ARN of a queue in the client's region."""
         return queue_arn(self.region, tenant_id, name)
 
     async def waiting(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return what comes of something that may wait for long; ``instead``, if the server closes meanwhile."""
+        """Return the result of work that may wait, or ``instead`` if the server closes meanwhile."""
         return await self._waiting.unless_told_to_stop(work, instead)
 
 
 Result = dict[str, Any] | None
-"""What an action answers, as the JSON protocol has it; None: nothing."""
+"""The reply of an action in the form of the JSON protocol; None means an empty one."""

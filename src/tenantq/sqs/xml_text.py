@@ -1,4 +1,4 @@
-"""Text that XML can hold: Amazon SQS takes no other, in either protocol."""
+"""Text that XML can represent. Amazon SQS accepts no other, in either protocol."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": 
 
 
 def is_legal(text: str) -> bool:
-    """Tell whether XML can hold ``text``."""
+    """Return whether XML can represent ``text``."""
     return ILLEGAL.search(text) is None
 
 
 def escape(text: str) -> str:
-    """Return ``text`` as an element's content, so that a parser gives back the very same; what is illegal is replaced."""
+    """Return ``text`` escaped as element content. Illegal characters are replaced."""
     if ILLEGAL.search(text) is not None:
         text = ILLEGAL.sub("\ufffd", text)
     return _SPECIAL.sub(_escaped, text)

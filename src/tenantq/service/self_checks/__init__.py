@@ -1,4 +1,4 @@
-"""What the server checks about itself now and then, beside its work: isolation, keys, quotas, the audit trail."""
+"""Self-checks that the server runs periodically: isolation, keys, quotas, the audit trail."""
 
 from tenantq.service.self_checks.audit_integrity import AuditIntegrity
 from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck

@@ -1,4 +1,4 @@
-"""What a self-check is, what it says, and how much it may cost."""
+"""The interface, result and settings of self-checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """How a check went."""
+    """The result of a check."""
 
     ok: bool
     text: str  # one sentence: what was looked at, or what is wrong

@@ -1,4 +1,4 @@
-"""The isolation probe: two tenants of the server's own, one of which tries to get at what the other has, and must be refused."""
+"""The isolation probe: one tenant of the server's own tries to access another one's data and must be refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUOTAS: Final = {"backlog": 100, "stored_bytes": 1 << 20, "queues": 4}
 
 
 class IsolationProbe:
-    """Goes the way of every request, through the gates, with real credentials."""
+    """Calls the service with real credentials, like every request."""
 
     name = "isolation"
 

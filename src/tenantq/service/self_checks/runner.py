@@ -1,4 +1,4 @@
-"""Runs the self-checks one after the other, now and then, and tells how they went: readiness, metrics, journal, alerts."""
+"""Runs the self-checks periodically and reports them in readiness, metrics, journal and alerts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT_CHARS_MAX = 1_000
 
 
 class CheckState(msgspec.Struct):
-    """How one check stands."""
+    """The state of one check."""
 
     status: Literal["not_run", "ok", "failed"] = "not_run"
     at: int | None = None  # wall clock of the last run

@@ -28,14 +28,14 @@ class Entry(Protocol):
 
     @property
     def id(self) -> str | None:
-        """What its outcome is told under."""
+        """The ID under which its outcome is reported."""
 
 
 _E = TypeVar("_E", bound=Entry)
 
 
 def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
-    """Return the entries of a batch, or raise what is wrong with the batch as a whole."""
+    """Return the entries of a batch. Raises SqsFailure if the batch as a whole is invalid."""
     if not entries:
         raise SqsFailure(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
     if len(entries) > ENTRIES_MAX:
@@ -59,7 +59,7 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
 
 
 def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
-    """Return what became of each entry: what it answers, or why it failed. Of which there are none is left out."""
+    """Return the successful and the failed entries of a batch. An empty list is left out."""
     successful: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for entry, one in zip(entries, done, strict=True):

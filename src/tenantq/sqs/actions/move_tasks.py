@@ -26,14 +26,14 @@ _STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCE
 
 
 class Handle(msgspec.Struct, frozen=True):
-    """What a task is called by."""
+    """The handle of a message move task."""
 
     task: str
     source: str  # ARN
 
 
 async def start_message_move_task(sqs_call: SqsCall) -> Result:
-    """Begin to send dead letters back, or to another queue."""
+    """Start to move dead letters back, or to another queue."""
     given = sqs_call.read(StartMessageMoveTask)
     source = await _source(sqs_call, given.source_arn)
     rate = given.max_number_of_messages_per_second
@@ -79,7 +79,7 @@ async def list_message_move_tasks(sqs_call: SqsCall) -> Result:
 
 
 async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
-    """Stop a task; what it moved stays moved."""
+    """Cancel a task. Messages that it moved stay moved."""
     given = sqs_call.read(CancelMessageMoveTask)
     if not given.task_handle:
         raise missing("TaskHandle")

@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def add_permission(sqs_call: SqsCall) -> Result:
-    """Put a statement into the policy."""
+    """Add a statement to the policy."""
     given = sqs_call.read(AddPermission)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
@@ -65,7 +65,7 @@ async def add_permission(sqs_call: SqsCall) -> Result:
 
 
 async def remove_permission(sqs_call: SqsCall) -> Result:
-    """Take a statement out of the policy."""
+    """Remove a statement from the policy."""
     given = sqs_call.read(RemovePermission)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     label = _checked_label(given.label)
@@ -83,7 +83,7 @@ async def remove_permission(sqs_call: SqsCall) -> Result:
 async def _edit(
     sqs_call: SqsCall, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 ) -> None:
-    """Change the policy as it is by then, so that calls at the same time lose nothing of each other."""
+    """Change the current policy, so that concurrent calls do not overwrite each other."""
 
     def edit(config: QueueConfig) -> dict[str, Any]:
         policy = change(_policy(sqs_call, queue, (config.sqs or SqsQueue()).policy))

@@ -51,7 +51,7 @@ _WHY: Final = "asked for over Amazon SQS"
 
 
 async def create_queue(sqs_call: SqsCall) -> Result:
-    """Make a queue, or find the one of this name that is just so."""
+    """Create a queue, or return the existing one if its attributes match."""
     given = sqs_call.read(CreateQueue)
     if not given.queue_name:
         raise missing("QueueName")
@@ -115,7 +115,7 @@ def _check_name(name: str, attributes: dict[str, str]) -> None:
 async def _check_redrive(
     sqs_call: SqsCall, changes: Changes, attributes: dict[str, str], tenant_id: int, source: str
 ) -> None:
-    """Raise unless dead letters can go where they are to go: a queue of the same tenant and kind that takes them."""
+    """Raise SqsFailure unless the dead-letter queue has the same tenant and type and accepts the source."""
     if changes.redrive is None:
         return
     target, text = changes.redrive.target, attributes["RedrivePolicy"]
@@ -159,14 +159,14 @@ async def get_queue_url(sqs_call: SqsCall) -> Result:
 
 
 async def list_queues(sqs_call: SqsCall) -> Result:
-    """Return a page of queues by name, where asked to those that begin with something."""
+    """Return a page of queues by name, optionally with a name prefix."""
     given = sqs_call.read(ListQueues)
     found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, None, prefix=given.queue_name_prefix or "")
     return _page(sqs_call, found, given, "QueueUrls")
 
 
 async def list_dead_letter_source_queues(sqs_call: SqsCall) -> Result:
-    """Return the queues whose dead letters go to one."""
+    """Return the source queues of a dead-letter queue."""
     given = sqs_call.read(ListDeadLetterSourceQueues)
     queue = await sqs_call.queue(given.queue_url, "get_queue")
     found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, queue.tenant_id, dead_letter=queue.name)
@@ -199,7 +199,7 @@ def _last_name(token: str) -> str:
 
 
 async def get_queue_attributes(sqs_call: SqsCall) -> Result:
-    """Return what is asked for of a queue."""
+    """Return the requested attributes of a queue."""
     given = sqs_call.read(GetQueueAttributes)
     queue = await sqs_call.queue(given.queue_url, "get_queue")
     wanted = given.attribute_names or []
@@ -211,7 +211,7 @@ async def get_queue_attributes(sqs_call: SqsCall) -> Result:
 
 
 async def set_queue_attributes(sqs_call: SqsCall) -> Result:
-    """Change attributes of a queue; the others stay."""
+    """Set some attributes of a queue."""
     given = sqs_call.read(SetQueueAttributes)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.attributes:
@@ -232,7 +232,7 @@ async def set_queue_attributes(sqs_call: SqsCall) -> Result:
 
 
 async def purge_queue(sqs_call: SqsCall) -> Result:
-    """Empty a queue: what waits, what is in flight, and what is remembered of duplicates."""
+    """Purge a queue: waiting messages, messages in flight, and deduplication IDs."""
     queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "purge")
     purges = sqs_call.state.purges
     if purges.is_on(queue.tenant_id, queue.name):

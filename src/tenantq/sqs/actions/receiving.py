@@ -38,7 +38,7 @@ _BRIEFLY_MS: Final = 1_000  # a lease that is given back before anybody hears of
 
 
 async def receive_message(sqs_call: SqsCall) -> Result:
-    """Lease up to ten messages, waiting for the first where asked to."""
+    """Lease up to ten messages, with an optional wait for the first."""
     given = sqs_call.read(ReceiveMessage)
     queue = await sqs_call.queue(given.queue_url, "poll")
     sqs = queue.config.sqs or SqsQueue()
@@ -105,7 +105,7 @@ def _shown(
 
 
 def body_text(body: bytes) -> str | None:
-    """Return a body as text; None: it is none that a client can be sent, and goes out in base64."""
+    """Return a body as text, or None if it has to be sent in base64."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -114,7 +114,7 @@ def body_text(body: bytes) -> str | None:
 
 
 def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) -> dict[str, str]:
-    """Return what the system knows of a message."""
+    """Return the system attributes of a message."""
     known = {
         "SenderId": account_of(queue.tenant_id),
         "SentTimestamp": str(one.added_at),
@@ -139,7 +139,7 @@ def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) ->
 
 
 async def delete_message(sqs_call: SqsCall) -> Result:
-    """Finish a message. On a standard queue any receipt does, and again does no harm."""
+    """Delete a message. On a standard queue any of its receipts works, and repeating is harmless."""
     given = sqs_call.read(DeleteMessage)
     queue = await sqs_call.queue(given.queue_url, "ack")
     receipt = await _receipt(sqs_call, queue, "ack", given.receipt_handle)
@@ -150,7 +150,7 @@ async def delete_message(sqs_call: SqsCall) -> Result:
 
 
 async def delete_message_batch(sqs_call: SqsCall) -> Result:
-    """Finish up to ten messages."""
+    """Delete up to ten messages."""
     given = sqs_call.read(DeleteMessageBatch)
     queue = await sqs_call.queue(given.queue_url, "ack")
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
@@ -176,7 +176,7 @@ def _not_deleted(outcome: Outcome, handle: str | None) -> TenantqError:
 
 
 async def change_message_visibility(sqs_call: SqsCall) -> Result:
-    """Let a lease end later, or now."""
+    """Change the visibility timeout of a message."""
     given = sqs_call.read(ChangeMessageVisibility)
     queue = await sqs_call.queue(given.queue_url, "extend")
     receipt = await _receipt(sqs_call, queue, "extend", given.receipt_handle)
@@ -187,7 +187,7 @@ async def change_message_visibility(sqs_call: SqsCall) -> Result:
 
 
 async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
-    """Let up to ten leases end later, or now."""
+    """Change the visibility timeouts of up to ten messages."""
     given = sqs_call.read(ChangeMessageVisibilityBatch)
     queue = await sqs_call.queue(given.queue_url, "extend")
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
@@ -251,7 +251,7 @@ def _check_visibility(seconds: int) -> int:
 
 
 async def _receipt(sqs_call: SqsCall, queue: FoundQueue, action: str, handle: str | None) -> str:
-    """Return the receipt of a handle. One that this queue never gave out may be another tenant's: it leaves a trace."""
+    """Return the receipt of a handle. An unknown handle may be another tenant's, so it is noted."""
     if not handle:
         raise missing("ReceiptHandle")
     try:

@@ -44,7 +44,7 @@ _FIFO_ID: Final = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message as tenantq takes it, and what its sender is told of it."""
+    """A message to add, and the digests that its sender gets back."""
 
     message: NewMessage
     size: int
@@ -63,7 +63,7 @@ async def send_message(sqs_call: SqsCall) -> Result:
 
 
 async def send_message_batch(sqs_call: SqsCall) -> Result:
-    """Send up to ten messages; one that cannot be sent holds the others not up."""
+    """Send up to ten messages. One that fails does not affect the others."""
     given = sqs_call.read(SendMessageBatch)
     queue = await sqs_call.queue(given.queue_url, "add")
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
@@ -93,7 +93,7 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
 
 
 def _sent_bytes(given: SendMessage) -> int:
-    """Return how large a message is as it was sent, fit to be taken or not."""
+    """Return the size of a message as sent, valid or not."""
     try:
         attributes = size_of(read_attributes(given.message_attributes))
     except SqsFailure:
@@ -102,7 +102,7 @@ def _sent_bytes(given: SendMessage) -> int:
 
 
 def _check_fifo(queue: FoundQueue, given: SendMessage) -> None:
-    """Raise if a message lacks what every message to a FIFO queue needs."""
+    """Raise SqsFailure if a message lacks what FIFO queues require."""
     if not queue.fifo:
         return
     if not given.message_group_id:
@@ -119,7 +119,7 @@ def _no_deduplication() -> SqsFailure:
 
 
 def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
-    """Return a message that may be sent, or raise what is wrong with it."""
+    """Return the message to add. Raises SqsFailure if it is invalid."""
     sqs = queue.config.sqs or SqsQueue()
     text = given.message_body
     if not text:
@@ -155,7 +155,7 @@ def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
 
 
 def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
-    """Return the only attribute of the system that a sender may set."""
+    """Return the trace header, the only system attribute that a sender may set."""
     sent = given.message_system_attributes or {}
     for name in sent:
         if name != TRACE_HEADER:
@@ -183,7 +183,7 @@ def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:
 
 
 def _group(queue: FoundQueue, given: SendMessage, own: dict[str, str]) -> str | None:
-    """Return the group that a message keeps its order in; on a standard queue it has none, and its id is only noted."""
+    """Return the ordering group of a message. On a standard queue it has none; the group ID is only stored."""
     group = given.message_group_id
     if not group:
         if queue.fifo:
@@ -197,7 +197,7 @@ def _group(queue: FoundQueue, given: SendMessage, own: dict[str, str]) -> str | 
 
 
 def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own: dict[str, str]) -> str | None:
-    """Return the idempotency key of a message to a FIFO queue, and note what the sender called it."""
+    """Return the idempotency key of a message to a FIFO queue, and store the sender's deduplication ID."""
     id = given.message_deduplication_id
     if not queue.fifo:
         if id is not None:
@@ -216,7 +216,7 @@ def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own:
 
 
 def checked_id(name: str, value: str) -> str:
-    """Return an id that a client chose, or raise that it is malformed."""
+    """Return an ID chosen by the client. Raises SqsFailure if it is malformed."""
     if _FIFO_ID.fullmatch(value) is None:
         raise invalid_value(
             name, value, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -225,7 +225,7 @@ def checked_id(name: str, value: str) -> str:
 
 
 def sequence_number(raw_id: bytes) -> str:
-    """Return the number of a message in its queue; it grows with every message."""
+    """Return the sequence number of a message. It grows with every message."""
     return str(int.from_bytes(raw_id))
 
 

@@ -1,4 +1,4 @@
-"""Every action by its name, with what it is to tenantq's own gates."""
+"""Every action by name, with the action that a grant must allow."""
 
 from __future__ import annotations
 

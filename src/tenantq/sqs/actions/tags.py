@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def tag_queue(sqs_call: SqsCall) -> Result:
-    """Add tags, in place of those of the same names."""
+    """Add tags, replacing those of the same names."""
     given = sqs_call.read(TagQueue)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.tags:
@@ -23,7 +23,7 @@ async def tag_queue(sqs_call: SqsCall) -> Result:
 
 
 async def untag_queue(sqs_call: SqsCall) -> Result:
-    """Take tags away; one that is not there is gone already."""
+    """Remove tags. Unknown tags are ignored."""
     given = sqs_call.read(UntagQueue)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.tag_keys:
