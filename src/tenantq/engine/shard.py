@@ -18,7 +18,8 @@ from tenantq.engine.erasure import TenantErasure
 from tenantq.engine.ops.add import Add
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
-from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, Remove
+from tenantq.engine.ops.remove import Remove
+from tenantq.engine.ops.settle import Ack, Extend, Nack, Release
 from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.reads import Reads

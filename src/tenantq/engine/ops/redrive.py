@@ -12,7 +12,7 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter
 from tenantq.engine.operation import SCAN, Operation
-from tenantq.engine.ops.settle import remove_message
+from tenantq.engine.ops.remove import remove_message
 from tenantq.engine.queue_state import REMOVED
 from tenantq.errors import Invalid
 from tenantq.runtime.randomness import id_bytes

@@ -12,11 +12,10 @@ from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
-from tenantq.engine.queue_state import ACKED, NACKED, REMOVED
-from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
+from tenantq.engine.queue_state import ACKED, NACKED
+from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
-from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
 from tenantq.store.rows import pack_past, unpack_message
 
@@ -380,70 +379,3 @@ class Extend(Settlement):
         effects.put_lease(queue, id, lease)
         queue.next_lease = min(queue.next_lease, lease.deadline)
         return Outcome(True, lease_until=lease.deadline + effects.wall)
-
-
-class Remove(Operation[list[Outcome]]):
-    """Delete messages by id, whatever their state. A lease on one is lost."""
-
-    journal_op = "remove"
-
-    def __init__(self, tenant: TenantState, caller: Caller, queue: str, ids: Sequence[str | bytes]) -> None:
-        check_queue_name(queue)
-        check_batch("ids", ids)
-        super().__init__(tenant, caller)
-        self.cost = max(1, len(ids))
-        self.queue_name = queue
-        self.ids = [_parse_id(id) for id in ids]
-
-    def execute(self, effects: Effects) -> None:
-        """Remove each id that is there; answer each in its place."""
-        queue = effects.state.catalog.queue(self.tenant, self.queue_name)
-        self.tenant.check_hold(queue.name)
-        queue.check_thawed()
-        reply: list[Outcome] = []
-        removed: list[bytes] = []
-        sizes: list[int] = []
-        for id in self.ids:
-            if isinstance(id, TenantqError):
-                reply.append(Outcome(False, id))
-                continue
-            size = remove_message(effects, queue, id)
-            if size is None:
-                reply.append(Outcome(False, NotFound("no such message", tenant=self.tenant.name, queue=queue.name)))
-                continue
-            queue.totals[REMOVED] += 1
-            removed.append(id)
-            sizes.append(size)
-            reply.append(OK)
-        self.reply = reply
-        if len(removed) < len(reply):
-            details = f"{len(reply) - len(removed)} ids"
-            effects.log("remove", queue, self.caller, outcome="refused", error_code=NotFound.code, details=details)
-        if removed:
-            effects.log("remove", queue, self.caller, ids=b"".join(removed), size=sizes)
-
-
-def _parse_id(id: str | bytes) -> bytes | Invalid:
-    try:
-        return id_bytes(id)
-    except Invalid as error:
-        return error
-
-
-def remove_message(effects: Effects, queue: QueueState, id: bytes) -> int | None:
-    """Take a message out of the queue wherever it stands; return its size, or None if it is not there."""
-    found = effects.locate(queue, id)
-    if found is None:
-        return None
-    message, lease = found.message, found.lease
-    if found.state == "waiting":
-        effects.remove_waiting(queue, id, message.priority, found.visible_at)
-    elif lease is not None and found.state == "in_flight":
-        effects.end_lease(queue, id, lease)
-    expires_at = lease.expires_at if lease is not None else message.expires_at
-    discard.take_out(effects, queue, id, size=message.size, expires_at=expires_at, leased=lease is not None)
-    if found.group:
-        groups.leave(effects, queue, found.group, id, blocked=found.state == "blocked")
-    if queue.result_waiters:
-        effects.results_ready.append((queue, id))
-    return message.size
