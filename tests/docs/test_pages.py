@@ -76,6 +76,14 @@ def test_paths_of_source_files_exist() -> None:
             assert (PROJECT / "src" / "tenantq" / path).exists() or (PROJECT / path).exists(), (name, path)
 
 
+def test_the_code_refers_to_pages_that_exist() -> None:
+    """Comments and messages name pages by their path."""
+    for path in (PROJECT / "src").rglob("*"):
+        if path.suffix in {".py", ".md", ".html", ".lua"}:
+            for page in re.findall(r"docs/[\w/-]+\.md", path.read_text()):
+                assert (PROJECT / page).exists(), (path, page)
+
+
 def test_every_behaviour_that_tests_cite_is_listed() -> None:
     """By its number."""
     listed = set(map(int, re.findall(r"^(\d+)\. ", (DOCS / "internals" / "behaviours.md").read_text(), re.MULTILINE)))

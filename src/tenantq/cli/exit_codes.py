@@ -1,4 +1,4 @@
-"""What the command line exits with. The table stands in docs/operations.md; scripts rely on it."""
+"""Exit codes of the command line, documented in docs/reference/errors.md. Scripts rely on them."""
 
 from __future__ import annotations
 

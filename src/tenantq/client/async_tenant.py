@@ -97,7 +97,7 @@ class AsyncTenant(AsyncAdminScope):
         return await self._session.request("GET", f"{self._path}/usage", UsageReply)
 
     async def export(self, sink: Callable[[bytes], None], *, queue: str | None = None) -> None:
-        """Stream everything the tenant has now to ``sink``, as a tar file (see docs/portability.md).
+        """Stream everything the tenant has now to ``sink``, as a tar file (see docs/reference/export-format.md).
 
         With ``queue``, only that queue, without keys, grants and audit trail. If this raises, what ``sink`` got is incomplete.
         """

@@ -1,6 +1,6 @@
 """The RocksDB database itself: how it is opened, and names for its failures.
 
-Facts this file rests on (measured, see docs/decisions/0002-rocksdict.md): a lower bound in the read options of the binding hides every row, so
+Facts this file rests on (measured, see docs/internals/decisions/0002-rocksdict.md): a lower bound in the read options of the binding hides every row, so
 scans seek to their start and bound only their end; an iterator points into the bytes of its upper bound, so those must live as long as it does.
 """
 

@@ -1,7 +1,7 @@
 """The interface of a store, whatever keeps its rows.
 
 A store has eleven families of rows (see keys.py). One event loop reads and changes it, in atomic batches. How to add
-one: docs/extending.md.
+one: docs/internals/extending.md.
 """
 
 from __future__ import annotations

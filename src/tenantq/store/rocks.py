@@ -1,6 +1,6 @@
 """The open store, on RocksDB through rocksdict: read, write, sync, with every failure given a name.
 
-Facts this file rests on (measured, see docs/decisions/0002-rocksdict.md):
+Facts this file rests on (measured, see docs/internals/decisions/0002-rocksdict.md):
 ``write`` without sync and then ``flush_wal(True)`` from another thread leaves the interpreter free during the fsync;
 the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``.
 """

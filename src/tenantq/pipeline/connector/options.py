@@ -36,7 +36,7 @@ class JournalOptions(_Options, frozen=True, kw_only=True):
     partition_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = (
         64 << 20
     )  # segments are read together up to this many bytes a task
-    pushdown: bool = False  # apply filters here; for frames that are used for one query, see docs/connector.md
+    pushdown: bool = False  # for frames that are used for one query only, see docs/reference/spark-connector.md
 
 
 class StreamOptions(JournalOptions, frozen=True, kw_only=True):

@@ -322,7 +322,7 @@ class RedisStore(Families):
         """Have the append-only file written anew without what was deleted, and the snapshot file where there is one.
 
         Raise StoreFailed unless Redis says that it has done so. The files of replicas, and those of managed services, are written
-        anew by their own rules: see docs/store.md.
+        anew by their own rules: see docs/internals/stores.md.
         """
         before = self._info()
         ends = time.monotonic() + _REWRITE_S
@@ -375,7 +375,7 @@ class RedisStore(Families):
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: Redis is backed up by its own means."""
         raise Invalid(
-            "backups of a Redis store are made by Redis: copy its RDB or AOF files, or use the service's own backups (docs/store.md)"
+            "backups of a Redis store are made by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-on-redis.md)"
         )
 
     def manifest(self) -> tuple[int, int]:
