@@ -80,7 +80,7 @@ def test_no_server_is_6_and_names_the_address() -> None:
         (("--url", "http://user:secret@127.0.0.1:1"), "url: must not hold a credential"),
         (("--token", "two words"), "token: must be printable ASCII without spaces"),
         (("--url", "https://127.0.0.1:1", "--ca-file", "/nowhere.pem"), "there is no file /nowhere.pem"),
-        (("--timeout", "0"), "timeout_ms: 0 is not a whole number"),
+        (("--timeout", "0"), "timeout_ms: out of range (0, allowed: 1 to"),
     ],
 )
 def test_an_address_or_token_that_cannot_be_is_2(options: tuple[str, ...], text: str) -> None:
