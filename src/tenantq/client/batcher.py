@@ -31,7 +31,7 @@ ONE_MAY_BE_AT_FAULT: Final = (Invalid, TooLarge, Conflict)
 """Errors of a whole request that one of its items, or their number, may have caused."""
 
 
-class _Entry(Generic[Item, Outcome]):
+class _BatchEntry(Generic[Item, Outcome]):
     __slots__ = ("future", "item", "retries", "size")
 
     def __init__(self, item: Item, size: int, future: asyncio.Future[Outcome]) -> None:
@@ -64,7 +64,7 @@ class Batcher(Generic[Item, Outcome]):
     ) -> None:
         self._session = session
         self._send = send
-        self._gathered: deque[_Entry[Item, Outcome]] = deque()
+        self._gathered: deque[_BatchEntry[Item, Outcome]] = deque()
         self._delayed = 0  # entries that wait before a retry
         self._dispatcher = Dispatcher(
             session, self._start, self._refuse_all, requests_max=requests_max, maybe_done=True
@@ -81,7 +81,7 @@ class Batcher(Generic[Item, Outcome]):
         Cancelling the future before the request was sent withdraws the item.
         """
         future: asyncio.Future[Outcome] = self._session.loop.create_future()
-        self._gathered.append(_Entry(item, size, future))
+        self._gathered.append(_BatchEntry(item, size, future))
         self._dispatcher.schedule()
         return future
 
@@ -96,8 +96,8 @@ class Batcher(Generic[Item, Outcome]):
         batch = self._take(count)
         return ([entry.future for entry in batch], self._deliver(batch)) if batch else None
 
-    def _take(self, count: int) -> list[_Entry[Item, Outcome]]:
-        batch: list[_Entry[Item, Outcome]] = []
+    def _take(self, count: int) -> list[_BatchEntry[Item, Outcome]]:
+        batch: list[_BatchEntry[Item, Outcome]] = []
         size = 0
         gathered = self._gathered
         while gathered and len(batch) < count:
@@ -111,7 +111,7 @@ class Batcher(Generic[Item, Outcome]):
             batch.append(gathered.popleft())
         return batch
 
-    async def _deliver(self, batch: list[_Entry[Item, Outcome]]) -> None:
+    async def _deliver(self, batch: list[_BatchEntry[Item, Outcome]]) -> None:
         """Settle every entry, in as many requests as needed."""
         try:
             outcomes = await self._send([entry.item for entry in batch])
@@ -130,14 +130,14 @@ class Batcher(Generic[Item, Outcome]):
                 entry.settle(outcome)
             self._dispatcher.schedule_after_answers()
 
-    async def _deliver_halves(self, batch: list[_Entry[Item, Outcome]]) -> None:
+    async def _deliver_halves(self, batch: list[_BatchEntry[Item, Outcome]]) -> None:
         middle = (len(batch) + 1) // 2
         for half in (batch[:middle], batch[middle:]):
             wanted = [entry for entry in half if not entry.future.done()]
             if wanted:
                 await self._deliver(wanted)
 
-    async def _wait_for_limit(self, batch: list[_Entry[Item, Outcome]], error: Limited) -> None:
+    async def _wait_for_limit(self, batch: list[_BatchEntry[Item, Outcome]], error: Limited) -> None:
         """Retry a batch that a limit refused, after the delay that the server asks for.
 
         If the retry policy does not wait, the limit may still admit a part of the batch. The smallest item decides: if the limit
@@ -164,9 +164,9 @@ class Batcher(Generic[Item, Outcome]):
                 return
         self._delay(batch, error)
 
-    def _delay(self, batch: list[_Entry[Item, Outcome]], error: Limited) -> None:
+    def _delay(self, batch: list[_BatchEntry[Item, Outcome]], error: Limited) -> None:
         """Gather entries again after the delay for their number of retries. Entries without retries left get the error."""
-        by_retries: dict[int, list[_Entry[Item, Outcome]]] = {}
+        by_retries: dict[int, list[_BatchEntry[Item, Outcome]]] = {}
         for entry in batch:
             entry.retries += 1
             by_retries.setdefault(entry.retries, []).append(entry)
@@ -180,7 +180,7 @@ class Batcher(Generic[Item, Outcome]):
                 self._delayed += len(entries)
                 self._session.spawn(self._gather_again(entries, delay_ms))
 
-    async def _gather_again(self, entries: list[_Entry[Item, Outcome]], delay_ms: int) -> None:
+    async def _gather_again(self, entries: list[_BatchEntry[Item, Outcome]], delay_ms: int) -> None:
         try:
             await self._session.sleep(delay_ms)
         except asyncio.CancelledError:
@@ -192,5 +192,5 @@ class Batcher(Generic[Item, Outcome]):
         self._dispatcher.schedule()
 
 
-def _refuse(entries: Iterable[_Entry[Item, Outcome]], error: TenantqError) -> None:
+def _refuse(entries: Iterable[_BatchEntry[Item, Outcome]], error: TenantqError) -> None:
     refuse((entry.future for entry in entries), error)
