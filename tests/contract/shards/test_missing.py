@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tenantq.backup.restore_shards import restore_server
+from tenantq.backup.restore import restore_server
 from tenantq.cluster.layout import check_there, numbered_dirs, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.supervision import supervisor
 from tenantq.errors import StoreDamaged

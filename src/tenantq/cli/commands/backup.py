@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tenantq.backup.manifest import verify_backup
-from tenantq.backup.restore_shards import parts_of, restore_server
+from tenantq.backup.restore import parts_of, restore_server
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import DIRECTORY, FILE
