@@ -32,9 +32,9 @@ class LeaseState:
         self.lost = False
 
 
-def _of_item(name: str, text: str) -> Any:
-    """Return a read-only property of the delivered item."""
-    return property(attrgetter(f"_lease.item.{name}"), doc=text)
+def _read(path: str, text: str) -> Any:
+    """Return a read-only property of the lease or of its delivered item."""
+    return property(attrgetter(f"_lease.{path}"), doc=text)
 
 
 class Received:
@@ -59,35 +59,19 @@ class Received:
     def result(self, value: Any) -> None:
         self._lease.result = value
 
-    @property
-    def settled(self) -> bool:
-        """Whether it was acked, nacked or released through this object."""
-        return self._lease.settled
-
-    @property
-    def lost(self) -> bool:
-        """Whether a heartbeat found that the lease has ended."""
-        return self._lease.lost
-
-    @property
-    def lease_until(self) -> int:
-        """When the lease ends, on the server's wall clock, as last reported."""
-        return self._lease.lease_until
-
-    id: str = _of_item("id", "The message's id.")
-    receipt: str = _of_item("receipt", "The receipt of this lease.")
-    tenant: str = _of_item("tenant", "The message's tenant.")
-    queue: str = _of_item("queue", "The name of the message's queue.")
-    attempt: int = _of_item("attempt", "The number of this delivery, from 1.")
-    priority: int = _of_item("priority", "The priority, 0 to 9; 9 is delivered first.")
-    attributes: dict[str, str] = _of_item("attributes", "The attributes set by the producer.")
-    group: str | None = _of_item("group", "The message group, if any.")
-    added_at: int = _of_item("added_at", "When the message was added, on the server's wall clock.")
-
-    @property
-    def lease_ms(self) -> int | None:
-        """The length of the lease from each heartbeat on; None: unknown."""
-        return self._lease.lease_ms
+    settled: bool = _read("settled", "Whether it was acked, nacked or released through this object.")
+    lost: bool = _read("lost", "Whether a heartbeat found that the lease has ended.")
+    lease_until: int = _read("lease_until", "When the lease ends, on the server's wall clock, as last reported.")
+    lease_ms: int | None = _read("lease_ms", "The length of the lease from each heartbeat on; None: unknown.")
+    id: str = _read("item.id", "The message's id.")
+    receipt: str = _read("item.receipt", "The receipt of this lease.")
+    tenant: str = _read("item.tenant", "The message's tenant.")
+    queue: str = _read("item.queue", "The name of the message's queue.")
+    attempt: int = _read("item.attempt", "The number of this delivery, from 1.")
+    priority: int = _read("item.priority", "The priority, 0 to 9; 9 is delivered first.")
+    attributes: dict[str, str] = _read("item.attributes", "The attributes set by the producer.")
+    group: str | None = _read("item.group", "The message group, if any.")
+    added_at: int = _read("item.added_at", "When the message was added, on the server's wall clock.")
 
     @property
     def body(self) -> bytes:
